@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 
 import msgspec
 
 NAME_LENGTH = 16
 """characters of the hash that name a key without a name"""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +55,12 @@ class Allowances(msgspec.Struct, array_like=True, frozen=True):
 
     requests: Allowance | None = None
     tokens: Allowance | None = None
+
+
+def find_control(key: str) -> str | None:
+    """Names the first control character of a key, which no HTTP header may have; None if there is none."""
+    found = _CONTROL.search(key)
+    return None if found is None else f"the character U+{ord(found[0]):04X}"
 
 
 def key_hash(key: str) -> str:

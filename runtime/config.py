@@ -14,6 +14,7 @@ from .grammar_spec import AdditionalProperties, Whitespace
 from .option_values import (
     assignments,
     flags,
+    number,
     one_of,
     one_or_off,
     option,
@@ -24,11 +25,9 @@ from .option_values import (
     read_host,
     read_http_url,
     read_keys,
-    read_milliseconds,
     read_model_names,
     read_origins,
     read_remote_url,
-    read_seconds,
     read_size,
     read_size_or_zero,
     read_token_count,
@@ -179,13 +178,13 @@ class ServeConfig:
         "504 or an error in the stream (default: no limit)",
         None,
         "SECONDS",
-        read_seconds,
+        number(0.001, 1_000_000, "seconds between 0.001 and 1000000, such as 300"),
     )
     step_ms: float = option(
         "time that a step should take while text is streamed: lower is smoother, higher is more throughput",
         60.0,
         "MS",
-        read_milliseconds,
+        number(1, 60_000, "milliseconds between 1 and 60000"),
     )
     deterministic: bool = option(
         "the same request gives the same tokens in any batch, cached or not, and after a restart; CPU only, "

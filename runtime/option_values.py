@@ -3,12 +3,15 @@ ValueError with the words that complete "--flag text: …"."""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable
 from dataclasses import field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from .api_keys import find_control
 
 MAX_SIZE = 2**63  # bytes
 MIN_BARE_SIZE = 1 << 20
@@ -125,24 +128,19 @@ def read_size_or_zero(text: str) -> int:
     return 0 if text.strip() == "0" else read_size(text)
 
 
-def read_milliseconds(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 1.0 <= number <= 60_000.0:
-        raise ValueError("expected milliseconds between 1 and 60000.")
-    return number
+def number(minimum: float, maximum: float, expected: str = "") -> Callable[[str], float]:
+    expected = expected or f"a number from {minimum:g} to {maximum:g}"
 
+    def read(text: str) -> float:
+        try:
+            found = float(text)
+        except ValueError:
+            found = math.nan
+        if not minimum <= found <= maximum:
+            raise ValueError(f"expected {expected}.")
+        return found
 
-def read_seconds(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0.001 <= number <= 1_000_000.0:
-        raise ValueError("expected seconds between 0.001 and 1000000, such as 300.")
-    return number
+    return read
 
 
 def one_of(*words: str) -> Callable[[str], str]:
@@ -166,6 +164,10 @@ def read_host(text: str) -> dict[str, Any]:
     fields: dict[str, Any] = {"allowed_hosts": tuple(map(_check_host_name, names))}
     if address.startswith("unix:"):
         return fields | {"uds": read_file(address.removeprefix("unix:"))}
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal() and (":" not in host or host.endswith("]")):
+        name = f"--host {host.strip('[]')} " if host else ""
+        raise ValueError(f"expected an address without a port. Write {name}--port {port}.")
     if not address:
         raise ValueError("expected an address such as 127.0.0.1, 0.0.0.0, ::1 or unix:PATH.")
     return fields | {"host": address}
@@ -248,6 +250,17 @@ def read_remote_url(text: str) -> str:
     return text
 
 
+def show(text: str) -> str:
+    """The text for an error message, with control characters escaped."""
+    return text if text.isprintable() else ascii(text)
+
+
+def read_key(text: str) -> str:
+    if control := find_control(text):
+        raise ValueError(f"a key may not have {control}, as no HTTP header may. Remove it.")
+    return text
+
+
 def split_keys(text: str) -> tuple[str, ...]:
     return tuple(text.replace(",", " ").split())
 
@@ -257,7 +270,7 @@ def read_keys(text: str) -> tuple[str, ...]:
     found = (text,) if text.startswith("@") else split_keys(text)
     if not found:
         raise ValueError("there is no key in it. Leave it out for a server that asks for none.")
-    return found
+    return tuple(map(read_key, found))
 
 
 def read_origins(text: str) -> tuple[str, ...]:

@@ -61,7 +61,8 @@ MAY_IMPORT = {
     "frontend.engine": SHARED_MODULES | {"frontend.core", "frontend.launch", "frontend.model_files"},
     "frontend.language": {"frontend.engine", "frontend.core"},
     "frontend.cli": SHARED_MODULES | {"frontend"},
-    "frontend.cli.bench": SHARED_MODULES | {"frontend.cli", "frontend.language.api_client"},
+    "frontend.cli.bench": SHARED_MODULES
+    | {"frontend.cli", "frontend.launch", "frontend.language.api_client"},
     "frontend.cli.chat": SHARED_MODULES
     | {"frontend.cli", "frontend.launch", "frontend.core", "frontend.language.api_client"},
     "frontend.cli.doctor": SHARED_MODULES | {"frontend.cli", "frontend.launch", "runtime.model.devices"},

@@ -13,18 +13,10 @@ from .server_option import no_answer, root_cause
 
 
 async def list_models(client: ApiClient, has_key: bool) -> list[dict[str, Any]]:
-    """The description of each model, at least one. Raises ConfigError, and then closes the client.
+    """The description of each model, at least one. Raises ConfigError.
 
     has_key: whether the user gave an API key
     """
-    try:
-        return await _list_models(client, has_key)
-    except ConfigError:
-        await client.close()
-        raise
-
-
-async def _list_models(client: ApiClient, has_key: bool) -> list[dict[str, Any]]:
     try:
         listed = [
             {**card, "id": str(card["id"])} for card in (await client.request("GET", "/v1/models"))["data"]

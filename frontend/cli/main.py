@@ -68,16 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         build_parser().print_help(sys.stderr)
         return 2
     _check_command(given[0])
-    parsed, unknown = build_parser(given[:1]).parse_known_args(with_values(given))
-    if parsed.command == "run":  # argparse takes no positional arguments behind options
-        parsed.arguments += [argument for argument in unknown if not argument.startswith("-")]
-        unknown = [argument for argument in unknown if argument.startswith("-") and argument != "--"]
-    if unknown:
-        elsewhere = ELSEWHERE if parsed.command == "serve" else {}
-        parsed.fail(unknown_arguments(unknown, parsed.flags, elsewhere))
     try:
-        if parsed.command != "run":  # the arguments of a program may be any text
-            _check_characters(given)
+        parsed = _parse(given)
         if parsed.command in COMMANDS:
             return COMMANDS[parsed.command].load().run(parsed)
         if parsed.command == "key":
@@ -95,6 +87,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         drop_output()
         return 1
+
+
+def _parse(given: Sequence[str]) -> argparse.Namespace:
+    """Exits with an error for unknown arguments. Raises ConfigError for a value that can't be used."""
+    parsed, unknown = build_parser(given[:1]).parse_known_args(given)
+    if parsed.command == "run":  # argparse takes no positional arguments behind options
+        parsed.arguments += [argument for argument in unknown if not argument.startswith("-")]
+        unknown = [argument for argument in unknown if argument.startswith("-") and argument != "--"]
+    if unknown:
+        elsewhere = ELSEWHERE if parsed.command == "serve" else {}
+        parsed.fail(unknown_arguments(unknown, parsed.flags, elsewhere))
+    if parsed.command != "run":  # the arguments of a program may be any text
+        _check_characters(given)
+    return parsed
 
 
 def _check_before_model(config: ServeConfig) -> None:
@@ -117,10 +123,8 @@ def _check_command(name: str) -> None:
     known = ("serve", *COMMANDS, "key")
     if name in known or name.startswith("-"):
         return
-    is_model = bool(name) and (
-        "/" in name or name in PACKAGED or os.path.exists(name)
-    )  # Path refuses long names
-    meant = f" Did you mean `{program_name()} serve {name}`?" if is_model else did_you_mean(name, known)
+    serves = f" Did you mean `{program_name()} serve {name}`?"
+    meant = serves if _looks_like_model(name) else did_you_mean(name, known)
     build_parser().error(f"there is no command {name}.{meant} The commands are {', '.join(known)}.")
 
 
@@ -132,11 +136,14 @@ def serve_config(
     """Flags override variables, and variables override defaults. See `build_config` for `check`. Raises
     ConfigError."""
     settings = from_environment(environment)
+    model = flags["model"]
     for option in OPTIONS:
         given = flags[option.name]
+        if option.alone and model is None and _is_misplaced_model(given):
+            model, given = given, option.alone
         if given is not None:
             settings[option.name] = Setting(option.flag, given)
-    model = flags["model"] or environment.get("ARBORA_MODEL") or None
+    model = model or environment.get("ARBORA_MODEL") or None
     _check_model_is_no_name(model, flags["served_model_name"])
     return build_config(None if model is None else str(model), settings, check)
 
@@ -146,8 +153,7 @@ def _check_model_is_no_name(model: object, names: object) -> None:
     if model is not None or not isinstance(names, list):
         return
     *others, last = names
-    may_be_model = "/" in last or last in PACKAGED or os.path.isdir(last)
-    if last.startswith((".", "/", "~")) or (others and may_be_model):
+    if last.startswith((".", "/", "~")) or (others and _looks_like_model(last)):
         named = f" --served-model-name {' '.join(others)}" if others else ""
         raise ConfigError(
             f"--served-model-name {' '.join(names)}: {last} looks like a model, but is among the names. "
@@ -155,26 +161,13 @@ def _check_model_is_no_name(model: object, names: object) -> None:
         )
 
 
-def with_values(arguments: Sequence[str]) -> list[str]:
-    """The arguments with a value for each flag that may stand alone, so that no MODEL is taken for it.
+def _is_misplaced_model(value: object) -> bool:
+    """Whether the value of an option that may stand alone is the MODEL after it."""
+    return isinstance(value, str) and value not in get_args(LogFormat) and _looks_like_model(value)
 
-    A word after such a flag is a MODEL if it can be one: a path, a hub id or a short name.
-    """
-    alone = {option.flag: option for option in OPTIONS if option.alone}
-    found: list[str] = []
-    for position, argument in enumerate(arguments):
-        option = alone.get(argument)
-        following = arguments[position + 1] if position + 1 < len(arguments) else ""
-        may_be_model = (
-            not following
-            or following.startswith("-")
-            or "/" in following
-            or following in PACKAGED
-            or os.path.exists(following)  # Path refuses long names
-        )
-        has_value = option is None or following in get_args(LogFormat) or not may_be_model
-        found.append(argument if option is None or has_value else f"{argument}={option.alone}")
-    return found
+
+def _looks_like_model(text: str) -> bool:
+    return "/" in text or text in PACKAGED or os.path.exists(text)  # Path refuses long names
 
 
 def print_new_key(name: str, json: bool) -> None:

@@ -1,19 +1,42 @@
-"""Output of the commands: JSON lines for programs, tables for people."""
+"""What the commands share: values of options, JSON lines for programs, tables for people."""
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+from ...runtime.errors import ConfigError
+from ...runtime.option_values import show
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
 JSON_HELP = "print JSON instead of text"
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class ReadValue(argparse.Action):
+    """Stores the value that `read` makes of the text. Raises ConfigError if `read` raises ValueError."""
+
+    def __init__(self, *, read: Callable[[str], object], **settings: Any) -> None:
+        super().__init__(**settings)
+        self._read = read
+
+    def __call__(
+        self, parser: object, namespace: argparse.Namespace, values: object, option_string: str | None = None
+    ) -> None:
+        text = str(values)
+        try:
+            setattr(namespace, self.dest, self._read(text))
+        except ValueError as error:
+            raise ConfigError(f"{option_string} {show(text)}: {error}") from None
 
 
 def print_json(value: object) -> None:
@@ -26,6 +49,14 @@ def print_json(value: object) -> None:
     except BrokenPipeError:
         drop_output()
         raise SystemExit(1) from None
+
+
+def without_controls(text: str) -> str:
+    """The text without control characters other than tabs and line feeds.
+
+    With them a reply could set the clipboard, clear the screen or have the terminal type an answer.
+    """
+    return _CONTROLS.sub("", text)
 
 
 def is_terminal() -> bool:

@@ -7,8 +7,9 @@ import os
 from urllib.parse import urlsplit
 
 from ...runtime.errors import ConfigError
-from ...runtime.option_values import split_keys
+from ...runtime.option_values import read_key, split_keys
 from ..launch.program_name import program_name
+from .output import ReadValue
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -18,7 +19,14 @@ def add_server(parser: argparse.ArgumentParser) -> None:
     keys = split_keys(os.environ.get("ARBORA_API_KEY", ""))
     key = next((key for key in keys if not key.startswith("@")), None)  # @ is a server's file of keys
     parser.add_argument("--url", default=url, metavar="URL", help=f"the server's address (default: {url})")
-    parser.add_argument("--api-key", default=key, metavar="KEY", help="the key that the server asks for")
+    parser.add_argument(
+        "--api-key",
+        action=ReadValue,
+        read=read_key,
+        default=key,
+        metavar="KEY",
+        help="the key that the server asks for",
+    )
 
 
 def server_url(url: str) -> str:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ...runtime.api_keys import ApiKey, key_hash, plain_key
+from ...runtime.api_keys import ApiKey, find_control, key_hash, plain_key
 
 MAX_PRIORITY = 2**31 - 1
 MAX_COUNT = 2**53
@@ -43,7 +43,6 @@ _TYPES = {
     "object": "an object",
     "str": "a text in double quotes",
 }
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _HASH = re.compile(r"[0-9a-fA-F]{64}")
 _COUNTS = ("requests_per_minute", "tokens_per_minute", "concurrent_requests", "max_tokens")
 _PRIORITIES = ("priority", "best_priority")
@@ -110,8 +109,8 @@ def _parse_line(text: str) -> ApiKey | None:
     key = _COMMENT.sub("", text)
     if len(key.split()) > 1:
         raise ValueError("has a space within a key. Write one key a line.")
-    if control := _CONTROL.search(key):
-        raise ValueError(f"has {_name_char(control)} in a key, which no HTTP header may have. Remove it.")
+    if control := find_control(key):
+        raise ValueError(f"has {control} in a key, which no HTTP header may have. Remove it.")
     return plain_key(key) if key else None
 
 
@@ -153,10 +152,8 @@ def _check_secret(line: _Line) -> None:
         raise ValueError(f"({line.name}) needs either key or sha256; `arbora key {line.name}` makes a line.")
     if line.key is not None and len(line.key.split()) != 1:
         raise ValueError(f"({line.name}) has an empty key, or one with a space.")
-    if line.key is not None and (control := _CONTROL.search(line.key)):
-        raise ValueError(
-            f"({line.name}) has {_name_char(control)} in its key, which no HTTP header may have."
-        )
+    if line.key is not None and (control := find_control(line.key)):
+        raise ValueError(f"({line.name}) has {control} in its key, which no HTTP header may have.")
     if line.sha256 is not None and not _HASH.fullmatch(line.sha256):
         raise ValueError(f"({line.name}) has a wrong sha256: it must have 64 digits of 0-9a-f.")
 
@@ -175,10 +172,6 @@ def _check_numbers(line: _Line) -> None:
             f"({line.name}): priority is {line.priority}, better than best_priority {line.best_priority}, as "
             "lower numbers are better. Raise priority."
         )
-
-
-def _name_char(control: re.Match[str]) -> str:
-    return f"the character U+{ord(control[0]):04X}"
 
 
 def _check_is_new(key: ApiKey, others: Iterable[ApiKey]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ...runtime.api_keys import plain_key
 from ...runtime.config import BUILTIN_MODEL, OPTIONS, Device, ServeConfig
 from ...runtime.errors import ConfigError
-from ...runtime.option_values import Option, read_file
+from ...runtime.option_values import Option, read_file, show
 from ..core.text.close_names import did_you_mean
 from ..http.key_file import check_beside, read_key_file
 from ..http.tls import tls_context
@@ -62,7 +62,7 @@ class Setting(NamedTuple):
         try:
             return option.read(text)
         except ValueError as error:
-            raise ConfigError(f"{self.label} {text}".rstrip() + f": {error}") from error
+            raise ConfigError(f"{self.label} {show(text)}".rstrip() + f": {error}") from error
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> dict[str, Setting]:

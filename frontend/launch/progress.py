@@ -7,12 +7,17 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def progress_bar(total: int, shown: bool) -> Iterator[Callable[[], object]]:
-    """Yields a function that counts one of `total` prompts as done. Without `shown` there is no bar."""
+def progress_bar(
+    total: int, shown: bool, *, unit: str = "prompt", leave: bool = True
+) -> Iterator[Callable[[], object]]:
+    """Yields a function that counts one of `total` units as done. Without `shown` there is no bar.
+
+    leave: whether the bar stays when all are done
+    """
     if not shown:
         yield lambda: None
         return
     from tqdm.auto import tqdm  # loads slowly
 
-    with tqdm(total=total, unit="prompt", dynamic_ncols=True) as bar:
+    with tqdm(total=total, unit=unit, leave=leave, dynamic_ncols=True) as bar:
         yield bar.update

@@ -46,8 +46,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 async def measure(url: str, api_key: str | None, load: Load, on_reply: OnReply) -> Measured:
     """Raises ConfigError if no server answers or its tokenizer can't be asked."""
     client = Client(url, api_key)
-    await client.open()
     try:
+        await client.open()
         _check_context(client, load)
         prompts = await _prompts(client, load)
         begun = time.perf_counter()

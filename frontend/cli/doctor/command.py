@@ -6,12 +6,11 @@ import argparse
 from collections.abc import Callable, Iterator
 from importlib import import_module
 
-from ....runtime.config import BUILTIN_MODEL, ServeConfig
-from ....runtime.errors import ConfigError
+import msgspec
+
 from ....runtime.option_values import whole_number
-from ...launch.listening import Listening
 from ...launch.options import visible_device
-from ..output import JSON_HELP, console, print_json
+from ..output import JSON_HELP, ReadValue, console, print_json
 from .machine import Finding
 
 DESCRIPTION = "Check what `arbora serve` needs of this machine. The exit code is 1 if a check finds an error."
@@ -23,28 +22,29 @@ COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="(default: 127.0.0.1)")
     parser.add_argument(
-        "--port", default="8000", metavar="PORT", help="that a server would use (default: 8000)"
+        "--port",
+        action=ReadValue,
+        read=whole_number(0, 65535),
+        default=8000,
+        metavar="PORT",
+        help="that a server would use (default: 8000)",
     )
     parser.add_argument("--json", action="store_true", help=JSON_HELP)
 
 
 def run(parsed: argparse.Namespace) -> int:
-    try:
-        port = whole_number(0, 65535)(parsed.port)
-    except ValueError as error:
-        raise ConfigError(f"--port {parsed.port}: {error}") from None
     found = []
-    for finding in findings(parsed.host, port):
-        found.append(finding)
+    for name, finding in find(parsed.host, parsed.port):
+        found.append({"name": name, **msgspec.structs.asdict(finding)})
         if not parsed.json:
-            _print(finding)
+            _print(name, finding)
     if parsed.json:
         print_json({"findings": found})
-    return 1 if any(finding.level == "error" for finding in found) else 0
+    return 1 if any(each["level"] == "error" for each in found) else 0
 
 
-def findings(host: str, port: int) -> Iterator[Finding]:
-    """A check that fails itself is an error, and the others still run."""
+def find(host: str, port: int) -> Iterator[tuple[str, Finding]]:
+    """Yields the name and the result of each check. A check that raises is an error; the others still run."""
     from . import machine, software
 
     device = visible_device()
@@ -61,23 +61,19 @@ def findings(host: str, port: int) -> Iterator[Finding]:
         "open files": machine.check_files,
         "kernel cache": machine.check_kernel_cache,
         "model cache": machine.check_hub_cache,
-        "port": lambda: machine.check_port(host, port, _listen),
+        "port": lambda: machine.check_port(host, port),
     }
     for name, check in checks.items():
         try:
-            yield check()
+            yield name, check()
         except Exception as error:  # a broken installation fails in many ways
-            yield Finding(name, "error", f"{type(error).__name__}: {error}", "Install arbora again.")
+            yield name, Finding("error", f"{type(error).__name__}: {error}", "Install arbora again.")
 
 
-def _listen(host: str, port: int) -> None:
-    Listening.open(ServeConfig(model=BUILTIN_MODEL, served_model_name="", host=host, port=port)).close()
-
-
-def _print(finding: Finding) -> None:
+def _print(name: str, finding: Finding) -> None:
     from rich.text import Text
 
-    line = Text.assemble((f"{finding.level:7}", COLOURS[finding.level]), f" {finding.name:12} {finding.text}")
+    line = Text.assemble((f"{finding.level:7}", COLOURS[finding.level]), f" {name:12} {finding.text}")
     screen = console()
     screen.print(line)
     if finding.fix:

@@ -7,7 +7,6 @@ import resource
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +14,19 @@ import msgspec
 
 from ....runtime.byte_sizes import in_units
 from ....runtime.cache_directory import cache_directory
-from ....runtime.config import Device
+from ....runtime.config import BUILTIN_MODEL, Device, ServeConfig
+from ...launch.listening import Listening
+
+Level = Literal["ok", "warning", "error"]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """The result of a check. `fix` says what to do about a warning or an error."""
+
+    level: Level
+    text: str
+    fix: str = ""
+
 
 MIN_FILES = 4096  # descriptors; each stream takes one
 MIN_MEMORY = 2 << 30
@@ -44,20 +55,19 @@ def check_cpu() -> Finding:
     )
     text = f"{cores} with {', '.join(found) or 'none of the features that kernels use'}"
     if "avx2" in found or os.uname().machine != "x86_64":
-        return Finding("cpu", "ok", text)
-    return Finding("cpu", "warning", text, "Kernels are slow without AVX2: use a newer CPU or a GPU.")
+        return Finding("ok", text)
+    return Finding("warning", text, "Kernels are slow without AVX2: use a newer CPU or a GPU.")
 
 
 def check_gpu(device: Device) -> Finding:
     if device == "cpu":
-        return Finding("gpu", "ok", "none that this process may use; models run on the CPU")
+        return Finding("ok", "none that this process may use; models run on the CPU")
     import torch
 
     driver = _driver()
     if not torch.cuda.is_available():
         built = torch.version.cuda or "no CUDA"
         return Finding(
-            "gpu",
             "error",
             f"a GPU is there (driver {driver}), but PyTorch for {built} can't use it",
             "Update the driver until `nvidia-smi` works and shows this version of CUDA, or use --device cpu.",
@@ -67,8 +77,8 @@ def check_gpu(device: Device) -> Finding:
     name = torch.cuda.get_device_name()
     text = f"{name} (sm_{major}{minor}), driver {driver}, {in_units(free)} of {in_units(total)} free"
     if major < 8:
-        return Finding("gpu", "warning", text, "The kernels are made for sm_80 and newer: use --device cpu.")
-    return Finding("gpu", "ok", text)
+        return Finding("warning", text, "The kernels are made for sm_80 and newer: use --device cpu.")
+    return Finding("ok", text)
 
 
 def _driver() -> str:
@@ -87,11 +97,11 @@ def check_compiler(device: Device) -> Finding:
     compiler = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
     headers = (Path(sysconfig.get_paths()["include"]) / "Python.h").exists()
     if compiler and headers:
-        return Finding("compiler", "ok", f"{compiler}, and Python's headers")
+        return Finding("ok", f"{compiler}, and Python's headers")
     text = f"{compiler or 'no C compiler'}, {'with' if headers else 'without'} Python's headers"
     if device == "cpu":
-        return Finding("compiler", "ok", f"{text}; only a GPU needs them")
-    return Finding("compiler", "error", text, "Run `apt install gcc python3-dev`.")
+        return Finding("ok", f"{text}; only a GPU needs them")
+    return Finding("error", text, "Run `apt install gcc python3-dev`.")
 
 
 def check_memory() -> Finding:
@@ -105,8 +115,8 @@ def check_memory() -> Finding:
     text = f"{in_units(free)} free of {in_units(min(total, limit or total))}"
     text += f", the limit of this container ({in_units(total)} in the machine)" if limit else ""
     if free < MIN_MEMORY:
-        return Finding("memory", "warning", text, "End other programs, or choose a small model.")
-    return Finding("memory", "ok", text)
+        return Finding("warning", text, "End other programs, or choose a small model.")
+    return Finding("ok", text)
 
 
 def _cgroup_limit() -> int | None:
@@ -120,25 +130,25 @@ def check_files() -> Finding:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     text = f"a process may open {soft:,} files (at most {hard:,})"
     if soft >= MIN_FILES:
-        return Finding("open files", "ok", text)
+        return Finding("ok", text)
     fix = f"Run `ulimit -n {min(hard, 65536)}` before `arbora serve`: each open stream takes one."
-    return Finding("open files", "warning", text, fix)
+    return Finding("warning", text, fix)
 
 
-def check_disk(name: str, directory: Path, level: Level = "warning") -> Finding:
+def check_disk(directory: Path) -> Finding:
     """Free bytes on the disk of a directory that may not exist yet."""
     place = next(path for path in (directory, *directory.parents) if path.exists())
     free = shutil.disk_usage(place).free
     text = f"{in_units(free)} free for {directory}"
     if free < MIN_DISK:
-        return Finding(name, level, text, "Delete files there, or set the directory to one on another disk.")
-    return Finding(name, "ok", text)
+        return Finding("warning", text, "Delete files there, or set the directory to one on another disk.")
+    return Finding("ok", text)
 
 
 def check_hub_cache() -> Finding:
     from huggingface_hub import constants
 
-    return check_disk("model cache", Path(constants.HF_HUB_CACHE))
+    return check_disk(Path(constants.HF_HUB_CACHE))
 
 
 def check_kernel_cache() -> Finding:
@@ -150,32 +160,20 @@ def check_kernel_cache() -> Finding:
             pass
     except OSError as error:
         return Finding(
-            "kernel cache",
             "error",
             f"{place} can't be written ({error.strerror}), so each start compiles all kernels",
             "Make it writable, or set XDG_CACHE_HOME or NUMBA_CACHE_DIR to a directory that is.",
         )
-    return check_disk("kernel cache", directory)
+    return check_disk(directory)
 
 
-def check_port(host: str, port: int, listen: Callable[[str, int], object]) -> Finding:
-    """`listen` opens the port as `arbora serve` does, or raises ValueError."""
+def check_port(host: str, port: int) -> Finding:
+    """Opens the port as `arbora serve` does."""
+    config = ServeConfig(model=BUILTIN_MODEL, served_model_name="", host=host, port=port)
     try:
-        listen(host, port)
+        Listening.open(config).close()
     except ValueError as error:
         message = str(error)
         reason, _, fix = message.partition(" (")[2].partition("). ")
-        return Finding("port", "warning", f"{host}:{port}: {reason or message}", fix)
-    return Finding("port", "ok", f"{host}:{port} is free")
-
-
-Level = Literal["ok", "warning", "error"]
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """`fix` says what to do about a warning or an error."""
-
-    name: str
-    level: Level
-    text: str
-    fix: str = ""
+        return Finding("warning", f"{host}:{port}: {reason or message}", fix)
+    return Finding("ok", f"{host}:{port} is free")

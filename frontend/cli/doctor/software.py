@@ -21,20 +21,16 @@ def check_python() -> Finding:
     found = platform.python_version()
     wanted = distribution(PACKAGE).metadata["Requires-Python"]
     if SpecifierSet(wanted).contains(found, prereleases=True):
-        return Finding("python", "ok", f"{found} at {sys.executable}")
-    return Finding(
-        "python", "error", f"{found}, but Arbora needs {wanted}", "Install such a version of Python."
-    )
+        return Finding("ok", f"{found} at {sys.executable}")
+    return Finding("error", f"{found}, but Arbora needs {wanted}", "Install such a version of Python.")
 
 
 def check_packages() -> Finding:
     """Whether each requirement is installed in a version that it allows."""
     wrong = list(_unmet())
     if not wrong:
-        return Finding("packages", "ok", f"arbora {version(PACKAGE)}, and all that it requires")
-    return Finding(
-        "packages", "error", "; ".join(wrong), f"Run `{sys.executable} -m pip install --upgrade arbora`."
-    )
+        return Finding("ok", f"arbora {version(PACKAGE)}, and all that it requires")
+    return Finding("error", "; ".join(wrong), f"Run `{sys.executable} -m pip install --upgrade arbora`.")
 
 
 def _unmet() -> Iterator[str]:
@@ -58,9 +54,8 @@ def check_version(running: str) -> Finding:
     """Whether the metadata has the version of the code. They differ after an update without an install."""
     installed = version(PACKAGE)
     if installed == running:
-        return Finding("version", "ok", f"code and installation are {running}")
+        return Finding("ok", f"code and installation are {running}")
     return Finding(
-        "version",
         "warning",
         f"the code is {running}, but {installed} is installed",
         "Run `pip install -e .` in the checkout, or `make serve`.",
@@ -73,19 +68,14 @@ def check_torch(device: Device) -> Finding:
     text = f"{torch.__version__}, built for {f'CUDA {torch.version.cuda}' if torch.version.cuda else 'CPUs'}"
     if device == "cuda" and torch.version.cuda is None:
         return Finding(
-            "torch",
-            "error",
-            f"{text}, but this machine has a GPU",
-            "Install a PyTorch that is built for CUDA.",
+            "error", f"{text}, but this machine has a GPU", "Install a PyTorch that is built for CUDA."
         )
-    return Finding("torch", "ok", text)
+    return Finding("ok", text)
 
 
 def check_triton(device: Device) -> Finding:
     if find_spec("triton") is not None:
-        return Finding("triton", "ok", version("triton"))
+        return Finding("ok", version("triton"))
     if device == "cuda":
-        return Finding(
-            "triton", "error", "missing, but the GPU's kernels need it", "Run `pip install triton`."
-        )
-    return Finding("triton", "ok", "not installed; only a GPU needs it")
+        return Finding("error", "missing, but the GPU's kernels need it", "Run `pip install triton`.")
+    return Finding("ok", "not installed; only a GPU needs it")

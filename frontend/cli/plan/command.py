@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, get_args
 
 from ....runtime.byte_sizes import in_units
 from ....runtime.config import DType, KvDType, QuantizeMethod
 from ....runtime.errors import ConfigError
-from ....runtime.option_values import one_of, read_size, read_token_count
+from ....runtime.option_values import number, one_of, read_size, read_token_count
 from ...model_files.model_source import find_config, served_name
-from ..output import JSON_HELP, console, print_json, table
+from ..output import JSON_HELP, ReadValue, console, print_json, table
 from .gpus import GPUS, Gpu, gpu_named
 
 if TYPE_CHECKING:
@@ -27,10 +27,18 @@ DESCRIPTION = (
 )
 EXAMPLE = "arbora plan Qwen/Qwen3-8B --gpu h100-sxm --context 8K --price-per-hour 2.5"
 BAR_WIDTH = 40
-T = TypeVar("T")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    def add(
+        flag: str, metavar: str, read: Callable[[str], object], help: str, default: object = None
+    ) -> None:
+        parser.add_argument(flag, action=ReadValue, read=read, metavar=metavar, default=default, help=help)
+
+    def add_words(flag: str, metavar: str, words: tuple[str, ...], default: str | None) -> None:
+        told = f"{', '.join(words)} (default: {default or 'as stored'})"
+        add(flag, metavar, one_of(*words), told, default)
+
     parser.add_argument(
         "model",
         metavar="MODEL",
@@ -40,22 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpu", metavar="NAME", help="a GPU of the table above (default: this machine's CPU)"
     )
-    parser.add_argument("--memory", metavar="SIZE", help="memory of another GPU, such as 24GiB")
-    parser.add_argument(
-        "--context", metavar="TOKENS", help="tokens of a request (default: what the model allows)"
-    )
-    parser.add_argument(
-        "--dtype", default="auto", metavar="DTYPE", help=f"{', '.join(get_args(DType))} (default: auto)"
-    )
-    parser.add_argument(
-        "--quantize", metavar="METHOD", help=f"{', '.join(get_args(QuantizeMethod))} (default: as stored)"
-    )
-    parser.add_argument(
-        "--kv-dtype", default="auto", metavar="DTYPE", help=f"{', '.join(get_args(KvDType))} (default: auto)"
-    )
-    parser.add_argument(
-        "--price-per-hour", metavar="PRICE", help="of the device, for the cost of a million tokens"
-    )
+    add("--memory", "SIZE", read_size, "memory of another GPU, such as 24GiB")
+    add("--context", "TOKENS", read_token_count, "tokens of a request (default: what the model allows)")
+    add_words("--dtype", "DTYPE", get_args(DType), "auto")
+    add_words("--quantize", "METHOD", get_args(QuantizeMethod), None)
+    add_words("--kv-dtype", "DTYPE", get_args(KvDType), "auto")
+    price = number(1e-6, 1e6, "a price such as 2.50")
+    add("--price-per-hour", "PRICE", price, "of the device, for the cost of a million tokens")
     parser.add_argument("--json", action="store_true", help=JSON_HELP)
 
 
@@ -74,54 +73,31 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _question(parsed: argparse.Namespace) -> Question:
-    """Raises ConfigError for an option that can't be used."""
+    """Raises ConfigError for options that can't be used together."""
     gpu = None if parsed.gpu is None else gpu_named(parsed.gpu)
-    memory = _read("--memory", parsed.memory, read_size)
-    context = _read("--context", parsed.context, read_token_count)
-    dtype = _read("--dtype", parsed.dtype, one_of(*get_args(DType)))
-    quantize = _read("--quantize", parsed.quantize, one_of(*get_args(QuantizeMethod)))
-    kv_dtype = _read("--kv-dtype", parsed.kv_dtype, one_of(*get_args(KvDType)))
-    price = _read("--price-per-hour", parsed.price_per_hour, _price)
-    if price is not None and gpu is None:
+    if parsed.price_per_hour is not None and gpu is None:
         raise ConfigError("--price-per-hour: costs follow from a GPU's speed. Name one with --gpu.")
-    is_gpu = gpu is not None or memory is not None
+    is_gpu = gpu is not None or parsed.memory is not None
     from .estimate import Question
 
     return Question(
         model=find_config(parsed.model),
         name=served_name(parsed.model),
         device="cuda" if is_gpu else "cpu",
-        memory=memory or _memory(gpu),
+        memory=parsed.memory or _memory(gpu),
         gpu=gpu,
-        context=context,
-        dtype=cast(DType, dtype),
-        quantize=cast(QuantizeMethod | None, quantize),
-        kv_dtype=cast(KvDType, kv_dtype),
-        price=price,
+        context=parsed.context,
+        dtype=parsed.dtype,
+        quantize=parsed.quantize,
+        kv_dtype=parsed.kv_dtype,
+        price=parsed.price_per_hour,
     )
-
-
-def _read(flag: str, text: str | None, read: Callable[[str], T]) -> T | None:
-    try:
-        return None if text is None else read(text)
-    except ValueError as error:
-        raise ConfigError(f"{flag} {text}: {error}") from None
 
 
 def _amount(cost: float | None) -> str:
     if cost is None:
         return ""
     return f"{cost:,.3f}" if cost >= 0.01 else f"{cost:.2g}"
-
-
-def _price(text: str) -> float:
-    try:
-        price = float(text)
-    except ValueError:
-        price = -1.0
-    if not 0 < price < 1e6:
-        raise ValueError("expected a price such as 2.50.")
-    return price
 
 
 def _memory(gpu: Gpu | None) -> int:

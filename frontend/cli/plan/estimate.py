@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import torch
@@ -106,9 +106,28 @@ def estimate(question: Question) -> Estimate:
             requests=pages // of_request,
         )
 
-    chosen = _choose_weights(question, config, stored, dtype, device)
-    others = () if stored.is_quantized(config) else tuple(map(fit, all_formats(config, dtype, device)))
-    known = Estimate(
+    weights = _choose_weights(question, config, stored, dtype, device)
+    chosen = fit(weights)
+    work = Work(config, weights.step_bytes, page // PAGE_SIZE)
+    rates = None if question.gpu is None else _find_rates(question.gpu, dtype)
+    prefill = None if rates is None else work.prefill_tokens_per_s(rates, context)
+
+    def cost(tokens_per_s: float) -> float | None:
+        return None if question.price is None else cost_per_million(tokens_per_s, question.price)
+
+    def speeds(batches: Sequence[int]) -> Iterator[Speed]:
+        if rates is None:
+            return
+        for batch in batches:
+            tokens_per_s = work.decode_tokens_per_s(rates, batch, context)
+            yield Speed(
+                batch=batch,
+                tokens_per_s=tokens_per_s,
+                fits=batch <= chosen.requests,
+                cost_per_million=cost(tokens_per_s),
+            )
+
+    return Estimate(
         model=question.name,
         device=question.device,
         memory_bytes=question.memory,
@@ -118,45 +137,18 @@ def estimate(question: Question) -> Estimate:
         page_size=PAGE_SIZE,
         page_bytes=page,
         kv_bytes_per_token=page // PAGE_SIZE,
-        chosen=fit(chosen),
-        formats=others,
-        decode=(),
-        curve=(),
-        prefill_tokens_per_s=None,
-        prefill_cost_per_million=None,
-        source=None,
-    )
-    if question.gpu is None:
-        return known
-    operations = question.gpu.float32_rate if dtype == torch.float32 else question.gpu.matrix_rate
-    rates = Rates(question.gpu.bandwidth, operations)
-    work = Work(config, chosen.step_bytes, page // PAGE_SIZE)
-    speeds: Any = {
-        name: tuple(_estimate_speed(work, rates, batch, known, question.price) for batch in batches)
-        for name, batches in (("decode", BATCHES), ("curve", CURVE))
-    }
-    prefill = work.prefill_tokens_per_s(rates, context)
-    return msgspec.structs.replace(
-        known,
-        **speeds,
+        chosen=chosen,
+        formats=() if stored.is_quantized(config) else tuple(map(fit, all_formats(config, dtype, device))),
+        decode=tuple(speeds(BATCHES)),
+        curve=tuple(speeds(CURVE)),
         prefill_tokens_per_s=prefill,
-        prefill_cost_per_million=_compute_cost(prefill, question.price),
-        source=question.gpu.source,
+        prefill_cost_per_million=None if prefill is None else cost(prefill),
+        source=None if question.gpu is None else question.gpu.source,
     )
 
 
-def _estimate_speed(work: Work, rates: Rates, batch: int, known: Estimate, price: float | None) -> Speed:
-    tokens_per_s = work.decode_tokens_per_s(rates, batch, known.context)
-    return Speed(
-        batch=batch,
-        tokens_per_s=tokens_per_s,
-        fits=batch <= known.chosen.requests,
-        cost_per_million=_compute_cost(tokens_per_s, price),
-    )
-
-
-def _compute_cost(tokens_per_s: float, price: float | None) -> float | None:
-    return None if price is None else cost_per_million(tokens_per_s, price)
+def _find_rates(gpu: Gpu, dtype: torch.dtype) -> Rates:
+    return Rates(gpu.bandwidth, gpu.float32_rate if dtype == torch.float32 else gpu.matrix_rate)
 
 
 def _choose_context(config: DecoderConfig, wanted: int | None) -> int:

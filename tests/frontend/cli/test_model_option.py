@@ -12,12 +12,7 @@ from arbora.frontend.cli.main import build_parser, serve_config
 from arbora.frontend.launch.serve import _model_in_words
 from arbora.runtime.errors import ConfigError
 from checkpoints import edit_config
-from model_options import configured, make_model
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return make_model(tmp_path)
+from model_options import configured
 
 
 def test_a_model_is_named_after_its_directory(model: Path) -> None:

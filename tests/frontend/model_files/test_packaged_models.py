@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from arbora.frontend.cli.main import main, with_values
+from arbora.frontend.cli.main import main
 from arbora.frontend.model_files.model_source import find_model, served_name
 from arbora.frontend.model_files.packaged_models import PACKAGED, PackagedModel
 from arbora.runtime.errors import ConfigError
@@ -144,6 +144,7 @@ def test_a_directory_of_that_name_comes_first(
 
 def test_a_short_name_is_a_model_wherever_one_may_stand(packages: Path) -> None:
     assert configured("tiny").served_model_name == "tiny"
-    assert with_values(["serve", "--log-requests", "tiny"]) == ["serve", "--log-requests=text", "tiny"]
+    logged = configured("--log-requests", "tiny")
+    assert (logged.served_model_name, logged.log_requests) == ("tiny", "text")
     with pytest.raises(ConfigError, match="serve tiny --served-model-name mine`"):
         configured("--served-model-name", "mine", "tiny")

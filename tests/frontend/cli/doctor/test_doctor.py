@@ -84,7 +84,7 @@ def test_a_gpu_needs_a_torch_for_cuda_and_triton(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(software, "find_spec", lambda name: None)
     assert software.check_torch("cuda").level == "error"
     assert software.check_triton("cuda") == Finding(
-        "triton", "error", "missing, but the GPU's kernels need it", "Run `pip install triton`."
+        "error", "missing, but the GPU's kernels need it", "Run `pip install triton`."
     )
     assert (software.check_torch("cpu").level, software.check_triton("cpu").level) == ("ok", "ok")
 
