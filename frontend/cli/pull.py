@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 
 from ...runtime.byte_sizes import in_units
 from ...runtime.errors import ConfigError
 from ..launch.program_name import program_name
-from ..model_files.hub import Download, download, planned_download
-from ..model_files.model_source import check_before_download
+from ..model_files.hub import Download
+from ..model_files.model_source import pull_from_hub
 from ..model_files.packaged_models import (
     PACKAGED,
     NoPackageError,
@@ -48,53 +49,40 @@ def run(parsed: argparse.Namespace) -> int:
             f"--revision {parsed.revision}: {parsed.model} comes from a package, which has one revision. "
             f"Leave --revision out, or name {model.hub_id}."
         )
-    plan = planned_download(parsed.model, parsed.revision)
-    if plan.files:
-        check_before_download(parsed.model, parsed.revision)
-    _check_disk(parsed.model, plan)
-    if not parsed.json and plan.files:
-        print(
-            f"{parsed.model}: {in_units(plan.bytes)} to download in {plan.files} files, of "
-            f"{in_units(plan.all_bytes)} in {plan.all_files}",
-            file=sys.stderr,
-        )
-    directory = download(parsed.model, parsed.revision, quiet=parsed.json)
-    if parsed.json:
-        print_json(
-            {
-                "model": parsed.model,
-                "revision": plan.commit,
-                "directory": directory,
-                "downloaded_bytes": plan.bytes,
-                "bytes": plan.all_bytes,
-            }
-        )
-        return 0
-    print(f"{parsed.model} is in {directory}")
-    served = directory if parsed.revision else parsed.model  # the id alone names the newest revision
-    print(f"serve it with `{program_name()} serve {served}`", file=sys.stderr)
-    return 0
+    return _pull_from_hub(parsed.model, parsed.revision, parsed.json)
+
+
+def _pull_from_hub(name: str, revision: str | None, json: bool) -> int:
+    plans: list[Download] = []
+
+    def tell(plan: Download) -> None:
+        plans.append(plan)
+        if plan.files and not json:
+            print(
+                f"{name}: {in_units(plan.bytes)} to download in {plan.files} files, of "
+                f"{in_units(plan.all_bytes)} in {plan.all_files}",
+                file=sys.stderr,
+            )
+
+    directory = pull_from_hub(name, revision, quiet=json, tell=tell)
+    (plan,) = plans
+    found = {"model": name, "revision": plan.commit, "directory": directory}
+    sizes = {"downloaded_bytes": plan.bytes, "bytes": plan.all_bytes}
+    served = str(directory) if revision else name  # the id alone names the newest revision
+    return _print({**found, **sizes}, directory, served, json)
 
 
 def _pull_packaged(name: str, model: PackagedModel, json: bool) -> int:
     downloaded = 0 if model.is_cached else model.size
     file = fetch(model, quiet=json)
+    found = {"model": name, "revision": model.version, "directory": file.parent, "file": file}
+    return _print({**found, "downloaded_bytes": downloaded, "bytes": model.size}, file, name, json)
+
+
+def _print(found: Mapping[str, object], path: Path, served: str, json: bool) -> int:
     if json:
-        found = {"model": name, "revision": model.version, "directory": file.parent, "file": file}
-        print_json({**found, "downloaded_bytes": downloaded, "bytes": model.size})
+        print_json(found)
         return 0
-    print(f"{name} is in {file}")
-    print(f"serve it with `{program_name()} serve {name}`", file=sys.stderr)
+    print(f"{found['model']} is in {path}")
+    print(f"serve it with `{program_name()} serve {served}`", file=sys.stderr)
     return 0
-
-
-def _check_disk(model: str, plan: Download) -> None:
-    """Raises ConfigError if the cache's disk has no space for the files."""
-    place = next(path for path in (plan.cache, *plan.cache.parents) if path.exists())
-    free = shutil.disk_usage(place).free
-    if free < plan.bytes:
-        raise ConfigError(
-            f"MODEL {model}: {in_units(plan.bytes, up=True)} are to be downloaded into {plan.cache}, but its "
-            f"disk has only {in_units(free)} free. Delete files there (`hf cache prune`), or set "
-            "HF_HUB_CACHE to a directory on another disk."
-        )

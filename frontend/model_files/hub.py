@@ -38,8 +38,6 @@ def is_hub_id(model: str) -> bool:
 
 def planned_download(model: str, revision: str | None) -> Download:
     """Asks the hub for the sizes of a model's files. Raises ConfigError."""
-    if not is_hub_id(model):
-        raise ConfigError(f"MODEL {model}: {NOT_AN_ID}.")
     from huggingface_hub import constants, snapshot_download
 
     with _hub_errors(model, revision), _silent():
@@ -138,17 +136,12 @@ def _hub_errors(model: str, revision: str | None) -> Iterator[None]:
         if isinstance(cause, RepositoryNotFoundError | RevisionNotFoundError):
             with _hub_errors(model, revision):
                 raise cause from None
-        if isinstance(error, DryRunError):
-            reason = f"the hub can't be reached ({cause}). Check the network, HF_ENDPOINT and HF_HUB_OFFLINE"
-        elif hasattr(error, "snapshot_path"):
-            reason = "the hub's cache has only a part of it, and the hub can't be reached. Check the network"
-        else:
-            reason = (
-                "there is no such directory, no copy in the hub's cache, and the hub can't be reached "
-                f"({cause}). Name a directory or a GGUF file, or check the network, HF_ENDPOINT and "
-                "HF_HUB_OFFLINE"
-            )
-        raise ConfigError(f"MODEL {model}: {reason}.") from error
+        copy = "only a part of it" if hasattr(error, "snapshot_path") else "no copy"
+        raise ConfigError(
+            f"MODEL {model}: there is no such directory, {copy} in the hub's cache, and the hub can't be "
+            f"reached ({cause}). Name a directory or a GGUF file, or check the network, HF_ENDPOINT and "
+            "HF_HUB_OFFLINE."
+        ) from error
     except HFValidationError as error:
         raise ConfigError(f"MODEL {model}: {NOT_AN_ID}.") from error
     except OSError as error:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+from ...runtime.byte_sizes import in_units
 from ...runtime.config import BUILTIN_MODEL
 from ...runtime.errors import ConfigError
+from ..core.text.close_names import did_you_mean
 from .gguf.directory import SHARD, gguf_directory
 from .hub import (
     NOT_AN_ID,
+    Download,
     download,
     download_config,
     has_weights_in_cache,
@@ -17,7 +22,7 @@ from .hub import (
     no_weights,
     planned_download,
 )
-from .packaged_models import NoPackageError, PackagedModel, fetch, packaged_model
+from .packaged_models import PACKAGED, NoPackageError, PackagedModel, fetch, packaged_model
 
 BUILTIN_NAME = "arbora-builtin"
 TOKENIZER_FILES = ["tokenizer.json", "*.model", "*.tiktoken", "tekken.json", "vocab.json", "vocab.txt"]
@@ -57,8 +62,7 @@ def find_model(model: str | None) -> Path:
     if name.startswith(_PATH_STARTS) or path.suffix == ".gguf":
         kind = "file" if path.suffix == ".gguf" else "directory"
         raise ConfigError(f"MODEL {name}: there is no such {kind} ({path.absolute()}).")
-    if not is_hub_id(name):
-        raise ConfigError(f"MODEL {name}: there is no such directory, and {NOT_AN_ID}.")
+    _check_hub_id(name, "there is no such directory, and ")
     return _checked(_from_hub(name), f"MODEL {name}")
 
 
@@ -75,12 +79,51 @@ def find_config(model: str | None) -> Path:
     return found
 
 
+def pull_from_hub(
+    model: str,
+    revision: str | None = None,
+    *,
+    quiet: bool = False,
+    tell: Callable[[Download], object] = lambda plan: None,
+) -> Path:
+    """Downloads what the hub's cache lacks of a model. Returns its directory. `tell` gets the sizes first.
+
+    Raises ConfigError; if Arbora can't serve the model or the disk is full, before a download of weights.
+    """
+    if model.startswith(_PATH_STARTS) or model.endswith(".gguf"):
+        raise ConfigError(f"MODEL {model}: a path needs no download. Use `arbora serve {model}`.")
+    _check_hub_id(model)
+    plan = planned_download(model, revision)
+    if plan.files:
+        check_before_download(model, revision)
+    _check_disk(model, plan)
+    tell(plan)
+    return download(model, revision, quiet=quiet)
+
+
 def check_before_download(model: str, revision: str | None) -> None:
     """Downloads the config.json of a hub id. Raises ConfigError if it describes a model that Arbora can't
     serve, or if the hub has no such model."""
     found = download_config(model, revision)
     if found is not None:
         _check_config(found)
+
+
+def _check_hub_id(model: str, problem: str = "") -> None:
+    if not is_hub_id(model):
+        raise ConfigError(f"MODEL {model}: {problem}{NOT_AN_ID}.{did_you_mean(model, PACKAGED)}")
+
+
+def _check_disk(model: str, plan: Download) -> None:
+    """Raises ConfigError if the cache's disk has no space for the files."""
+    place = next(path for path in (plan.cache, *plan.cache.parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    if free < plan.bytes:
+        raise ConfigError(
+            f"MODEL {model}: {in_units(plan.bytes, up=True)} are to be downloaded into {plan.cache}, but its "
+            f"disk has only {in_units(free)} free. Delete files there (`hf cache prune`), or set "
+            "HF_HUB_CACHE to a directory on another disk."
+        )
 
 
 def _has_weights(directory: Path) -> bool:
@@ -146,12 +189,7 @@ def _from_package(name: str, model: PackagedModel) -> Path:
 
 
 def _from_hub(model: str) -> Path:
-    if not has_weights_in_cache(model):
-        config = download_config(model)
-        planned_download(model, None)  # raises ConfigError for a model without safetensors
-        if config is not None:
-            _check_config(config)
-    found = download(model)
+    found = download(model) if has_weights_in_cache(model) else pull_from_hub(model)
     if not any(found.glob("*.safetensors")):
         raise ConfigError(no_weights(model))
     return found

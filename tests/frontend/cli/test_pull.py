@@ -198,6 +198,8 @@ def test_a_terminal_shows_a_bar_of_bytes(hub: FakeHub, tmp_path: Path) -> None:
             ("no hub id",),
             "MODEL no hub id: this is not a hub id, which has an owner and a name, such as Qwen/",
         ),
+        (("smolm2",), "such as Qwen/Qwen3-0.6B. Did you mean smollm2?"),
+        (("./x.gguf",), "MODEL ./x.gguf: a path needs no download. Use `arbora serve ./x.gguf`."),
     ],
 )
 def test_what_the_hub_refuses_is_explained(
@@ -213,7 +215,7 @@ def test_a_hub_out_of_reach_is_an_error(
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
     assert main(["pull", MODEL]) == 2
     said = capsys.readouterr().err
-    assert f"MODEL {MODEL}: the hub can't be reached" in said and "Check the network, HF_ENDPOINT" in said
+    assert "and the hub can't be reached (" in said and "check the network, HF_ENDPOINT" in said
 
 
 def test_a_model_without_safetensors_is_refused(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
