@@ -22,19 +22,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    from .plain import plain_chat
+    from .lines import json_chat, text_chat
     from .server import Server
-
-    server = Server(parsed.url, parsed.api_key)
-    if not parsed.json and not is_terminal():
-        return plain_chat(server, parsed.url, parsed.system)
     from .talk import Talk
 
+    server = Server(parsed.url, parsed.api_key)
     talk = Talk(server, server.models(), parsed.system)
     if parsed.json:
-        from .json_lines import json_chat
-
         return json_chat(talk)
+    if not is_terminal():
+        return text_chat(talk, parsed.url)
     from .terminal import terminal_chat  # loads prompt_toolkit and rich
 
     return terminal_chat(talk, parsed.url)

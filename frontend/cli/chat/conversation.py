@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -31,7 +31,11 @@ _EXPECTED: dict[Any, str] = {
     bool: "true or false",
     SETTINGS["stop"]: "a text or a JSON list of texts",
 }
-ROLES = ("user", "assistant")
+_Settings = msgspec.defstruct(
+    "_Settings",
+    [(name, kind | msgspec.UnsetType, msgspec.UNSET) for name, kind in SETTINGS.items()],
+    forbid_unknown_fields=True,
+)
 
 
 class CommandError(Exception):
@@ -42,50 +46,45 @@ class CommandInterruptedError(CommandError):
     """The user has interrupted a slash command, which changed nothing."""
 
 
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    role: Literal["user", "assistant"]
+    content: str
+
+
 class Conversation(msgspec.Struct, kw_only=True):
-    """The content of a file that `/save` writes. `messages` has the user's and the assistant's turns."""
+    """The content of a file that `/save` writes."""
 
     model: str
     system: str | None = None
-    messages: list[dict[str, str]] = []
+    messages: list[Message] = []
     settings: dict[str, Any] = {}
     schema: dict[str, Any] | None = None
     """a JSON schema that replies must match"""
 
-    def prompt(self, text: str) -> list[dict[str, str]]:
+    def prompt(self, text: str) -> list[object]:
         """The messages of a request in which the user says `text`."""
         system = [{"role": "system", "content": self.system}] if self.system else []
-        return [*system, *self.messages, {"role": "user", "content": text}]
+        return [*system, *self.messages, Message("user", text)]
 
     def fields(self) -> dict[str, Any]:
         """The fields of the next request beside its messages."""
-        if self.schema is None:
-            return dict(self.settings)
-        constraint = {"name": "reply", "strict": True, "schema": self.schema}
-        wanted = {"type": "json_schema", "json_schema": constraint}
-        return {**self.settings, "response_format": wanted}
+        return {**self.settings, **schema_fields(self.schema)}
 
     def add(self, text: str, reply: str) -> None:
-        self.messages += [{"role": "user", "content": text}, {"role": "assistant", "content": reply}]
+        self.messages += [Message("user", text), Message("assistant", reply)]
 
-    def set(self, name: str, text: str) -> None:
-        """Sets a field of the next requests; an empty text removes it. Raises CommandError."""
+    def with_setting(self, name: str, text: str) -> Conversation:
+        """A copy in which a field of the next requests is set; an empty text removes it. Raises
+        CommandError."""
         if name not in SETTINGS:
             raise CommandError(
                 f"there is no setting {name}.{did_you_mean(name, SETTINGS)} There are {', '.join(SETTINGS)}."
             )
-        if not text:
-            self.settings.pop(name, None)
-            return
-        kind = SETTINGS[name]
-        try:
-            value = text if kind is str else msgspec.json.decode(text)
-            self.settings[name] = msgspec.convert(value, kind)
-        except (msgspec.DecodeError, msgspec.ValidationError):
-            if kind != SETTINGS["stop"] or text.startswith("["):
-                expected = _EXPECTED[kind]
-                raise CommandError(f"/set {name} {text}: expected {expected}.") from None
-            self.settings[name] = text
+        settings = dict(self.settings)
+        settings.pop(name, None)
+        if text:
+            settings[name] = _read_setting(name, text)
+        return msgspec.structs.replace(self, settings=settings)
 
     def save(self, path: Path) -> None:
         """Raises CommandError."""
@@ -93,6 +92,24 @@ class Conversation(msgspec.Struct, kw_only=True):
             path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
         except OSError as error:
             raise CommandError(f"/save {path}: the file can't be written ({error.strerror}).") from None
+
+
+def _read_setting(name: str, text: str) -> Any:
+    kind = SETTINGS[name]
+    try:
+        return msgspec.convert(text if kind is str else msgspec.json.decode(text), kind)
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        if kind == SETTINGS["stop"] and not text.startswith("["):
+            return text
+        raise CommandError(f"/set {name} {text}: expected {_EXPECTED[kind]}.") from None
+
+
+def schema_fields(schema: dict[str, Any] | None) -> dict[str, Any]:
+    """The fields of a request whose reply must match the schema; None: any text."""
+    if schema is None:
+        return {}
+    constraint = {"name": "reply", "strict": True, "schema": schema}
+    return {"response_format": {"type": "json_schema", "json_schema": constraint}}
 
 
 def read_schema(text: str) -> dict[str, Any] | None:
@@ -116,22 +133,9 @@ def load_conversation(path: Path) -> Conversation:
     """Reads what `save` wrote. Raises CommandError, also for roles and settings that no chat has."""
     try:
         loaded = msgspec.json.decode(path.read_bytes(), type=Conversation)
+        msgspec.convert(loaded.settings, _Settings)
     except OSError as error:
         raise CommandError(f"/load {path}: the file can't be read ({error.strerror}).") from None
-    except msgspec.DecodeError as error:
+    except msgspec.DecodeError as error:  # also of wrong types
         raise CommandError(f"/load {path}: this is no conversation that /save wrote: {error}.") from None
-    for number, message in enumerate(loaded.messages, start=1):
-        if message.keys() != {"role", "content"} or message["role"] not in ROLES:
-            raise CommandError(
-                f"/load {path}: message {number} must have a role, which is user or assistant, and content."
-            )
-    for name, value in loaded.settings.items():
-        try:
-            msgspec.convert(value, SETTINGS[name])
-        except KeyError:
-            raise CommandError(
-                f"/load {path}: there is no setting {name}.{did_you_mean(name, SETTINGS)}"
-            ) from None
-        except msgspec.ValidationError:
-            raise CommandError(f"/load {path}: the setting {name} has a wrong type.") from None
     return loaded

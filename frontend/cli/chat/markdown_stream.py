@@ -15,7 +15,7 @@ from rich.markdown import Markdown
 from rich.segment import SegmentLines
 from rich.text import Text
 
-from .characters import without_controls
+from ..output import without_controls
 
 REDRAW_S = 0.08
 _FENCE = re.compile(r"^ {0,3}(```|~~~)", re.MULTILINE)

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from ...core.text.close_names import did_you_mean
-from .conversation import CommandError, read_schema
+from .conversation import CommandError, load_conversation, read_schema, schema_fields
 from .talk import Talk
 
 
@@ -30,7 +31,9 @@ def _system(talk: Talk, text: str) -> str:
 
 def _schema(talk: Talk, text: str) -> str:
     if text:
-        talk.set_schema(read_schema(text))
+        schema = read_schema(text)
+        changed = replace(talk.conversation, schema=schema)
+        talk.change("/schema", changed, schema_fields(schema), asks_any_server=True)
     schema = talk.conversation.schema
     return f"replies match {msgspec.json.encode(schema).decode()}" if schema else "replies have no schema"
 
@@ -48,7 +51,8 @@ def _model(talk: Talk, text: str) -> str:
 def _set(talk: Talk, text: str) -> str:
     name, _, value = text.partition(" ")
     if name:
-        talk.set(name, value.strip())
+        changed = talk.conversation.with_setting(name, value := value.strip())
+        talk.change(f"/set {name} {value}", changed, {name: changed.settings[name]} if value else {})
     settings = talk.conversation.settings
     return ", ".join(f"{name} {value}" for name, value in settings.items()) or "nothing is set"
 
@@ -65,11 +69,14 @@ def _save(talk: Talk, text: str) -> str:
 
 
 def _load(talk: Talk, text: str) -> str:
-    saved = talk.load(_path("/load", text))
-    model, note = talk.conversation.model, ""
-    if saved != model:
-        note = f"; its model {saved} is not served here, so {model} continues"
-    return f"{len(talk.conversation.messages)} messages loaded{note}"
+    path = _path("/load", text)
+    loaded, model, note = load_conversation(path), talk.conversation.model, ""
+    if loaded.model not in [each.name for each in talk.models]:
+        note = f"; its model {loaded.model} is not served here, so {model} continues"
+        loaded = replace(loaded, model=model)
+    talk.change(f"/load {path}", loaded, loaded.fields())
+    talk.last = None
+    return f"{len(loaded.messages)} messages loaded{note}"
 
 
 def _cache(talk: Talk, text: str) -> str:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ...language.api_client import ApiError, Piece, Usage
-from .conversation import CommandError, CommandInterruptedError, Conversation, load_conversation
+from .conversation import CommandError, CommandInterruptedError, Conversation
 from .server import Model, Server
 
 OnPiece = Callable[[Piece], None]
+ENDINGS = {
+    "interrupted": "interrupted; the conversation keeps what has arrived",
+    "length": "the reply has reached its limit",
+}
+"""by the finish reason, where a reader should know it"""
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +30,12 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage | None
     first_token_s: float | None
     seconds: float
-    explanation: dict[str, Any] | None
+    explanation: dict[str, Any] | None = msgspec.field(name="cache_explanation")
+
+    @property
+    def ending(self) -> str:
+        """How the reply ended, in words; empty for a usual end."""
+        return ENDINGS.get(self.finish_reason or "", "")
 
     @property
     def cached_share(self) -> float:
@@ -53,35 +62,18 @@ class Talk:
         self.conversation.messages = []
         self.last = None
 
-    def set_schema(self, schema: dict[str, Any] | None) -> None:
-        """Makes replies match the schema; None: any text. Raises CommandError, and changes nothing, if the
-        server does not take it."""
-        if schema is not None:
-            self._check("/schema", Conversation(model=self.conversation.model, schema=schema).fields())
-        self.conversation.schema = schema
+    def change(
+        self, command: str, changed: Conversation, fields: dict[str, Any], *, asks_any_server: bool = False
+    ) -> None:
+        """Continues with `changed`, whose new `fields` the server must take. Raises CommandError, and changes
+        nothing, if it does not.
 
-    def set(self, name: str, text: str) -> None:
-        """Sets a field of the next requests; an empty text removes it. Raises CommandError, and changes
-        nothing, if the server does not take it. Only Arbora is asked, because others may refuse the request
-        for another reason, such as its `max_tokens`."""
-        changed = Conversation(model=self.conversation.model, settings=dict(self.conversation.settings))
-        changed.set(name, text)
-        if text and self.explains:
-            self._check(f"/set {name} {text}", {name: changed.settings[name]})
-        self.conversation.settings = changed.settings
-
-    def load(self, path: Path) -> str:
-        """Continues a saved conversation, with the present model if the saved one is not served here. Returns
-        the name of the saved one. Raises CommandError, and changes nothing, if the file can't be read or
-        Arbora does not take its settings."""
-        loaded = load_conversation(path)
-        saved = loaded.model
-        if saved not in [each.name for each in self.models]:
-            loaded.model = self.conversation.model
-        if self.explains and (fields := loaded.fields()):
-            self._check(f"/load {path}", fields)
-        self.conversation, self.last = loaded, None
-        return saved
+        Only Arbora is asked, unless `asks_any_server`, because others may refuse the request for another
+        reason, such as its `max_tokens`.
+        """
+        if fields and (self.explains or asks_any_server):
+            self._check(command, fields)
+        self.conversation = changed
 
     def _check(self, command: str, fields: dict[str, Any]) -> None:
         """Asks the server for a reply with these fields, of one token unless they say otherwise, and ends the
@@ -133,7 +125,7 @@ class Talk:
             finish_reason="interrupted" if interrupted else reasons[-1],
             usage=next((piece.usage for piece in pieces if piece.usage), None),
             first_token_s=first_token,
-            seconds=time.monotonic() - begun,
+            seconds=round(time.monotonic() - begun, 4),
             explanation=next((piece.explanation for piece in pieces if piece.explanation), None),
         )
         if self.last.reply or not interrupted:

@@ -17,12 +17,13 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from rich.console import Console
 from rich.text import Text
 
-from ...language.api_client import ApiError, Piece
+from ...language.api_client import ApiError
 from ..output import console as make_console
 from .conversation import SETTINGS, CommandError
 from .markdown_stream import MarkdownStream
-from .slash_commands import COMMANDS, EXIT, is_command, run_command
-from .talk import Talk, Turn
+from .slash_commands import COMMANDS, is_command
+from .talk import OnPiece, Talk, Turn
+from .turns import converse, refusal_in_words
 
 QUOTES = '"""'
 LOCAL_MODES = 3
@@ -47,46 +48,46 @@ def terminal_chat(talk: Talk, url: str) -> int:
         multiline=True,
         prompt_continuation="… ",
     )
+    converse(talk, _read_texts(session), TerminalScreen(console, talk))
+    return 0
+
+
+def _read_texts(session: PromptSession[str]) -> Iterator[str]:
+    """The typed texts. One in quotes is said as it is, also if it begins with a slash."""
     while True:
         try:
             text = session.prompt("> ").strip()
         except KeyboardInterrupt:
             continue
         except EOFError:
-            return 0
+            return
         if text.startswith(QUOTES):
             text = text.strip('"').strip()
-        elif is_command(text):
-            if text.split()[0] == EXIT:
-                return 0
-            _answer(console, talk, text)
-            continue
-        if text:
-            _take_turn(console, talk, text.removeprefix("/"))
+            text = f"/{text}" if text.startswith("/") else text
+        yield text
 
 
-def _answer(console: Console, talk: Talk, text: str) -> None:
-    try:
-        console.print(Text(run_command(talk, text), "cyan"))
-    except CommandError as error:
-        console.print(Text(str(error), "red"))
+class TerminalScreen:
+    """Shows replies as Markdown; as they are if they match a schema."""
 
+    def __init__(self, console: Console, talk: Talk) -> None:
+        self._console = console
+        self._talk = talk
 
-def _take_turn(console: Console, talk: Talk, text: str) -> None:
-    is_markdown = talk.conversation.schema is None
-    try:
-        with without_echo(), MarkdownStream(console, is_markdown=is_markdown) as shown:
+    @contextmanager
+    def reply(self) -> Iterator[OnPiece]:
+        is_markdown = self._talk.conversation.schema is None
+        with without_echo(), MarkdownStream(self._console, is_markdown=is_markdown) as stream:
+            yield lambda piece: stream.add(piece.reasoning, piece.text)
 
-            def show(piece: Piece) -> None:
-                shown.add(piece.reasoning, piece.text)
+    def end_turn(self, text: str, turn: Turn) -> None:
+        self._console.print(Text(turn_in_words(turn), "dim"))
 
-            turn = talk.say(text, show)
-    except ApiError as error:
-        console.print(Text(f"no reply, and this turn is forgotten: {error}", "red"))
-        if error.code == "context_length_exceeded":
-            console.print(Text("A shorter one may fit, and /reset begins a new conversation.", "red"))
-        return
-    console.print(Text(turn_in_words(turn), "dim"))
+    def answer(self, command: str, text: str) -> None:
+        self._console.print(Text(text, "cyan"))
+
+    def refuse(self, line: str, error: CommandError | ApiError) -> None:
+        self._console.print(Text(refusal_in_words(error), "red"))
 
 
 @contextmanager
@@ -108,11 +109,7 @@ def without_echo() -> Iterator[None]:
 
 def turn_in_words(turn: Turn) -> str:
     """One line: how the reply ended, its tokens, the cached share of its prompt, and its speed."""
-    endings = {
-        "interrupted": ["interrupted; the conversation keeps what has arrived"],
-        "length": ["the reply has reached its limit"],
-    }
-    parts = endings.get(turn.finish_reason or "", [])
+    parts = [turn.ending] if turn.ending else []
     if turn.usage is not None:
         parts.append(f"{turn.usage.prompt_tokens:,} prompt tokens, {turn.cached_share:.0%} cached")
         parts.append(f"{turn.usage.completion_tokens:,} in the reply")

@@ -104,16 +104,17 @@ def test_a_chat_can_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [turn["content"] for turn in server.requests[1]["messages"]] == ["ho"]
 
 
-def test_a_chat_says_which_commands_there_are_and_sends_none(
+def test_a_chat_carries_out_commands_and_refuses_unknown_ones(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with chat_server(["one", ENDED], ["two", ENDED]) as server:
         say(monkeypatch, "/set temperature 0", "/sett", "//help", "5 / 2", "/exit")
         assert main(["chat", "--url", server.url]) == 1
-    said = capsys.readouterr().out
-    assert "/set needs a terminal, or --json. /reset begins anew, /exit ends" in said
-    assert "There is no /sett. /reset begins anew" in said
+    said = capsys.readouterr()
+    assert "temperature 0.0\n" in said.out
+    assert "(there is no /sett. Did you mean /set? /help lists the commands.)" in said.err
     assert [turn["content"] for turn in server.requests[1]["messages"]] == ["/help", "one", "5 / 2"]
+    assert server.requests[0]["temperature"] == 0
 
 
 def test_a_chat_forgets_a_turn_that_failed(
@@ -122,7 +123,7 @@ def test_a_chat_forgets_a_turn_that_failed(
     with chat_server("the model stopped", ["two", ENDED]) as server:
         say(monkeypatch, "hi", "ho", "/exit")
         assert main(["chat", "--url", server.url]) == 1
-    assert "(no reply: the model stopped)" in capsys.readouterr().err
+    assert "(no reply, and this turn is forgotten: the model stopped.)" in capsys.readouterr().err
     assert [turn["content"] for turn in server.requests[1]["messages"]] == ["ho"]
 
 
@@ -135,9 +136,8 @@ def test_a_chat_forgets_a_turn_that_did_not_fit_and_says_how_to_continue(
         say(monkeypatch, "hi", "a long story", "and", "ho", "/exit")
         main(["chat", "--url", server.url])
     said = capsys.readouterr().err
-    assert "(no reply: status 400: the context is full)\n(this turn is forgotten:" in said
-    assert "/reset starts a new conversation)\n" in said
-    assert said.endswith("(no reply: status 400: the server is busy)\n")
+    assert "forgotten: status 400: the context is full. A shorter one may fit, and /reset begins" in said
+    assert said.endswith("(no reply, and this turn is forgotten: status 400: the server is busy.)\n")
     assert [turn["content"] for turn in server.requests[3]["messages"]] == ["hi", "one", "ho"]
 
 
@@ -147,7 +147,7 @@ def test_a_reply_that_breaks_off_is_no_reply(
     with chat_server(["Once upon"], ["two", ENDED]) as server:
         say(monkeypatch, "hi", "ho", "/exit")
         assert main(["chat", "--url", server.url]) == 1
-    assert "(no reply: the stream ended without a finish reason)" in capsys.readouterr().err
+    assert "forgotten: the stream ended without a finish reason.)" in capsys.readouterr().err
     assert [turn["content"] for turn in server.requests[1]["messages"]] == ["ho"]
 
 
@@ -157,7 +157,7 @@ def test_a_line_that_is_not_utf8_is_not_sent(
     with chat_server(["two", ENDED]) as server:
         say(monkeypatch, "\udcff hi", "Zoë", "/exit")
         assert main(["chat", "--url", server.url]) == 1
-    assert "(this line is not UTF-8, so it was not sent)" in capsys.readouterr().err
+    assert "(this line is not UTF-8, so it was not sent: '\\udcff hi')" in capsys.readouterr().err
     assert [turn["content"] for turn in server.requests[0]["messages"]] == ["Zoë"]
 
 

@@ -118,10 +118,13 @@ def test_a_saved_conversation_continues(talk: Talk, stub: ChatStub, tmp_path: Pa
 @pytest.mark.parametrize(
     ("saved", "expected"),
     [
-        ({"messages": [{"role": "usr", "content": "hi"}]}, "message 1 must have a role, which is user or"),
-        ({"messages": [{"role": "user"}]}, "message 1 must have a role, which is user or assistant, and"),
-        ({"settings": {"temprature": 1}}, "there is no setting temprature. Did you mean temperature?"),
-        ({"settings": {"temperature": "hot"}}, "the setting temperature has a wrong type"),
+        (
+            {"messages": [{"role": "usr", "content": "hi"}]},
+            "Invalid enum value 'usr' - at `$.messages[0].role`",
+        ),
+        ({"messages": [{"role": "user"}]}, "required field `content` - at `$.messages[0]`"),
+        ({"settings": {"temprature": 1}}, "unknown field `temprature`"),
+        ({"settings": {"temperature": "hot"}}, "Expected `float`, got `str` - at `$.temperature`"),
         (
             {"settings": {"temperature": 9}},
             "the server did not take it, so nothing is changed: status 400: hot",
