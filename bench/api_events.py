@@ -50,7 +50,7 @@ _messages = msgspec.json.Decoder(MessagesRequest)
 
 def new_reply(tokenizer: Tokenizer) -> Reply:
     request = Generate("a-0", 0, bytes(4 * 100), SamplingParams(max_tokens=EVENTS))
-    choice = ChoiceReply(Detokenizer(tokenizer), False, tokenizer.eos_tokens, None)
+    choice = ChoiceReply(Detokenizer(tokenizer), False, tokenizer.eos_tokens)
     return Reply([choice], Generation([request], lambda message: None), 1)
 
 

@@ -10,7 +10,7 @@ from arbora.frontend.api.anthropic import fields as anthropic
 from arbora.frontend.api.anthropic.protocol import MessagesRequest
 from arbora.frontend.api.openai.fields import INERT
 from arbora.frontend.api.openai.protocol import ChatRequest, CompletionRequest
-from arbora.frontend.api.openapi.statuses import TEXTS
+from arbora.frontend.api.openapi.document import STATUSES
 from arbora.frontend.core.text.prompt_memo import PromptMemo
 from arbora.frontend.core.text.tokenizer import Tokenizer
 from arbora.frontend.http.metrics import Metrics
@@ -55,7 +55,7 @@ def test_the_fields_of_anthropics_api_are_all_listed() -> None:
 def test_the_table_of_errors_has_every_status() -> None:
     rows = re.findall(r"^\| ([0-9, ]+) \|", PAGE, re.MULTILINE)
     listed = {int(status) for row in rows for status in row.split(",")}
-    assert listed == {*TEXTS, 405, 501}, "405 and 501 are of no operation"
+    assert listed == {*STATUSES, 405, 501}, "405 and 501 are of no operation"
     raised = {
         int(status)
         for folder in ("frontend", "runtime")

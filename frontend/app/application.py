@@ -41,7 +41,7 @@ from ..core.service import VERSION
 from ..core.text.close_names import close_name
 from ..core.work.caller import ClientGoneError
 from ..http.access import METRICS_PATH, OPEN_PATHS, AccessMiddleware
-from ..http.apis import Api, Apis, route
+from ..http.apis import Api, Apis, json_response, route
 from ..http.endpoint import internal_error
 from ..http.http_service import HttpService
 from ..http.operation import Operation
@@ -145,18 +145,18 @@ def _open_paths(config: ServeConfig) -> frozenset[str]:
 
 async def _answer_alive(http: HttpService, request: Request) -> Response:
     """Says that this process answers, also while the model is starting: a restart would not help then."""
-    return _encode(Health())
+    return json_response(Health())
 
 
 async def _check_health(http: HttpService, request: Request) -> Response:
     """Says whether a request would be served now; otherwise raises a RequestError with the status 503."""
     http.service.engine.check_responding()
     check_descriptors()
-    return _encode(Health())
+    return json_response(Health())
 
 
 async def _show_version(http: HttpService, request: Request) -> Response:
-    return _encode(Version(VERSION))
+    return json_response(Version(VERSION))
 
 
 async def _show_metrics(http: HttpService, request: Request) -> Response:
@@ -235,7 +235,3 @@ class _Failures:
 
     async def _answer_bug(self, request: Request, error: Exception) -> Response:
         return await self._refuse(request, internal_error())
-
-
-def _encode(value: msgspec.Struct) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")

@@ -13,6 +13,7 @@ from ...runtime.messages import AdditionalProperties, GrammarSpec, PropertyOrder
 from .fields import SamplingFields
 from .schema_keywords import meant_keyword
 from .text.reasoning import ReasoningFormat
+from .validation import invalid_field
 
 _WITH_SCHEMAS = ("json_schema", "structural_tag")
 _WITH_JSON = (*_WITH_SCHEMAS, "json_object")
@@ -106,6 +107,4 @@ def _misspelt(spec: GrammarSpec) -> RequestError:
 
 
 def _nothing_to_match(name: str, needed: str) -> RequestError:
-    return RequestError(
-        f"{name} needs a response_format or another field that {needed}.", param=name, code="invalid_value"
-    )
+    return invalid_field(name, f"needs a response_format or another field that {needed}")

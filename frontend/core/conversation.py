@@ -13,12 +13,11 @@ import msgspec
 
 from ...runtime.errors import RequestError
 from .cache_misses.outline import Outline, outline_of
-from .legacy_calls import with_tool_calls
 from .message_forms import Form, Render, first_accepted, place_of_refusal
 from .messages import PART_TYPES, ROLES, ChatMessage, ContentPart, Conversation, MessageToolCall, Tool
 from .text.chat_template import ChatTemplate, Copies, UnrenderableError
 from .tools.generic_tools import write_missing
-from .validation import check_count, missing_field
+from .validation import check_count, invalid_field, missing_field
 
 MAX_MESSAGES = 16_384
 MAX_TOOLS = 1024
@@ -100,7 +99,7 @@ def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, object]
     """Plain dicts for the template. Raises `RequestError` naming the message and part that can't be
     served."""
     if not messages:
-        raise RequestError("messages must not be empty.", param="messages", code="invalid_value")
+        raise invalid_field("messages", "must not be empty")
     check_count("messages", messages, MAX_MESSAGES, "messages")
     messages = with_tool_calls(messages)
     return [_template_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
@@ -108,22 +107,16 @@ def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, object]
 
 def _template_message(message: ChatMessage, where: str) -> dict[str, object]:
     if message.role not in ROLES:
-        raise RequestError(
-            f"{where}.role is {message.role!r}, but must be one of {', '.join(ROLES)}.",
-            param=f"{where}.role",
-            code="invalid_value",
-        )
+        raise invalid_field(f"{where}.role", f"is {message.role!r}, but must be one of {', '.join(ROLES)}")
     if message.content is None and not (message.role == "assistant"):
-        raise RequestError(
-            f"{where}.content is missing: only an assistant's message may have none.",
-            param=f"{where}.content",
-            code="missing_field",
+        raise invalid_field(
+            f"{where}.content", "is missing: only an assistant's message may have none", "missing_field"
         )
     if message.role == "tool" and message.tool_call_id is None:
-        raise RequestError(
-            f"{where}.tool_call_id is missing: a tool's message must name the call that it answers.",
-            param=f"{where}.tool_call_id",
-            code="missing_field",
+        raise invalid_field(
+            f"{where}.tool_call_id",
+            "is missing: a tool's message must name the call that it answers",
+            "missing_field",
         )
     role = "system" if message.role == "developer" else message.role
     result: dict[str, object] = {"role": role, "content": _text(message.content, where)}
@@ -146,10 +139,10 @@ def _text(content: str | list[ContentPart] | None, where: str) -> str:
 
 def _part_text(part: ContentPart, where: str) -> str:
     if part.type not in PART_TYPES:
-        raise RequestError(
-            f"{where} has the type {part.type!r}, but this model takes only parts of type 'text'.",
-            param=where,
-            code="unsupported_content",
+        raise invalid_field(
+            where,
+            f"has the type {part.type!r}, but this model takes only parts of type 'text'",
+            "unsupported_content",
         )
     text = part.text if part.type == "text" else part.refusal
     if text is None:
@@ -185,10 +178,8 @@ def tool_definitions(
     check_count("tools", tools, MAX_TOOLS, "tools")
     for index, tool in enumerate(tools):
         if tool.type != "function":
-            raise RequestError(
-                f"{places[index]}.type is {tool.type!r}, but must be 'function'.",
-                param=f"{places[index]}.type",
-                code="unsupported_parameter",
+            raise invalid_field(
+                f"{places[index]}.type", f"is {tool.type!r}, but must be 'function'", "unsupported_parameter"
             )
         if tool.function is None or not tool.function.name:
             raise missing_field(f"{places[index]}.{name}")
@@ -213,10 +204,8 @@ def _check_names(names: list[str], field: str, places: Sequence[str]) -> None:
     for index, name in enumerate(names):
         if first.setdefault(name, index) != index:
             param = f"{places[index]}.{field}"
-            message = (
-                f"{param} is {name!r}, which is the name of {places[first[name]]} too. Give each its own."
-            )
-            raise RequestError(message, param=param, code="invalid_value")
+            problem = f"is {name!r}, which is the name of {places[first[name]]} too. Give each its own"
+            raise invalid_field(param, problem)
 
 
 def _check_parameters(param: str, schema: dict[str, Any] | None) -> None:
@@ -225,15 +214,12 @@ def _check_parameters(param: str, schema: dict[str, Any] | None) -> None:
     for _ in range(MAX_SCHEMA_DEPTH):
         level = [part for value in level for part in _parts(value)]
     if level:
-        message = f"{param} is nested more than {MAX_SCHEMA_DEPTH} levels deep."
-        raise RequestError(message, param=param, code="invalid_value")
+        raise invalid_field(param, f"is nested more than {MAX_SCHEMA_DEPTH} levels deep")
     kind = (schema or {}).get("type", "object")
     names = kind if isinstance(kind, list) else [kind]
     if "object" not in names or any(name not in JSON_TYPES for name in names):
-        raise RequestError(
-            f'{param}.type is {json.dumps(kind)}, but arguments are an object: make it "object".',
-            param=f"{param}.type",
-            code="invalid_value",
+        raise invalid_field(
+            f"{param}.type", f'is {json.dumps(kind)}, but arguments are an object: make it "object"'
         )
 
 
@@ -241,3 +227,43 @@ def _parts(value: object) -> Iterable[object]:
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()
+
+
+def with_tool_calls(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
+    """The messages with each `function_call` as a tool call, and each function's result as a tool's message.
+
+    A result answers the last call of its function. Ids depend only on the position, so that the next turn
+    renders the same text. Raises `RequestError` for a message that has both kinds of calls.
+    """
+    if not any(message.role == "function" or message.function_call for message in messages):
+        return messages
+    ids: dict[str, str] = {}
+    found = []
+    for index, message in enumerate(messages):
+        where, new_id = f"messages[{index}]", f"call{index:05}"  # Mistral's templates want nine characters
+        if message.function_call is not None:
+            ids[message.function_call.name] = new_id
+            message = _called(message, new_id, where)
+        elif message.role == "function":
+            if not message.name:
+                raise invalid_field(
+                    f"{where}.name",
+                    "is missing: a function's message must name the function that it answers",
+                    "missing_field",
+                )
+            call = ids.get(message.name, new_id)
+            message = msgspec.structs.replace(message, role="tool", tool_call_id=call)
+        found.append(message)
+    return found
+
+
+def _called(message: ChatMessage, new_id: str, where: str) -> ChatMessage:
+    assert message.function_call is not None
+    if message.role != "assistant" or message.tool_calls:
+        why = "the message has tool_calls too" if message.tool_calls else f"the role is {message.role!r}"
+        raise invalid_field(
+            f"{where}.function_call",
+            f"can't be used, as {why}: give an assistant's calls as tool_calls alone",
+        )
+    call = MessageToolCall(id=new_id, type="function", function=message.function_call)
+    return msgspec.structs.replace(message, function_call=None, tool_calls=[call])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, TypeAlias, get_args
+from typing import Annotated, Any, TypeAlias, get_args
 
 from msgspec import Meta, Raw, Struct, field
 
@@ -61,28 +61,15 @@ class CacheLease(Struct, kw_only=True):
     most: Annotated[int, within(1, MAX_UNDER_KEY)] | None = None
 
 
-class SamplingFields(Struct, kw_only=True):
-    """None means that the field is absent. `validation.check_fields` checks the declared ranges."""
+class ReplyFields(Struct, kw_only=True):
+    """The fields that every API has under these names: a constraint on the reply and how it is enforced, and
+    how the prompt is cached. None means that a field is absent. `validation.check_fields` checks the declared
+    ranges.
+    """
 
-    max_tokens: Tokens | None = None
-    min_tokens: Tokens | None = None
-    n: Annotated[int, within(1, MAX_CHOICES)] | None = None
-    temperature: Temperature | None = None
-    top_p: TopP | None = None
-    top_k: TopK | None = None
-    min_p: MinP | None = None
-    repetition_penalty: RepetitionPenalty | None = None
-    presence_penalty: OccurrencePenalty | None = None
-    frequency_penalty: OccurrencePenalty | None = None
-    logit_bias: dict[str, float] | None = None
-    seed: Seed | None = None
-    stop: StopString | StopStrings | None = None
-    stop_token_ids: list[int] | None = None
-    ignore_eos: bool | None = None
-    include_stop_str_in_output: bool | None = None
-    skip_special_tokens: bool | None = None
-    prompt_logprobs: TopLogprobs | None = None
-    prompt_logprobs_start: Tokens | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
     additional_properties: AdditionalProperties | None = None
     property_order: Order | None = None
     whitespace: Whitespace | None = None
@@ -92,3 +79,39 @@ class SamplingFields(Struct, kw_only=True):
     cache_prompt: bool | None = None
     cache_lease: CacheLease | None = None
     priority: Priority | None = None
+
+
+class SamplerFields(ReplyFields, kw_only=True):
+    """The fields of the sampler that every API but Ollama's has under these names."""
+
+    min_tokens: Tokens | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    min_p: MinP | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    presence_penalty: OccurrencePenalty | None = None
+    frequency_penalty: OccurrencePenalty | None = None
+    seed: Seed | None = None
+    ignore_eos: bool | None = None
+
+
+class SamplingFields(SamplerFields, kw_only=True):
+    """All fields of a reply, with the names that OpenAI and vLLM give them."""
+
+    max_tokens: Tokens | None = None
+    n: Annotated[int, within(1, MAX_CHOICES)] | None = None
+    logit_bias: dict[str, float] | None = None
+    stop: StopString | StopStrings | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    prompt_logprobs: TopLogprobs | None = None
+    prompt_logprobs_start: Tokens | None = None
+
+    @classmethod
+    def of(cls, request: ReplyFields, **others: object) -> SamplingFields:
+        """The fields that `request` has under the names of this class, and `others`."""
+        same = [name for name in request.__struct_fields__ if name in cls.__struct_fields__]
+        fields: dict[str, Any] = {**{name: getattr(request, name) for name in same}, **others}
+        return cls(**fields)

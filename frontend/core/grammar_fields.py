@@ -15,8 +15,10 @@ from msgspec import Raw
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec, Whitespace
 from .conversation import MAX_SCHEMA_DEPTH
+from .fields import ReplyFields
 from .schema_keywords import misspelt_keywords
 from .type_errors import json_mistake
+from .validation import invalid_field
 
 _ANY_OBJECT = '{"type":"object"}'
 _WHITESPACE = ["", " ", "\n", "\n  "]
@@ -50,9 +52,17 @@ def choice_spec(options: list[str] | None, param: str) -> GrammarSpec | None:
     if options is None:
         return None
     if not options or "" in options:
-        problem = f"{param} must have at least one string, none of them empty."
-        raise RequestError(problem, param=param, code="invalid_value")
+        raise invalid_field(param, "must have at least one string, none of them empty")
     return GrammarSpec("choice", msgspec.json.encode(options).decode(), param)
+
+
+def text_specs(request: ReplyFields) -> list[GrammarSpec | None]:
+    """The specs of the fields that every API has, for `one_spec`."""
+    return [
+        regex_spec(request.regex, "regex"),
+        choice_spec(request.choice, "choice"),
+        grammar_spec(request.grammar, "grammar"),
+    ]
 
 
 def object_spec(is_wanted: bool | None, param: str) -> GrammarSpec | None:
@@ -69,14 +79,12 @@ def schema_spec(schema: Raw, param: str) -> GrammarSpec | None:
             schema = Raw(msgspec.json.decode(schema, type=str).encode())
         decoded = msgspec.json.decode(schema)
     except RecursionError:
-        raise RequestError(
-            f"{param} is nested more than {MAX_SCHEMA_DEPTH} levels deep.", param=param, code="invalid_value"
-        ) from None
+        raise invalid_field(param, f"is nested more than {MAX_SCHEMA_DEPTH} levels deep") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         problem = f"{param} is not valid JSON: {json_mistake(bytes(schema), error)}"
         raise RequestError(problem, param=param, code="invalid_value") from None
     if not isinstance(decoded, dict | bool):
-        raise RequestError(f"{param} must be a JSON schema: an object.", param=param, code="invalid_type")
+        raise invalid_field(param, "must be a JSON schema: an object", "invalid_type")
     misspelt = misspelt_keywords(decoded, param)
     return GrammarSpec("json_schema", bytes(schema).decode(), param, misspelt=misspelt)
 
@@ -92,19 +100,19 @@ def spaced_as(spec: GrammarSpec | None, pattern: str | None, param: str) -> Gram
     except (re.error, RecursionError, OverflowError) as error:
         raise RequestError(f"{param} is not a regex: {error}", param=param, code="invalid_value") from None
     if not is_simple:
-        raise RequestError(
-            rf"{param} repeats groups too often: repeat a class of characters, as [ \n\t]* does.",
-            param=param,
-            code="unsupported_value",
+        raise invalid_field(
+            param,
+            r"repeats groups too often: repeat a class of characters, as [ \n\t]* does",
+            "unsupported_value",
         )
     for whitespace, needed in _NEEDED_FOR.items():
         if allowed[: len(needed)] == needed:
             return msgspec.structs.replace(spec, whitespace=whitespace)
-    raise RequestError(
-        f"{param} is {pattern!r}, which allows no JSON without white space. Let it match the empty text, as "
-        r"[ \n\t]* does, or set whitespace to model, compact, spaced or indented.",
-        param=param,
-        code="unsupported_value",
+    raise invalid_field(
+        param,
+        f"is {pattern!r}, which allows no JSON without white space. Let it match the empty text, as "
+        r"[ \n\t]* does, or set whitespace to model, compact, spaced or indented",
+        "unsupported_value",
     )
 
 

@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...runtime.errors import RequestError
-from ...runtime.messages import EndLease, LeaseTerms, Tokens
+from ...runtime.messages import EndLease, LeaseTerms
 from .fields import MAX_TTL_S, MAX_UNDER_KEY, CacheLease
 from .replica.engine_client import EngineClient
-from .service import Service
-from .text.tokenized_text import common_length
-from .work.caller import Caller
 
 MAX_BREAKPOINTS = 4
 DECISION_S = 2.0  # from a reply's end until its tool calls, if there are any, are known
@@ -74,27 +71,3 @@ def check_breakpoints(param: str, number: int) -> None:
             param=param,
             code="invalid_value",
         )
-
-
-async def positions(
-    service: Service,
-    breakpoints: Sequence[Breakpoint],
-    text: str,
-    prompt: Tokens,
-    namespace: str | None,
-    caller: Caller,
-) -> list[Position]:
-    """Where the breakpoints are in the prompt: at the end of what it shares with each rendered text."""
-    found = []
-    for each in breakpoints if namespace is not None else ():
-        shared = _shared_text(text, each.text)
-        tokens = await service.encode_rendered(
-            shared, False, namespace, caller, len(prompt) // 4 + 1, "messages"
-        )
-        found.append(Position(common_length(prompt, tokens) // 4, each.ttl_s))
-    return found
-
-
-def _shared_text(first: str, second: str) -> str:
-    data = first.encode()
-    return data[: common_length(data, second.encode())].decode(errors="ignore")

@@ -95,3 +95,22 @@ class Conversation:
     begins_reply: bool = True
     continues_last: bool = False
     variables: Mapping[str, object] = field(default_factory=dict)
+
+
+def template_variables(
+    kwargs: Mapping[str, object] | None,
+    *,
+    thinks: bool | None = None,
+    budget: int | None = None,
+    effort: str | None = None,
+    verbosity: str | None = None,
+) -> dict[str, object]:
+    """The variables that chat templates of reasoning models have. A request's `chat_template_kwargs` override
+    the others; without either the template's own default holds. `budget` is in tokens."""
+    variables = {
+        "enable_thinking": thinks,
+        "thinking_budget": budget,
+        "reasoning_effort": effort,
+        "verbosity": verbosity,
+    }
+    return {**{name: value for name, value in variables.items() if value is not None}, **(kwargs or {})}

@@ -7,32 +7,35 @@ import time
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from typing import NamedTuple
 
 import msgspec
 
 from ...runtime.errors import RequestError
-from ...runtime.messages import Generate, GrammarSpec, LeaseTerms, LeftOut, ModelReady, Tokens
+from ...runtime.messages import Generate, GrammarSpec, LeaseTerms, LeftOutKeyword, ModelReady, Tokens
 from .cache_misses.outline import NO_OUTLINE, Outline
-from .chat_reader import ChatReader
 from .constraint import after_reasoning, enforced_as_asked
 from .conversation import render, render_beginning
 from .draft import Draft, Limits, Prompt
 from .fields import SamplingFields
-from .leases import Breakpoint, Position, breakpoint_leases, positions, session_lease, tool_pause_lease
+from .leases import Breakpoint, Position, breakpoint_leases, session_lease, tool_pause_lease
 from .replica.generation import Generation
 from .reply import ChoiceReply, Reply
 from .requested_tools import ToolUse, tool_use
 from .service import Service
 from .text.detokenizer import Detokenizer
+from .text.long_texts import TooLongError, is_long
 from .text.reasoning import ReasoningFormat, ReasoningParser
+from .text.tokenized_text import common_length
 from .validation import (
     check_choices,
     check_prompt_logprobs_start,
     check_salt,
     check_token_ids,
     choice_seed,
+    invalid_field,
     sampling_params,
     shorten,
     stop_strings,
@@ -40,6 +43,7 @@ from .validation import (
     too_long,
 )
 from .work.caller import Caller
+from .work.thread_pool import run_now
 
 MAX_COUNTED_TOKENS = 1 << 20
 """of a prompt that is only tokenized, unless the model's context is longer"""
@@ -88,7 +92,7 @@ class Job:
         is_cached = self.service.config.prefix_cache and self.requests[0].namespace is not None
         return Reply(choices, generation, self.choices, is_cached=is_cached)
 
-    def _choice_reply(self, request: Generate, left_out: Sequence[LeftOut]) -> ChoiceReply:
+    def _choice_reply(self, request: Generate, left_out: Sequence[LeftOutKeyword]) -> ChoiceReply:
         service, draft = self.service, self.draft
         conversation = draft.prompt.conversation
         include_stop = bool(draft.fields.include_stop_str_in_output)
@@ -101,18 +105,21 @@ class Job:
             shown_special=_shown_special(service, self.use) if draft.is_chat else frozenset(),
             min_tokens=draft.fields.min_tokens or 0,
         )
-        reader = self._reader(request, left_out) if draft.is_chat else None
-        return ChoiceReply(detokenizer, include_stop, service.tokenizer.eos_tokens, reader)
-
-    def _reader(self, request: Generate, left_out: Sequence[LeftOut]) -> ChatReader:
+        if not draft.is_chat:
+            return ChoiceReply(detokenizer, include_stop, service.tokenizer.eos_tokens)
         text, format = self.rendered.text, self.reasoning
-        reasoning = None if format is None else ReasoningParser(format, format.open_at_end_of(text))
-        allowed = (self.draft.fields.unenforced or self.service.config.unenforced) == "allow"
-
-        def remember(reply_text: str, tokens: Tokens) -> None:
-            self.service.remember(request.namespace, text, request.prompt, reply_text, tokens)
-
-        return ChatReader(reasoning, self.use.new_parser(left_out, allowed=allowed), remember)
+        allowed = (draft.fields.unenforced or service.config.unenforced) == "allow"
+        return ChoiceReply(
+            detokenizer,
+            include_stop,
+            service.tokenizer.eos_tokens,
+            reasoning=None if format is None else ReasoningParser(format, format.open_at_end_of(text)),
+            tools=self.use.new_parser(left_out, allowed=allowed),
+            # The memo gave no ids for a prompt with the tokenizer's own special tokens.
+            remember=None
+            if draft.prompt.special
+            else partial(service.remember, request.namespace, text, request.prompt),
+        )
 
 
 def new_id(prefix: str) -> str:
@@ -143,10 +150,8 @@ async def prepare(
     namespace = namespace_of(fields, scope)
     prompts = await _tokenize(service, draft.prompt, rendered.text, namespace, caller, model.max_model_len)
     if not all(prompts):
-        param = draft.prompt.param
-        problem = f"{param} must not be empty: it has no tokens."
-        raise RequestError(problem, param=param, code="invalid_value")
-    places = await positions(service, rendered.breakpoints, rendered.text, prompts[0], namespace, caller)
+        raise invalid_field(draft.prompt.param, "must not be empty: it has no tokens")
+    places = await _find_positions(service, rendered, prompts[0], namespace, caller)
     reasoning = service.reasoning if draft.is_chat else None
     if grammar is not None and reasoning is not None:
         reasoned = after_reasoning(grammar, reasoning, rendered.text, calls=use.mode != "none")
@@ -202,19 +207,55 @@ async def _tokenize(
     """The prompts, each of at most `most` tokens. `text` is the rendered conversation if it has one."""
     param, special = prompt.param, prompt.special
     if prompt.conversation is not None:
-        return [await service.encode_rendered(text, special, namespace, caller, most, param)]
-    return [await _encode(service, item, special, caller, most, param) for item in prompt.items]
+        return [await _encode(service, text, special, namespace, caller, most, param)]
+    return [
+        await _encode(service, item, special, None, caller, most, param)
+        if isinstance(item, str)
+        else _pack_ids(service, item, param)
+        for item in prompt.items
+    ]
+
+
+def _pack_ids(service: Service, ids: list[int], param: str) -> Tokens:
+    model = service.engine.model
+    if model is not None:
+        check_token_ids(param, ids, model.vocab_size)
+    return array("i", ids).tobytes()
 
 
 async def _encode(
-    service: Service, item: str | list[int], special: bool, caller: Caller, most: int, param: str
+    service: Service, text: str, special: bool, namespace: str | None, caller: Caller, most: int, param: str
 ) -> Tokens:
-    if isinstance(item, str):
-        return await service.encode(item, special, caller, most, param)
+    """The ids of a text, with the tokenizer's own special tokens around it if `special`. Without those,
+    earlier replies in the namespace keep the ids that they were sampled with. A long text is tokenized in
+    steps on another thread.
+
+    Raises `RequestError` naming `param` for more than `most` tokens, or for one that is not the model's.
+    """
     model = service.engine.model
-    if model is not None:
-        check_token_ids(param, item, model.vocab_size)
-    return array("i", item).tobytes()
+    steps = service.memo.encode_in_steps(namespace, text, most, special=special)
+    try:
+        tokens = await service.work.run(caller, steps) if is_long(text) else run_now(steps)
+    except TooLongError as error:
+        is_context = model is not None and model.max_model_len == most
+        limit = "this model's maximum context length is" if is_context else "may have at most"
+        problem = f"{param} has at least {error.tokens} tokens, but {limit} {most}: {shorten(param)}."
+        raise too_long(problem, param) from None
+    if model is not None and service.tokenizer.vocab_size > model.vocab_size:
+        check_token_ids(param, memoryview(tokens).cast("i"), model.vocab_size)
+    return tokens
+
+
+async def _find_positions(
+    service: Service, rendered: RenderedPrompt, prompt: Tokens, namespace: str | None, caller: Caller
+) -> list[Position]:
+    """Where the breakpoints are in the prompt: at the end of what it shares with each rendered text."""
+    found, text = [], rendered.text.encode()
+    for each in rendered.breakpoints if namespace is not None else ():
+        shared = text[: common_length(text, each.text.encode())].decode(errors="ignore")
+        tokens = await _encode(service, shared, False, namespace, caller, len(prompt) // 4 + 1, "messages")
+        found.append(Position(common_length(prompt, tokens) // 4, each.ttl_s))
+    return found
 
 
 def _generates(

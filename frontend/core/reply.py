@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ...runtime.messages import LeftOut, Logprobs, Output, Tokens
+from ...runtime.messages import LeftOutKeyword, Logprobs, Output, Tokens
 from .cache_misses.explanation import Explanation
-from .chat_reader import ChatReader
 from .logprobs import TokenLogprob, unpack
 from .parts import Parts, Piece
 from .replica.generation import Arrival, Generation, early_end
 from .text.detokenizer import Detokenizer
-from .tools.tool_calls import ToolCallDelta
+from .text.reasoning import ReasoningParser
+from .tools.tool_calls import ContentDelta, ToolCallDelta, ToolCallParser
 
 MANY_TOKENS = 1000  # so many tokens' log-probabilities take long to unpack and to write
 
@@ -39,8 +39,11 @@ class UnenforcedKeyword(msgspec.Struct):
 class ChoiceReply:
     """One choice. The stop token counts as a token of the reply, but its text is shown only on request.
 
-    A text completion has no `reader`: all its text is content. `reasoning_tokens` are counted up to the piece
-    in which the reasoning ends. `parts` and `logprobs` have all pieces, once `collect` was called.
+    `reasoning` and `tools` separate reasoning and calls from the content; without them all text is content.
+    The `remember` of a chat takes the choice's whole text and tokens once it has ended, so that the
+    conversation's next turn begins with them. `reasoning_tokens` are counted up to the piece in which the
+    reasoning ends. `parts` and `logprobs` have all pieces, once `collect` was called. `called_tools` are
+    names.
     """
 
     def __init__(
@@ -48,19 +51,25 @@ class ChoiceReply:
         detokenizer: Detokenizer,
         shows_stop_token: bool,
         eos_tokens: Sequence[int],
-        reader: ChatReader | None,
+        *,
+        reasoning: ReasoningParser | None = None,
+        tools: ToolCallParser | None = None,
+        remember: Callable[[str, Tokens], None] | None = None,
     ) -> None:
         self._detokenizer = detokenizer
         self._shows_stop_token = shows_stop_token
         self._eos_tokens = eos_tokens
-        self._reader = reader
-        self._is_plain = not detokenizer.has_stop_strings and (reader is None or reader.is_plain)
+        self._reasoning = reasoning
+        self._tools = tools
+        self._remember = remember
+        self._is_plain = not detokenizer.has_stop_strings and reasoning is None and tools is None
         self._tokens = bytearray()
-        self._texts: list[str] = []  # of a chat, for `remember`
+        self._texts: list[str] = []  # for `remember`
         self._settled = 0
         self._collects = False
         self.parts = Parts()
         self.logprobs: list[TokenLogprob] = []
+        self.called_tools: list[str] = []
         self.completion_tokens = 0
         self.reasoning_tokens = 0
         self.cached_tokens = 0
@@ -77,25 +86,21 @@ class ChoiceReply:
         return bytes(self._tokens[4 * start : 4 * self._settled])
 
     @property
-    def called_tools(self) -> Sequence[str]:
-        return self._reader.called_tools if self._reader is not None else ()
-
-    @property
     def has_begun(self) -> bool:
         """Whether the prompt has been computed: the reply has tokens, or has ended without any."""
         return bool(self._tokens) or self.finish is not None
 
     @property
     def has_tool_calls(self) -> bool:
-        return self._reader is not None and self._reader.has_tool_calls
+        return bool(self.called_tools)
 
     def may_take_long(self, output: Output, several: bool) -> bool:
-        """Whether `push` may take more than a few milliseconds. `several`: more outputs follow at once."""
+        """Whether `push` may take more than a few milliseconds: unpacking many log-probabilities does, and so
+        does checking a complete call against its schema. `several`: more outputs follow at once."""
         if output.prompt_logprobs is not None and len(output.prompt_logprobs.chosen) > 4 * MANY_TOKENS:
             return True
-        if self._reader is None or not self._reader.has_tools:
-            return False
-        return self._reader.may_check(several or len(output.tokens) > 4 or self._detokenizer.holds_text)
+        has_several = several or len(output.tokens) > 4 or self._detokenizer.holds_text
+        return self._tools is not None and self._tools.may_check(has_several)
 
     def is_quick(self, output: Output) -> bool:
         """Whether `push` takes little time and can't end the choice."""
@@ -140,7 +145,7 @@ class ChoiceReply:
         hidden = 1 if output.stop_token is not None and not self._shows_stop_token else 0
         shown = output.tokens[: len(output.tokens) - 4 * hidden] if hidden else output.tokens
         delta = self._detokenizer.push(shown, final=output.finish is not None)
-        if self._reader is not None:
+        if self._remember is not None:
             self._texts.append(delta.text)
         self.completion_tokens = delta.tokens_kept
         offsets = delta.offsets
@@ -155,16 +160,14 @@ class ChoiceReply:
         if self.finish is not None or not self._detokenizer.holds_text:
             self._settled = self.completion_tokens
         entries = unpack(output.tokens, output.logprobs, offsets) if output.logprobs else ()
-        if self._reader is None:
-            return Piece(index, delta.text, entries, self.finish)
-        content, reasoning, calls = self._read(self._reader, delta.text)
+        content, reasoning, calls = self._read(delta.text)
         return Piece(index, content, entries, self.finish, reasoning, calls)
 
     def _push_one(self, token: Tokens) -> str:
         """Adds the token of an output for which `_only_adds_token` holds. Returns its text."""
         self._tokens += token
         text = self._detokenizer.push_one(int.from_bytes(token, "little"))
-        if self._reader is not None:
+        if self._remember is not None:
             self._texts.append(text)
         self.completion_tokens += 1
         self._settled = self.completion_tokens
@@ -172,18 +175,25 @@ class ChoiceReply:
 
     def remember(self) -> None:
         """Remembers the tokens of a chat's reply that has ended. May be called from any thread."""
-        if self._reader is not None:
-            self._reader.remember("".join(self._texts), self.tokens)
+        if self._remember is not None:
+            self._remember("".join(self._texts), self.tokens)
 
-    def _read(self, reader: ChatReader, text: str) -> tuple[str, str, Sequence[ToolCallDelta]]:
-        if reader.is_plain:
-            return reader.push(text, final=self.finish is not None, cut=False)
+    def _read(self, text: str) -> tuple[str, str, Sequence[ToolCallDelta]]:
+        """Separates content, reasoning and calls."""
+        is_last, reasoning = self.finish is not None, ""
+        if self._reasoning is not None:
+            had_ended = self._reasoning.has_ended
+            reasoning, text = self._reasoning.push(text, is_last)
+            if self._reasoning.is_inside or self._reasoning.has_ended > had_ended:
+                self.reasoning_tokens = self.completion_tokens
+        if self._tools is None:
+            return text, reasoning, ()
         is_cut = self.finish == "length" or isinstance(self.stop_reason, str)
-        had_reasoned = reader.has_reasoned
-        parts = reader.push(text, final=self.finish is not None, cut=is_cut)
-        if reader.is_reasoning or reader.has_reasoned > had_reasoned:
-            self.reasoning_tokens = self.completion_tokens
-        return parts
+        deltas = self._tools.push(text, is_last, is_cut)
+        calls = [delta for delta in deltas if isinstance(delta, ToolCallDelta)]
+        self.called_tools += [delta.name for delta in calls if delta.name is not None]
+        content = "".join(delta.text for delta in deltas if isinstance(delta, ContentDelta))
+        return content, reasoning, calls
 
 
 class Reply:
@@ -274,7 +284,7 @@ class Reply:
         request allows it all keywords that the grammar leaves out. Otherwise complete calls are checked for
         those."""
         grammar = self._generation.requests[0].grammar
-        left_out: Sequence[LeftOut] = self._generation.left_out
+        left_out: Sequence[LeftOutKeyword] = self._generation.left_out
         if grammar is None or grammar.unenforced != "allow":
             left_out = [each for each in left_out if each.keyword == "format"]
         misspelt = () if grammar is None else grammar.misspelt

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from ...runtime.errors import RequestError
-from ...runtime.messages import GrammarSpec, LeftOut
+from ...runtime.messages import GrammarSpec, LeftOutKeyword
 from .constraint import as_format
 from .schema_keywords import misspelt_keywords
 from .text.tokenizer import Tokenizer
@@ -25,6 +25,7 @@ from .tools.tool_grammar import (
     find_enforced,
     find_partly_enforced,
 )
+from .validation import invalid_field
 
 _NOT_BESIDE_CALLS = ("grammar", "structural_tag")
 
@@ -51,7 +52,7 @@ class ToolUse(NamedTuple):
     tools: Sequence[dict[str, Any]] = ()
     grammar: GrammarSpec | None = None
 
-    def new_parser(self, left_out: Sequence[LeftOut], *, allowed: bool) -> ToolCallParser | None:
+    def new_parser(self, left_out: Sequence[LeftOutKeyword], *, allowed: bool) -> ToolCallParser | None:
         """`left_out` are the keywords that the grammar doesn't enforce. Unless that is `allowed`, complete
         calls are checked for these keywords, except for formats, which the check does not know either."""
         if self.mode == "none":
@@ -103,11 +104,10 @@ def _tool_use(wanted: CallsWanted, format: ToolFormat, grammar: GrammarSpec | No
     if wanted.mode == "auto":
         return _optional(format, tools, grammar, wanted.several)
     if grammar is not None:
-        raise RequestError(
-            f"tool_choice asks for a call, which can't be used together with {grammar.param}: "
-            "set it (or the mode of its allowed_tools) to 'auto', or leave one of them out.",
-            param="tool_choice",
-            code="invalid_value",
+        raise invalid_field(
+            "tool_choice",
+            f"asks for a call, which can't be used together with {grammar.param}: "
+            "set it (or the mode of its allowed_tools) to 'auto', or leave one of them out",
         )
     calls = build_required_calls(format, tools, several=wanted.several)
     return ToolUse("required", format, tools, _spec(calls))
@@ -122,11 +122,10 @@ def _optional(
     calls_are_json = format.name == "llama_json" and answer.kind in ("json_schema", "json_object")
     if calls_are_json or answer.kind in _NOT_BESIDE_CALLS:
         why = ": this model's calls are JSON too" if calls_are_json else ""
-        raise RequestError(
-            f"{answer.param} can't be used together with tools that may be called{why}. "
-            "Set tool_choice to 'none' or leave one of them out.",
-            param=answer.param,
-            code="invalid_value",
+        raise invalid_field(
+            answer.param,
+            f"can't be used together with tools that may be called{why}. "
+            "Set tool_choice to 'none' or leave one of them out",
         )
     either = build_calls_or_answer(format, tools, as_format(answer), several=several)
     return ToolUse("either", format, tools, _spec(either, answer.param))

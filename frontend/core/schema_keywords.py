@@ -20,22 +20,38 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_WITH_SCHEMAS = _names(
-    "additionalItems additionalProperties allOf anyOf contains else if items not oneOf prefixItems "
-    "propertyNames then unevaluatedItems unevaluatedProperties"
-)
-_WITH_NAMED_SCHEMAS = _names("$defs definitions dependencies dependentSchemas patternProperties properties")
-_WITHOUT_SCHEMAS = _names(
-    "$dynamicRef $recursiveRef $ref const dependentRequired enum exclusiveMaximum exclusiveMinimum format "
-    "maxContains maxItems maxLength maxProperties maximum minContains minItems minLength minProperties "
-    "minimum multipleOf pattern required type uniqueItems"
-)
-_CONSTRAINTS = _WITH_SCHEMAS | _WITH_NAMED_SCHEMAS | _WITHOUT_SCHEMAS
+KEYWORDS = {
+    kind: _names(names)
+    for kind, names in {
+        "a schema": "additionalItems additionalProperties contains contentSchema else if items not "
+        "propertyNames then unevaluatedItems unevaluatedProperties",
+        "schemas": "allOf anyOf oneOf prefixItems",
+        "schemas by name": "$defs definitions dependentSchemas patternProperties properties",
+        "names or schemas by name": "dependencies",
+        "names by name": "dependentRequired",
+        "names": "required",
+        "types": "type",
+        "a list": "enum examples",
+        "a number": "maximum minimum",
+        "a bound": "exclusiveMaximum exclusiveMinimum",
+        "a number above 0": "multipleOf",
+        "a count": "maxContains maxItems maxLength maxProperties minContains minItems minLength "
+        "minProperties",
+        "a boolean": "deprecated readOnly uniqueItems writeOnly",
+        "a text": "$anchor $comment $dynamicAnchor $dynamicRef $id $ref $schema "
+        "contentEncoding contentMediaType description format pattern title",
+        "any value": "$recursiveRef const default example",
+    }.items()
+}
+"""by the values that they have"""
 _ANNOTATIONS = _names(
     "$anchor $comment $dynamicAnchor $id $recursiveAnchor $schema $vocabulary contentEncoding "
     "contentMediaType contentSchema deepProperties default deprecated description example examples id "
     "readOnly requires title tsType typeof writeOnly"
 )
+_CONSTRAINTS = frozenset[str]().union(*KEYWORDS.values()) - _ANNOTATIONS
+_WITH_SCHEMAS = (KEYWORDS["a schema"] | KEYWORDS["schemas"]) & _CONSTRAINTS
+_WITH_NAMED_SCHEMAS = KEYWORDS["schemas by name"] | KEYWORDS["names or schemas by name"]
 _TOO_SHORT = 3  # keywords of so few characters are suggested for no name: "note" would be taken for "not"
 _warned: set[str] = set()
 log = logging.getLogger(__name__)

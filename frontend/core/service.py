@@ -14,15 +14,12 @@ from ...runtime.messages import ForgetPrompts, FromTokenizer, RememberReply, Tok
 from .cache_misses.recent_prompts import RecentPrompts
 from .replica.engine_client import EngineClient
 from .text.chat_template import ChatTemplate
-from .text.long_texts import LongTexts, TooLongError, is_long
 from .text.prompt_memo import PromptMemo
 from .text.prompt_rules import PromptRules
 from .text.reasoning import ReasoningFormat, detect_reasoning
 from .text.tokenizer import Tokenizer
 from .tools.tool_formats import ToolFormat, detect_format
-from .validation import check_token_ids, shorten, too_long
-from .work.caller import Caller
-from .work.thread_pool import FairThreadPool, Steps, run_now
+from .work.thread_pool import FairThreadPool
 
 VERSION = version("arbora")  # read at start, because later no file descriptor may be free
 
@@ -33,7 +30,6 @@ class Service:
     engine: EngineClient
     tokenizer: Tokenizer
     template: ChatTemplate | None
-    long_texts: LongTexts
     memo: PromptMemo
     reasoning: ReasoningFormat | None
     tool_format: ToolFormat
@@ -46,53 +42,11 @@ class Service:
     def load(cls, config: ServeConfig, engine: EngineClient, tokenizer: Tokenizer) -> Service:
         template = ChatTemplate.load(config.model, tokenizer, PromptRules(config.prompt_rules))
         reasoning = detect_reasoning(template, tokenizer)
-        long_texts = LongTexts(tokenizer)
-        memo = PromptMemo(tokenizer, long_texts=long_texts, keeps_replies=not config.deterministic)
-        tools = detect_format(template)
-        service = cls(
-            config,
-            engine,
-            tokenizer,
-            template,
-            long_texts,
-            memo,
-            reasoning,
-            tools,
-            fingerprint(config),
-            FairThreadPool(),
-        )
+        memo = PromptMemo(tokenizer, keeps_replies=not config.deterministic)
+        tools, mark = detect_format(template), fingerprint(config)
+        service = cls(config, engine, tokenizer, template, memo, reasoning, tools, mark, FairThreadPool())
         engine.on_shared = partial(_take_shared, memo, service.recent)
         return service
-
-    async def encode(self, text: str, special: bool, caller: Caller, most: int, param: str) -> Tokens:
-        """The ids of a text, with the tokenizer's own special tokens around it if `special`.
-
-        Raises `RequestError` naming `param` for more than `most` tokens, or for one that is not the model's.
-        """
-        steps = self.long_texts.encode_in_steps(text, special, most)
-        return await self._run(steps, text, caller, most, param)
-
-    async def encode_rendered(
-        self, text: str, special: bool, namespace: str | None, caller: Caller, most: int, param: str
-    ) -> Tokens:
-        """The ids of a rendered conversation. Earlier replies in the namespace keep the ids they were sampled
-        with."""
-        if special:
-            return await self.encode(text, True, caller, most, param)
-        return await self._run(self.memo.encode_in_steps(namespace, text, most), text, caller, most, param)
-
-    async def _run(self, steps: Steps[Tokens], text: str, caller: Caller, most: int, param: str) -> Tokens:
-        model = self.engine.model
-        try:
-            tokens = await self.work.run(caller, steps) if is_long(text) else run_now(steps)
-        except TooLongError as error:
-            is_context = model is not None and model.max_model_len == most
-            limit = "this model's maximum context length is" if is_context else "may have at most"
-            problem = f"{param} has at least {error.tokens} tokens, but {limit} {most}: {shorten(param)}."
-            raise too_long(problem, param) from None
-        if model is not None and self.tokenizer.vocab_size > model.vocab_size:
-            check_token_ids(param, memoryview(tokens).cast("i"), model.vocab_size)
-        return tokens
 
     def remember(
         self, namespace: str | None, prompt_text: str, prompt: Tokens, reply_text: str, reply: Tokens
@@ -122,7 +76,9 @@ class Service:
 
 def _take_shared(memo: PromptMemo, recent: RecentPrompts, message: FromTokenizer) -> None:
     if isinstance(message, RememberReply):
-        memo.adopt(message.namespace, message.prompt_text, message.prompt, message.reply_text, message.reply)
+        memo.remember(
+            message.namespace, message.prompt_text, message.prompt, message.reply_text, message.reply
+        )
         return
     scope, namespace = message.scope, message.namespace
 

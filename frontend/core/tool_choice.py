@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from ...runtime.errors import RequestError
 from .messages import CHOICE_MODES, CHOICE_TYPES, ToolChoice
 from .requested_tools import CallsWanted
-from .validation import check_word, missing_field
+from .validation import check_word, invalid_field, missing_field
 
 CHOICES = ("none", "auto", "required")
 Tools = list[dict[str, Any]]
@@ -24,9 +24,11 @@ def calls_wanted(choice: str | ToolChoice | None, tools: Tools | None, parallel:
     if isinstance(choice, ToolChoice) and choice.type == "allowed_tools":
         choice, tools = _allowed(choice, tools or [])
     if isinstance(choice, str) and choice not in CHOICES:
-        raise _wrong_choice(f"is {choice!r}, but must be one of {', '.join(CHOICES)}, or name a function")
+        raise invalid_field(
+            "tool_choice", f"is {choice!r}, but must be one of {', '.join(CHOICES)}, or name a function"
+        )
     if not tools and choice not in ("auto", "none"):
-        raise _wrong_choice("asks for a call, but there are no tools")
+        raise invalid_field("tool_choice", "asks for a call, but there are no tools")
     if not tools or choice == "none":
         return CallsWanted("none")
     if choice == "auto":
@@ -47,25 +49,26 @@ def _allowed(choice: ToolChoice, tools: Tools) -> tuple[str, Tools]:
     if allowed is None:
         raise missing_field("tool_choice.allowed_tools")
     if not allowed.tools:
-        raise _wrong_choice("allows no tools")
+        raise invalid_field("tool_choice", "allows no tools")
     check_word("tool_choice.allowed_tools.mode", allowed.mode, CHOICE_MODES)
-    return allowed.mode, [_with_name(tool.function.name, tools) for tool in allowed.tools]
+    return allowed.mode, [_find(tool.function.name, tools) for tool in allowed.tools]
 
 
 def _named(choice: ToolChoice, tools: Tools) -> dict[str, Any]:
     check_word("tool_choice.type", choice.type, CHOICE_TYPES)
     if choice.function is None:
         raise missing_field("tool_choice.function")
-    return _with_name(choice.function.name, tools)
+    return _find(choice.function.name, tools)
 
 
-def _with_name(name: str, tools: Tools) -> dict[str, Any]:
+def _find(name: str, tools: Tools) -> dict[str, Any]:
+    return find_tool(name, tools, "tool_choice", "names the function")
+
+
+def find_tool(name: str, tools: Sequence[dict[str, Any]], param: str, says: str) -> dict[str, Any]:
+    """The definition of the tool with the name. The error begins with the `param` and what it `says`."""
     for tool in tools:
         if tool["function"]["name"] == name:
             return tool
     known = ", ".join(tool["function"]["name"] for tool in tools)
-    raise _wrong_choice(f'names the function "{name}", which is not among the tools ({known})')
-
-
-def _wrong_choice(problem: str) -> RequestError:
-    return RequestError(f"tool_choice {problem}.", param="tool_choice", code="invalid_value")
+    raise invalid_field(param, f'{says} "{name}", which is not among the tools ({known})')

@@ -25,6 +25,11 @@ GREEDY_TOP_P = 1e-9
 T = TypeVar("T")
 
 
+def invalid_field(param: str, problem: str, code: str = "invalid_value") -> RequestError:
+    """The error for a field whose value can't be served: its name and the problem make a sentence."""
+    return RequestError(f"{param} {problem}.", param=param, code=code)
+
+
 def check_range(
     name: str, value: float | None, low: float, high: float | None, *, above_low: bool = False
 ) -> None:
@@ -39,26 +44,20 @@ def check_range(
     else:
         permitted = f"{'above' if above_low else 'between'} {low} and {'at most ' if above_low else ''}{high}"
     shown = int(value) if value == value and abs(value) < 1e15 and value == int(value) else value
-    raise RequestError(f"{name} is {shown}, but must be {permitted}.", param=name, code="invalid_value")
+    raise invalid_field(name, f"is {shown}, but must be {permitted}")
 
 
 def check_word(name: str, value: str | None, allowed: Sequence[str]) -> None:
     """Raises a `RequestError` that names the field, the value and the allowed words."""
     if value is not None and value not in allowed:
         words = ", ".join(repr(word) for word in allowed[:-1])
-        raise RequestError(
-            f"{name} is {value!r}, but must be {words} or {allowed[-1]!r}.", param=name, code="invalid_value"
-        )
+        raise invalid_field(name, f"is {value!r}, but must be {words} or {allowed[-1]!r}")
 
 
 def check_count(name: str, values: Sized | None, most: int, what: str) -> None:
     """Raises a `RequestError` that names the field, its length and the limit."""
     if values is not None and len(values) > most:
-        raise RequestError(
-            f"{name} has {len(values)} {what}, but may have at most {most}.",
-            param=name,
-            code="invalid_value",
-        )
+        raise invalid_field(name, f"has {len(values)} {what}, but may have at most {most}")
 
 
 def missing_field(param: str, sent: Iterable[str] = ()) -> RequestError:
@@ -101,7 +100,7 @@ def check_declared(fields: msgspec.Struct, prefix: str = "") -> None:
 
 def check_salt(salt: str | None) -> None:
     if salt == "":
-        raise RequestError("cache_salt must not be empty.", param="cache_salt", code="invalid_value")
+        raise invalid_field("cache_salt", "must not be empty")
 
 
 def check_choices(prompts: int, n: int, max_waiting: int) -> None:
@@ -128,41 +127,37 @@ def check_stop_strings(name: str, stop: Sequence[str]) -> None:
     check_count(name, stop, MAX_STOP_STRINGS, "strings")
     longest = max(map(len, stop), default=0)
     if longest > MAX_STOP_CHARACTERS:
-        raise RequestError(
-            f"{name} has a string of {longest} characters, but they may have at most {MAX_STOP_CHARACTERS}.",
-            param=name,
-            code="invalid_value",
+        raise invalid_field(
+            name, f"has a string of {longest} characters, but they may have at most {MAX_STOP_CHARACTERS}"
         )
     if "" in stop:
-        raise RequestError(f"{name} must not contain an empty string.", param=name, code="invalid_value")
+        raise invalid_field(name, "must not contain an empty string")
+
+
+def count_alternatives(logprobs: bool | None, top_logprobs: int | None) -> int | None:
+    """The alternatives for each token of a chat's reply; None without log-probabilities. Raises
+    `RequestError`."""
+    if top_logprobs and not logprobs:
+        raise invalid_field("top_logprobs", f"is {top_logprobs}, but is only allowed when logprobs is true")
+    return (top_logprobs or 0) if logprobs else None
 
 
 def check_token_ids(name: str, tokens: Sequence[int], vocab_size: int) -> None:
     if tokens and not (min(tokens) >= 0 and max(tokens) < vocab_size):
         wrong = next(token for token in tokens if not 0 <= token < vocab_size)
-        raise RequestError(
-            f"{name} has the token id {wrong}, but ids must be between 0 and {vocab_size - 1}.",
-            param=name,
-            code="invalid_value",
-        )
+        raise invalid_field(name, f"has the token id {wrong}, but ids must be between 0 and {vocab_size - 1}")
 
 
 def logit_bias(bias: dict[str, float] | None, vocab_size: int) -> dict[int, float]:
     if not bias:
         return {}
     if len(bias) > MAX_BIASED_TOKENS:
-        raise RequestError(
-            f"logit_bias has {len(bias)} tokens, but may have at most {MAX_BIASED_TOKENS}.",
-            param="logit_bias",
-            code="invalid_value",
-        )
+        raise invalid_field("logit_bias", f"has {len(bias)} tokens, but may have at most {MAX_BIASED_TOKENS}")
     ids: dict[int, float] = {}
     for key, value in bias.items():
         if not (key.isascii() and key.isdigit()):
-            raise RequestError(
-                f"logit_bias has the key {key!r}, but keys must be token ids from 0 to {vocab_size - 1}.",
-                param="logit_bias",
-                code="invalid_value",
+            raise invalid_field(
+                "logit_bias", f"has the key {key!r}, but keys must be token ids from 0 to {vocab_size - 1}"
             )
         check_token_ids("logit_bias", [int(key)], vocab_size)
         check_range(f"logit_bias[{key}]", value, -100, 100)
@@ -185,7 +180,7 @@ def check_prompt_logprobs_start(start: int | None, prompt_logprobs: int | None, 
         code = "invalid_value"
     else:
         return
-    raise RequestError(f"prompt_logprobs_start {problem}.", param="prompt_logprobs_start", code=code)
+    raise invalid_field("prompt_logprobs_start", f"{problem}", code)
 
 
 def request_seed(seed: int | None) -> int:
@@ -213,18 +208,13 @@ def sampling_params(
     min_tokens = fields.min_tokens or 0
     if min_tokens > max_tokens:
         most = tokens_in_words(max_tokens)
-        raise RequestError(
-            f"min_tokens is {min_tokens}, but the reply can have at most {most}: max_tokens, or what the "
-            "prompt leaves of the context, allows no more.",
-            param="min_tokens",
-            code="invalid_value",
+        raise invalid_field(
+            "min_tokens",
+            f"is {min_tokens}, but the reply can have at most {most}: max_tokens, or what the "
+            "prompt leaves of the context, allows no more",
         )
     if fields.complete_json and logprobs is not None:
-        raise RequestError(
-            "complete_json is not available with logprobs: what it adds is not sampled.",
-            param="complete_json",
-            code="invalid_value",
-        )
+        raise invalid_field("complete_json", "is not available with logprobs: what it adds is not sampled")
     stop_token_ids = tuple(dict.fromkeys(fields.stop_token_ids or ()))
     check_token_ids("stop_token_ids", stop_token_ids, vocab_size)
     top_p = _or(fields.top_p, defaults.top_p)

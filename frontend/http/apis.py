@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import msgspec
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
@@ -179,3 +180,8 @@ def route(
     if operation is None:
         return Route(path, handle, methods=[method])
     return DescribedRoute(method, path, handle, operation)
+
+
+def json_response(value: Struct, status: int = 200) -> Response:
+    """An answer with the JSON of `value`."""
+    return Response(msgspec.json.encode(value), status, media_type="application/json")

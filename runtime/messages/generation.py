@@ -79,7 +79,7 @@ class QueryStats(Message):
     query: int
 
 
-class LeftOut(Part):
+class LeftOutKeyword(Part):
     """A keyword of a schema that is not enforced."""
 
     keyword: str
@@ -88,7 +88,7 @@ class LeftOut(Part):
 
 class Accepted(Message):
     request: str
-    left_out: list[LeftOut] = []
+    left_out: list[LeftOutKeyword] = []
     allowances: Allowances | None = None  # what its key has left after this request
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...grammars import BusyError, CompilerError, GrammarError
 from ...radix_cache import PrefixCache
-from ..messages import Accepted, Generate, LeftOut, Refused
+from ..messages import Accepted, Generate, LeftOutKeyword, Refused
 from .completion import Completion
 from .grammar_loader import GrammarLoader
 from .key_rates import KeyRates
@@ -105,7 +105,7 @@ class Arrivals:
     def _accept(self, request: Request) -> None:
         self._requests.wait(request)
         left_out = request.constraint.left_out if request.constraint is not None else ()
-        named = [LeftOut(keyword, path) for keyword, path in left_out]
+        named = [LeftOutKeyword(keyword, path) for keyword, path in left_out]
         self._replies.add(request.client, Accepted(request.id, named))
         self._results.force(request)
 

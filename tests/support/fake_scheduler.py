@@ -25,7 +25,7 @@ from arbora.runtime.messages import (
     FinishReason,
     Generate,
     GiveUp,
-    LeftOut,
+    LeftOutKeyword,
     Logprobs,
     Message,
     ModelReady,
@@ -104,7 +104,7 @@ class FakeScheduler:
     script: Script
     eos_tokens: Sequence[int]
     refuse: Callable[[Generate], Refused | None] = lambda request: None
-    left_out: Sequence[LeftOut] = ()
+    left_out: Sequence[LeftOutKeyword] = ()
     cache: CacheScript = no_cache
     cached_tokens: int = 0
     tokens_per_step: int = 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -11,40 +11,43 @@ from msgspec import UNSET, Raw, UnsetType
 from ...core.cut_input import InputFragments, whole_input
 from ...core.fields import JsonObject
 from ...core.leases import Position
-from ...core.parts import Begun, Change, Ended, More, Part, Parts, Piece
+from ...core.parts import Begun, Change, Ended, Kind, More, Part, Parts, Piece
 from ...core.reply import Reply
 from .breakpoints import TTL_S
-from .events import MessageDelta
-from .ids import wire_id
 from .responses import (
     Block,
+    BlockDelta,
+    BlockStart,
+    BlockStop,
     CacheCreation,
+    Delta,
+    Event,
+    InputDelta,
     Message,
+    MessageDelta,
     MessageEnd,
+    MessageStart,
+    MessageStop,
     OutputTokensDetails,
+    Ping,
+    SignatureDelta,
     StopReason,
     TextBlock,
+    TextDelta,
     ThinkingBlock,
+    ThinkingDelta,
     ToolUseBlock,
     Usage,
 )
 from .thinking import Shown, signature
+from .tools import wire_id
 
 _encode = msgspec.json.encode
 _NO_INPUT = Raw(b"{}")
-_PING = b'event: ping\ndata: {"type":"ping"}\n\n'
-_STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
-_BLOCK_START = (
-    b'event: content_block_start\ndata: {"type":"content_block_start","index":%d,"content_block":%b}\n\n'
-)
-_BLOCK_STOP = b'event: content_block_stop\ndata: {"type":"content_block_stop","index":%d}\n\n'
-_DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":%b'
-_DELTA_END = b"}}\n\n"
-_DELTA_HEADS = {
-    "text": b'{"type":"text_delta","text":',
-    "reasoning": b'{"type":"thinking_delta","thinking":',
-    "signature": b'{"type":"signature_delta","signature":',
-    "call": b'{"type":"input_json_delta","partial_json":',
+_DELTAS: dict[Kind, Callable[[str], Delta]] = {
+    "text": TextDelta,
+    "reasoning": ThinkingDelta,
+    "call": InputDelta,
 }
 
 
@@ -153,12 +156,12 @@ class MessageStream:
         self._parts = Parts()
         self._has_begun = False
         self._index = -1
-        self._text_head = b""  # how a text delta of the open block begins
+        self._around = b"", b""  # the text of a text delta of the open block
         self._input = InputFragments()
 
     def around_text(self, choice: int) -> tuple[bytes, bytes] | None:
         is_open = self._parts.open is not None and self._parts.open.kind == "text"
-        return (self._text_head, _DELTA_END) if is_open else None
+        return self._around if is_open else None
 
     def push(self, piece: Piece) -> bytes:
         shown = piece if self._context.shown != "hidden" else piece._replace(reasoning="")
@@ -174,42 +177,40 @@ class MessageStream:
             unenforced=self._reply.unenforced() or UNSET,
             cache_explanation=self._reply.explanation or UNSET,
         )
-        return start + events + _event(b"message_delta", _encode(delta)) + _STOP
+        return start + events + _event(delta) + _event(MessageStop())
 
     def _start(self) -> bytes:
         if self._has_begun:
             return b""
         self._has_begun = True
-        message = _encode(self._context.message(self._reply, [], None))
-        return _event(b"message_start", b'{"type":"message_start","message":' + message + b"}") + _PING
+        return _event(MessageStart(self._context.message(self._reply, [], None))) + _event(Ping())
 
     def _bytes(self, changes: Iterable[Change]) -> bytes:
-        return b"".join(map(self._event, changes))
+        return b"".join(map(self._write, changes))
 
-    def _event(self, change: Change) -> bytes:
+    def _write(self, change: Change) -> bytes:
         match change:
             case Begun(part):
                 self._index += 1
-                self._text_head = _DELTA % (self._index, _DELTA_HEADS["text"])
-                return _BLOCK_START % (self._index, _encode(_empty_block(part)))
+                before, after = self._write_delta(TextDelta, "").split(b'""')
+                self._around = before, after
+                return _event(BlockStart(self._index, _empty_block(part)))
             case More(part, text):
                 if part.kind == "call":
                     text = self._input.feed(text)
                 elif part.kind == "reasoning" and self._context.shown == "omitted":
                     text = ""
-                return self._delta(part.kind, text)
+                return self._write_delta(_DELTAS[part.kind], text) if text else b""
             case Ended(part):
                 last = b""
-                if part.kind == "call":
-                    last = self._delta("call", self._input.end())
+                if part.kind == "call" and (text := self._input.end()):
+                    last = self._write_delta(InputDelta, text)
                 elif part.kind == "reasoning":
-                    last = self._delta("signature", self._context.signature(part))
-                return last + _BLOCK_STOP % self._index
+                    last = self._write_delta(SignatureDelta, self._context.signature(part))
+                return last + _event(BlockStop(self._index))
 
-    def _delta(self, kind: str, text: str) -> bytes:
-        if not text:
-            return b""
-        return _DELTA % (self._index, _DELTA_HEADS[kind]) + _encode(text) + _DELTA_END
+    def _write_delta(self, kind: Callable[[str], Delta], text: str) -> bytes:
+        return _event(BlockDelta(self._index, kind(text)))
 
 
 def _empty_block(part: Part) -> Block:
@@ -222,5 +223,7 @@ def _empty_block(part: Part) -> Block:
             return ToolUseBlock(wire_id(part.id), part.name, _NO_INPUT)
 
 
-def _event(name: bytes, data: bytes) -> bytes:
-    return b"event: " + name + b"\ndata: " + data + b"\n\n"
+def _event(event: Event) -> bytes:
+    """An event's bytes. Its name is its type."""
+    name = str(event.__struct_config__.tag).encode()
+    return b"event: " + name + b"\ndata: " + _encode(event) + b"\n\n"

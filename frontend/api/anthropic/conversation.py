@@ -8,15 +8,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from ....runtime.errors import RequestError
 from ...core.conversation import MAX_ARGUMENTS
 from ...core.grammar_fields import is_null
 from ...core.messages import CalledFunction, ChatMessage, Conversation, MessageToolCall
 from ...core.type_errors import type_error
-from ...core.validation import check_count, check_word, missing_field
-from .ids import template_id
+from ...core.validation import check_count, check_word, invalid_field, missing_field
 from .protocol import ROLES, ContentBlock, InputMessage, PromptRequest
-from .thinking import template_variables, thinking_of
+from .thinking import thinking_of, variables_of
+from .tools import template_id
 
 _content = msgspec.json.Decoder(str | list[ContentBlock])
 
@@ -34,7 +33,7 @@ def conversation_of(request: PromptRequest) -> Conversation:
     If the last message is the assistant's, the reply continues it.
     """
     if not request.messages:
-        raise RequestError("messages must not be empty.", param="messages", code="invalid_value")
+        raise invalid_field("messages", "must not be empty")
     messages = [*_system(request.system), *_chat(request.messages)]
     continues = request.messages[-1].role == "assistant"
     if continues:
@@ -43,7 +42,7 @@ def conversation_of(request: PromptRequest) -> Conversation:
         messages,
         begins_reply=not continues,
         continues_last=continues,
-        variables=template_variables(request),
+        variables=variables_of(request),
     )
 
 
@@ -132,11 +131,7 @@ def _call(placed: _Placed) -> MessageToolCall:
             raise missing_field(f"{where}.{name}")
     arguments = "{}" if is_null(block.input) else bytes(block.input).decode()
     if not arguments.startswith("{"):
-        raise RequestError(
-            f"{where}.input must be an object: the arguments of the call.",
-            param=f"{where}.input",
-            code="invalid_type",
-        )
+        raise invalid_field(f"{where}.input", "must be an object: the arguments of the call", "invalid_type")
     check_count(f"{where}.input", arguments, MAX_ARGUMENTS, "characters")
     function = CalledFunction(name=block.name or "", arguments=arguments)
     return MessageToolCall(id=template_id(block.id or ""), type="function", function=function)
@@ -147,11 +142,11 @@ def _text(blocks: Iterable[_Placed], place: str) -> str:
     texts = []
     for where, block in blocks:
         if block.type != "text":
-            raise RequestError(
-                f"{where} has the type {block.type!r}, which this server can't read in {place}: send its "
-                "content as a block of type 'text', or leave it out.",
-                param=where,
-                code="unsupported_content",
+            raise invalid_field(
+                where,
+                f"has the type {block.type!r}, which this server can't read in {place}: send its "
+                "content as a block of type 'text', or leave it out",
+                "unsupported_content",
             )
         if block.text is None:
             raise missing_field(f"{where}.text")
@@ -166,8 +161,6 @@ def _check_may_continue(messages: Sequence[InputMessage], last: ChatMessage) -> 
         param = f"messages[{len(messages) - 1}].content"
         advice = "add a user's message with its tool_result" if last.tool_calls else "add a user's message"
         found = "tool_use" if last.tool_calls else ends
-        raise RequestError(
-            f"{param} has a block of type {found!r}, and no reply can continue a message after it: {advice}.",
-            param=param,
-            code="invalid_value",
+        raise invalid_field(
+            param, f"has a block of type {found!r}, and no reply can continue a message after it: {advice}"
         )

@@ -1,10 +1,15 @@
-"""Anthropic's error object, as a body and as an event of a stream."""
+"""Anthropic's errors, as a body and as an event of a stream, and its headers about the limits of API keys."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import msgspec
 
+from ....runtime.api_keys import Allowances
 from ....runtime.errors import RequestError
+from ...http.allowances import by_kind
+from ...http.apis import Headers
 from .responses import ErrorBody, ErrorDetails, ErrorResponse
 
 STATUSES = {503: 529}
@@ -18,8 +23,6 @@ _TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
-
-
 _TOO_LONG = "prompt is too long: "
 """Clients that shorten a conversation by themselves, such as Claude Code, look for these words."""
 
@@ -34,3 +37,14 @@ def error_json(error: RequestError, request_id: str) -> bytes:
 
 def error_event(error: RequestError, request_id: str) -> bytes:
     return b"event: error\ndata: " + error_json(error, request_id) + b"\n\n"
+
+
+def allowance_headers(allowances: Allowances) -> Headers:
+    """The headers about the limits of an API key."""
+    now = datetime.now(UTC)
+    for kind, allowance in by_kind(allowances):
+        full_at = now + timedelta(seconds=allowance.full_in_s)
+        name = b"anthropic-ratelimit-" + kind
+        yield name + b"-limit", b"%d" % allowance.limit
+        yield name + b"-remaining", b"%d" % allowance.left
+        yield name + b"-reset", full_at.strftime("%Y-%m-%dT%H:%M:%SZ").encode()

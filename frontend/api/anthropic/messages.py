@@ -1,4 +1,4 @@
-"""POST /v1/messages."""
+"""POST /v1/messages and /v1/messages/count_tokens."""
 
 from __future__ import annotations
 
@@ -7,27 +7,30 @@ from functools import partial
 
 from msgspec import UNSET
 from starlette.requests import Request
+from starlette.responses import Response
 
 from ...core.attempts import StreamedAnswer, WholeAnswer
-from ...core.draft import Draft, Limits
+from ...core.draft import Draft, Limits, Prompt
 from ...core.fields import SamplingFields
 from ...core.prepare import Job
 from ...core.reply import Reply
+from ...core.requested_tools import tool_use
 from ...core.service import Service
 from ...core.validation import check_fields, check_stop_strings
-from ...http.apis import ANSWER_ID
+from ...http.apis import ANSWER_ID, json_response
 from ...http.body_kind import BodyKind
 from ...http.endpoint import HttpAnswer, HttpJob, read_body
 from ...http.http_service import HttpService
 from .answers import MessageContext, MessageStream
 from .errors import error_event
-from .fields import IN_MESSAGES, INERT
+from .fields import IN_MESSAGES, IN_PROMPTS, INERT
 from .prompt import read_calls, read_constraint, read_prompt
-from .protocol import MessagesRequest
+from .protocol import MessagesRequest, PromptRequest
+from .responses import TokensCount
 from .thinking import shown
 
 _BODY = BodyKind(MessagesRequest, INERT, IN_MESSAGES, {"prompt": "/v1/completions"})
-_SAME_NAMES = sorted({*MessagesRequest.__struct_fields__} & {*SamplingFields.__struct_fields__})
+_PROMPT = BodyKind(PromptRequest, INERT, IN_PROMPTS)
 
 
 async def prepare_message(http: HttpService, http_request: Request) -> HttpJob:
@@ -41,7 +44,7 @@ async def prepare_message(http: HttpService, http_request: Request) -> HttpJob:
 
 def _read(service: Service, request: MessagesRequest) -> Draft:
     """Raises `RequestError` for a request that can't be served."""
-    fields = _sampling_fields(request)
+    fields = SamplingFields.of(request, stop=request.stop_sequences)
     check_stop_strings("stop_sequences", request.stop_sequences or ())
     check_fields(fields)
     prompt, constraint = read_prompt(service, request), read_constraint(request)
@@ -56,11 +59,6 @@ def _read(service: Service, request: MessagesRequest) -> Draft:
         streams=bool(request.stream),
         explains=bool(request.explain_cache),
     )
-
-
-def _sampling_fields(request: MessagesRequest) -> SamplingFields:
-    same = {name: getattr(request, name) for name in _SAME_NAMES}
-    return SamplingFields(stop=request.stop_sequences, **same)
 
 
 def _context(request: MessagesRequest, job: Job) -> MessageContext:
@@ -81,3 +79,18 @@ def _answer(streams: bool, context: MessageContext, reply: Reply) -> HttpAnswer:
     if not streams:
         return WholeAnswer(reply, context.body)
     return StreamedAnswer(reply, MessageStream(context, reply))
+
+
+async def count_tokens(http: HttpService, http_request: Request) -> Response:
+    """The tokens of the prompt that /v1/messages would make of the same fields."""
+    incoming = await read_body(http, http_request, _PROMPT)
+    http.service.check_model(incoming.body.model)
+    tokens = await incoming.tokenize(_read_prompt, incoming.body.cache_salt)
+    return json_response(TokensCount(len(tokens) // 4))
+
+
+def _read_prompt(service: Service, request: PromptRequest) -> Prompt:
+    prompt, constraint = read_prompt(service, request), read_constraint(request)
+    calls = read_calls(request, prompt.tools, constraint)
+    tool_use(calls, service.tool_format, constraint)  # may refuse the request
+    return prompt

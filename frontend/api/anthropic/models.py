@@ -5,13 +5,12 @@ from __future__ import annotations
 import reprlib
 from datetime import UTC, datetime
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ....runtime.errors import RequestError
 from ...core.service import Service
-from ...core.validation import check_range
+from ...core.validation import check_range, invalid_field
+from ...http.apis import json_response
 from ...http.http_service import HttpService
 from .responses import ModelInfo, ModelPage
 
@@ -37,14 +36,14 @@ async def list_models(http: HttpService, request: Request) -> Response:
         first_id=page[0] if page else None,
         last_id=page[-1] if page else None,
     )
-    return Response(msgspec.json.encode(answer), media_type="application/json")
+    return json_response(answer)
 
 
 async def show_model(http: HttpService, request: Request) -> Response:
     """Raises a 404 `RequestError` for a model that isn't served."""
     name = request.path_params["model"]
     http.service.check_model(name)
-    return Response(msgspec.json.encode(_info(http.service, name)), media_type="application/json")
+    return json_response(_info(http.service, name))
 
 
 def _info(service: Service, name: str) -> ModelInfo:
@@ -63,14 +62,13 @@ def _limit(text: str | None) -> int:
     if text is None:
         return DEFAULT_LIMIT
     if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
-        problem = f"limit is {reprlib.repr(text)}, but must be a number between 1 and {MAX_MODELS}."
-        raise RequestError(problem, param="limit", code="invalid_value")
+        problem = f"is {reprlib.repr(text)}, but must be a number between 1 and {MAX_MODELS}"
+        raise invalid_field("limit", problem)
     check_range("limit", int(text), 1, MAX_MODELS)
     return int(text)
 
 
 def _place(param: str, id: str, names: list[str]) -> int:
     if id not in names:
-        problem = f"{param} is {id!r}, which is no model of the list ({', '.join(names)})."
-        raise RequestError(problem, param=param, code="invalid_value")
+        raise invalid_field(param, f"is {id!r}, which is no model of the list ({', '.join(names)})")
     return names.index(id)

@@ -10,16 +10,10 @@ import msgspec
 from ....runtime.errors import RequestError
 from ....runtime.messages import GrammarSpec
 from ...core.draft import Prompt
-from ...core.grammar_fields import (
-    choice_spec,
-    grammar_spec,
-    one_spec,
-    regex_spec,
-    schema_spec,
-)
+from ...core.grammar_fields import one_spec, schema_spec, text_specs
 from ...core.requested_tools import CallsWanted
 from ...core.service import Service
-from ...core.validation import check_word, missing_field
+from ...core.validation import check_word, invalid_field, missing_field
 from .breakpoints import beginnings_of
 from .conversation import conversation_of
 from .protocol import ContextEdit, MessagesRequest, OutputFormat, PromptRequest
@@ -61,25 +55,16 @@ def read_calls(
 def read_constraint(request: PromptRequest) -> GrammarSpec | None:
     """The constraint on an answer without calls, or None."""
     output = request.output_config
-    specs = [
-        _schema(request.output_format, "output_format"),
-        _schema(None if output is None else output.format, "output_config.format"),
-    ]
-    if isinstance(request, MessagesRequest):
-        specs += [
-            regex_spec(request.regex, "regex"),
-            choice_spec(request.choice, "choice"),
-            grammar_spec(request.grammar, "grammar"),
-        ]
-    return one_spec(specs)
+    older = _schema(request.output_format, "output_format")
+    newer = _schema(None if output is None else output.format, "output_config.format")
+    return one_spec([older, newer, *text_specs(request)])
 
 
 def _schema(format: OutputFormat | None, where: str) -> GrammarSpec | None:
     if format is None:
         return None
     if format.type != "json_schema":
-        problem = f"{where}.type is {format.type!r}, but must be 'json_schema'."
-        raise RequestError(problem, param=f"{where}.type", code="invalid_value")
+        raise invalid_field(f"{where}.type", f"is {format.type!r}, but must be 'json_schema'")
     schema = schema_spec(format.schema, f"{where}.schema")
     if schema is None:
         raise missing_field(f"{where}.schema")

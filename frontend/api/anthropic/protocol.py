@@ -10,27 +10,7 @@ from typing import Annotated
 from msgspec import Raw, Struct
 
 from ...core.declared import one_of, within
-from ...core.fields import (
-    NULL,
-    AdditionalProperties,
-    CacheLease,
-    JsonObject,
-    JsonSchema,
-    MinP,
-    OccurrencePenalty,
-    Order,
-    Priority,
-    RepetitionPenalty,
-    Salt,
-    Seed,
-    StopStrings,
-    Temperature,
-    Tokens,
-    TopK,
-    TopP,
-    Unenforced,
-    Whitespace,
-)
+from ...core.fields import NULL, JsonObject, JsonSchema, SamplerFields, StopStrings, Tokens
 
 ROLES = ("user", "assistant", "system")
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
@@ -116,8 +96,8 @@ class Metadata(Struct, kw_only=True):
     user_id: str | None = None
 
 
-class PromptRequest(Struct, kw_only=True):
-    """The body of /v1/messages/count_tokens: the fields that the prompt is made of.
+class PromptRequest(SamplerFields, kw_only=True):
+    """The body of /v1/messages/count_tokens. Fields that only say how a reply is sampled change no count.
 
     `output_format` is the older name of `output_config.format`.
     """
@@ -132,7 +112,6 @@ class PromptRequest(Struct, kw_only=True):
     output_format: OutputFormat | None = None
     context_management: ContextManagement | None = None
     chat_template_kwargs: JsonObject | None = None
-    cache_salt: Salt | None = None
     cache_control: CacheControl | None = None
 
 
@@ -142,27 +121,6 @@ class MessagesRequest(PromptRequest, kw_only=True):
     max_tokens: Tokens
     stop_sequences: StopStrings | None = None
     stream: bool | None = None
-    temperature: Temperature | None = None
-    top_p: TopP | None = None
-    top_k: TopK | None = None
     metadata: Metadata | None = None
     diagnostics: JsonObject | None = None
-    regex: str | None = None
-    choice: list[str] | None = None
-    grammar: str | None = None
-    min_tokens: Tokens | None = None
-    min_p: MinP | None = None
-    repetition_penalty: RepetitionPenalty | None = None
-    presence_penalty: OccurrencePenalty | None = None
-    frequency_penalty: OccurrencePenalty | None = None
-    seed: Seed | None = None
-    ignore_eos: bool | None = None
-    additional_properties: AdditionalProperties | None = None
-    property_order: Order | None = None
-    whitespace: Whitespace | None = None
-    unenforced: Unenforced | None = None
-    complete_json: bool | None = None
-    cache_prompt: bool | None = None
-    cache_lease: CacheLease | None = None
-    priority: Priority | None = None
     explain_cache: bool | None = None

@@ -1,8 +1,8 @@
-"""Anthropic's response bodies."""
+"""Anthropic's response bodies, and the events of its streams."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
@@ -111,3 +111,60 @@ class ErrorBody(Struct):
 class ErrorResponse(Struct, kw_only=True, tag_field="type", tag="error"):
     error: ErrorBody
     request_id: str | None
+
+
+class MessageStart(Struct, tag_field="type", tag="message_start"):
+    message: Message
+
+
+class Ping(Struct, tag_field="type", tag="ping"):
+    pass
+
+
+class BlockStart(Struct, tag_field="type", tag="content_block_start"):
+    index: int
+    content_block: Block
+
+
+class TextDelta(Struct, tag_field="type", tag="text_delta"):
+    text: str
+
+
+class ThinkingDelta(Struct, tag_field="type", tag="thinking_delta"):
+    thinking: str
+
+
+class SignatureDelta(Struct, tag_field="type", tag="signature_delta"):
+    signature: str
+
+
+class InputDelta(Struct, tag_field="type", tag="input_json_delta"):
+    partial_json: str
+
+
+Delta = TextDelta | ThinkingDelta | SignatureDelta | InputDelta
+
+
+class BlockDelta(Struct, tag_field="type", tag="content_block_delta"):
+    index: int
+    delta: Delta
+
+
+class BlockStop(Struct, tag_field="type", tag="content_block_stop"):
+    index: int
+
+
+class MessageDelta(Struct, tag_field="type", tag="message_delta", kw_only=True):
+    delta: MessageEnd
+    usage: Usage
+    context_management: JsonObject | UnsetType
+    unenforced: list[UnenforcedKeyword] | UnsetType
+    cache_explanation: Explanation | UnsetType
+
+
+class MessageStop(Struct, tag_field="type", tag="message_stop"):
+    pass
+
+
+Event = MessageStart | Ping | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop
+EVENTS = get_args(Event)

@@ -12,14 +12,11 @@ from ...http.apis import Api, route
 from ...http.endpoint import GenerationEndpoint
 from ...http.http_service import HttpService
 from ...http.operation import GENERATES, DescribedRoute, Operation
-from .allowance_headers import allowance_headers
-from .count_tokens import count_tokens
-from .errors import STATUSES, error_json
-from .events import EVENTS
-from .messages import prepare_message
+from .errors import STATUSES, allowance_headers, error_json
+from .messages import count_tokens, prepare_message
 from .models import MAX_MODELS, list_models, show_model
 from .protocol import MessagesRequest, PromptRequest
-from .responses import ErrorResponse, Message, ModelInfo, ModelPage, TokensCount
+from .responses import EVENTS, ErrorResponse, Message, ModelInfo, ModelPage, TokensCount
 
 _QUESTION = [{"role": "user", "content": "Why is the sky blue?"}]
 _MESSAGE = Operation(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
 from hashlib import sha256
 from typing import Literal
 
-from ....runtime.errors import RequestError
-from ...core.validation import check_declared, check_word, missing_field
+from ...core.messages import template_variables
+from ...core.validation import check_declared, check_word, invalid_field, missing_field
 from .protocol import DISPLAYS, EFFORTS, THINKING_TYPES, ContentBlock, MessagesRequest, PromptRequest
 
 Shown = Literal["summarized", "omitted", "hidden"]
@@ -34,25 +33,21 @@ def check_thinking(request: PromptRequest) -> None:
         raise missing_field("thinking.budget_tokens")
     check_declared(thinking, "thinking.")
     if isinstance(request, MessagesRequest) and thinking.budget_tokens >= request.max_tokens:
-        raise RequestError(
-            f"thinking.budget_tokens is {thinking.budget_tokens}, but must be less than max_tokens, which is "
-            f"{request.max_tokens}.",
-            param="thinking.budget_tokens",
-            code="invalid_value",
+        raise invalid_field(
+            "thinking.budget_tokens",
+            f"is {thinking.budget_tokens}, but must be less than max_tokens, which is {request.max_tokens}",
         )
 
 
-def template_variables(request: PromptRequest) -> Mapping[str, object]:
-    """Without `thinking` the template's own default holds. `chat_template_kwargs` overrides the others."""
-    variables: dict[str, object] = {}
+def variables_of(request: PromptRequest) -> dict[str, object]:
+    """The variables of the chat template."""
     thinking, output = request.thinking, request.output_config
-    if thinking is not None:
-        variables["enable_thinking"] = thinking.type != "disabled"
-    if thinking is not None and thinking.type == "enabled":
-        variables["thinking_budget"] = thinking.budget_tokens
-    if output is not None and output.effort is not None:
-        variables["reasoning_effort"] = output.effort
-    return {**variables, **(request.chat_template_kwargs or {})}
+    return template_variables(
+        request.chat_template_kwargs,
+        thinks=None if thinking is None else thinking.type != "disabled",
+        budget=thinking.budget_tokens if thinking is not None and thinking.type == "enabled" else None,
+        effort=None if output is None else output.effort,
+    )
 
 
 def shown(request: PromptRequest) -> Shown:
@@ -84,8 +79,6 @@ def thinking_of(block: ContentBlock, where: str) -> str:
     try:
         return base64.b64decode(found.removeprefix(_OMITTED), altchars=b"-_", validate=True).decode()
     except ValueError:
-        raise RequestError(
-            f"{where}.signature was changed: send a thinking block as it came in the reply.",
-            param=f"{where}.signature",
-            code="invalid_value",
+        raise invalid_field(
+            f"{where}.signature", "was changed: send a thinking block as it came in the reply"
         ) from None

@@ -1,18 +1,20 @@
-"""Anthropic's tools and `tool_choice`."""
+"""Anthropic's tools, `tool_choice` and ids of calls."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from ....runtime.errors import RequestError
 from ...core.conversation import tool_definitions
 from ...core.messages import FunctionDefinition, Tool
 from ...core.requested_tools import CallsWanted
-from ...core.validation import check_word, missing_field
+from ...core.tool_choice import find_tool
+from ...core.validation import check_word, invalid_field, missing_field
 from .protocol import TOOL_CHOICES, PromptRequest, ToolDefinition
 
 _PATHS = ("name", "input_schema")
+_WIRE, _TEMPLATE = "toolu_", "call_"
+_BARE_LENGTH = 9  # Mistral's templates accept nothing but nine letters and digits, so without a prefix
 
 
 def definitions(tools: Sequence[ToolDefinition] | None) -> list[dict[str, Any]] | None:
@@ -23,17 +25,17 @@ def definitions(tools: Sequence[ToolDefinition] | None) -> list[dict[str, Any]] 
 
 def _function(tool: ToolDefinition, where: str) -> Tool:
     if tool.type not in (None, "custom"):
-        raise RequestError(
-            f"{where}.type is {tool.type!r}, a tool that only Anthropic's servers or models know: define a "
-            "tool of your own, with a name and an input_schema, and run it in the client.",
-            param=f"{where}.type",
-            code="unsupported_parameter",
+        raise invalid_field(
+            f"{where}.type",
+            f"is {tool.type!r}, a tool that only Anthropic's servers or models know: define a "
+            "tool of your own, with a name and an input_schema, and run it in the client",
+            "unsupported_parameter",
         )
     if tool.allowed_callers is not None and "direct" not in tool.allowed_callers:
-        raise RequestError(
-            f"{where}.allowed_callers lacks 'direct', but only the model itself can call a tool: add it.",
-            param=f"{where}.allowed_callers",
-            code="unsupported_parameter",
+        raise invalid_field(
+            f"{where}.allowed_callers",
+            "lacks 'direct', but only the model itself can call a tool: add it",
+            "unsupported_parameter",
         )
     if tool.input_schema is None:
         raise missing_field(f"{where}.input_schema")
@@ -52,10 +54,8 @@ def calls_wanted(request: PromptRequest, tools: Sequence[dict[str, Any]] | None)
     kind = "auto" if choice is None else choice.type
     check_word("tool_choice.type", kind, TOOL_CHOICES)
     if kind in ("any", "tool") and not tools:
-        problem = (
-            f"tool_choice.type is {kind!r}, but there are no tools: add tools, or leave tool_choice out."
-        )
-        raise RequestError(problem, param="tool_choice.type", code="invalid_value")
+        problem = f"is {kind!r}, but there are no tools: add tools, or leave tool_choice out"
+        raise invalid_field("tool_choice.type", problem)
     if not tools or kind == "none":
         return CallsWanted("none")
     several = choice is None or not choice.disable_parallel_tool_use
@@ -64,19 +64,20 @@ def calls_wanted(request: PromptRequest, tools: Sequence[dict[str, Any]] | None)
     if kind == "auto":
         return CallsWanted("auto", tools, several, params)
     if kind == "tool":
-        tools = [_named(choice.name if choice else None, tools)]
+        if choice is None or not choice.name:
+            raise missing_field("tool_choice.name")
+        tools = [find_tool(choice.name, tools, "tool_choice.name", "is")]
     return CallsWanted("required", tools, several, params)
 
 
-def _named(name: str | None, tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    if not name:
-        raise missing_field("tool_choice.name")
-    for tool in tools:
-        if tool["function"]["name"] == name:
-            return tool
-    known = ", ".join(tool["function"]["name"] for tool in tools)
-    raise RequestError(
-        f'tool_choice.name is "{name}", which is not among the tools ({known}).',
-        param="tool_choice.name",
-        code="invalid_value",
-    )
+def wire_id(id: str) -> str:
+    """The id of a call in Anthropic's form, for the id that chat templates get."""
+    return _WIRE + id.removeprefix(_TEMPLATE)
+
+
+def template_id(id: str) -> str:
+    """The inverse of `wire_id`. An id of another API stays as it is."""
+    if not id.startswith(_WIRE):
+        return id
+    bare = id.removeprefix(_WIRE)
+    return bare if len(bare) == _BARE_LENGTH else _TEMPLATE + bare

@@ -14,10 +14,18 @@ from ....runtime.messages import Tokens
 from ...core.logprobs import TokenLogprob, prompt_entries
 from ...core.parts import Piece
 from ...core.reply import ChoiceReply, Reply
-from .errors import error_event
-from .protocol import Choice, End, Event, Generated, TopLogprobs
+from .protocol import Choice, End, ErrorBody, ErrorResponse, Event, Generated, TopLogprobs
 
 _encode = msgspec.json.encode
+
+
+def error_json(error: RequestError, request_id: str = "") -> bytes:
+    """`request_id` has no place in this form."""
+    return _encode(ErrorResponse(ErrorBody(error.message, error.code, error.param)))
+
+
+def error_event(error: RequestError) -> bytes:
+    return b"data: " + error_json(error) + b"\n\n"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,18 +11,12 @@ from ....runtime.errors import RequestError
 from ....runtime.messages import GrammarSpec
 from ...core.attempts import WholeAnswer
 from ...core.draft import Draft, Limits, Prompt
-from ...core.grammar_fields import (
-    choice_spec,
-    grammar_spec,
-    one_spec,
-    regex_spec,
-    schema_spec,
-)
+from ...core.grammar_fields import one_spec, schema_spec, text_specs
 from ...core.messages import Conversation
 from ...core.prepare import new_id
 from ...core.reply import Reply
 from ...core.service import Service
-from ...core.validation import check_fields
+from ...core.validation import check_fields, invalid_field
 from ...http.body_kind import BodyKind
 from ...http.endpoint import HttpAnswer, HttpJob, read_body
 from ...http.http_service import HttpService
@@ -64,10 +58,8 @@ def _read(form: Form, service: Service, request: GenerateRequest) -> Draft:
     """Raises `RequestError` for a request that can't be served."""
     check_fields(request)
     if request.stream and request.prompt_logprobs is not None:
-        raise RequestError(
-            "prompt_logprobs is not available in a stream: leave one of them out.",
-            param="prompt_logprobs",
-            code="unsupported_parameter",
+        raise invalid_field(
+            "prompt_logprobs", "is not available in a stream: leave one of them out", "unsupported_parameter"
         )
     return Draft(
         fields=request,
@@ -94,7 +86,7 @@ def _prompt(request: GenerateRequest) -> Prompt:
     texts = [request.prompt] if isinstance(request.prompt, str) else request.prompt or []
     items: list[str | list[int]] = [*texts, *_id_lists(request.prompt_token_ids)]
     if not items:
-        raise _prompt_error(param, "must not be empty", "invalid_value")
+        raise invalid_field(param, "must not be empty")
     return Prompt(param=param, items=items, special=request.add_special_tokens is not False)
 
 
@@ -103,20 +95,9 @@ def _id_lists(given: list[int | list[int]] | None) -> Sequence[list[int]]:
     lists = [each for each in given or () if isinstance(each, list)]
     ids = [each for each in given or () if isinstance(each, int)]
     if lists and ids:
-        raise _prompt_error("prompt_token_ids", "mixes ids with lists of ids: give one kind", "invalid_type")
+        raise invalid_field("prompt_token_ids", "mixes ids with lists of ids: give one kind", "invalid_type")
     return [ids] if ids else lists
 
 
 def _constraint(request: GenerateRequest) -> GrammarSpec | None:
-    return one_spec(
-        (
-            schema_spec(request.json_schema, "json_schema"),
-            regex_spec(request.regex, "regex"),
-            choice_spec(request.choice, "choice"),
-            grammar_spec(request.grammar, "grammar"),
-        )
-    )
-
-
-def _prompt_error(param: str, problem: str, code: str) -> RequestError:
-    return RequestError(f"{param} {problem}.", param=param, code=code)
+    return one_spec([schema_spec(request.json_schema, "json_schema"), *text_specs(request)])

@@ -26,9 +26,6 @@ class GenerateRequest(SamplingFields, kw_only=True):
     return_prompt_token_ids: bool | None = None
     explain_cache: bool | None = None
     json_schema: Raw = NULL
-    regex: str | None = None
-    choice: list[str] | None = None
-    grammar: str | None = None
     user: str | None = None
 
 

@@ -10,7 +10,7 @@ from ...http.apis import Api
 from ...http.endpoint import GenerationEndpoint
 from ...http.http_service import HttpService
 from ...http.operation import GENERATES, DescribedRoute, Operation
-from .errors import error_json
+from .answers import error_json
 from .generate import prepare_generate
 from .messages import SENT
 from .protocol import End, ErrorResponse, Event, Generated, GenerateRequest

@@ -1,4 +1,4 @@
-"""Replies on the wire: a stream of lines of JSON, or one object."""
+"""Replies and errors on the wire: a stream of lines of JSON, or one object."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET
 
+from ....runtime.errors import RequestError
 from ...core.cut_input import whole_input
 from ...core.logprobs import TokenLogprob as Entry
 from ...core.parts import Change, Ended, Part, Parts, Piece
 from ...core.reply import Reply
 from ...core.text.tokenizer import Tokenizer
-from .responses import Answer, CalledFunction, ReplyMessage, TokenLogprob, ToolCall, TopLogprob
+from .responses import Answer, CalledFunction, ErrorResponse, ReplyMessage, TokenLogprob, ToolCall, TopLogprob
 
 _encode = msgspec.json.encode
 
@@ -187,3 +188,12 @@ class LineAnswer:
 
     def _written(self, line: Line) -> bytes:
         return _encode(Answer(**self._context.fields(line), done=False)) + b"\n"
+
+
+def error_json(error: RequestError, request_id: str = "") -> bytes:
+    """`request_id` has no place in this form."""
+    return _encode(ErrorResponse(error.message, error.code, error.param))
+
+
+def error_line(error: RequestError) -> bytes:
+    return error_json(error) + b"\n"

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from ....runtime.errors import RequestError
-from ...core.messages import ChatMessage, Conversation, MessageToolCall
-from ...core.validation import check_word
-from .protocol import ChatRequest, GenerateRequest, Message
-from .thinking import template_variables
+from ...core.messages import ChatMessage, Conversation, MessageToolCall, template_variables
+from ...core.service import Service
+from ...core.validation import check_word, invalid_field
+from .protocol import ChatRequest, GenerateRequest, Message, PromptRequest
 
+LEVELS = ("low", "medium", "high")  # of `think`
 ROLES = ("system", "user", "assistant", "tool")
 UNKNOWN_CALL = "callnone0"
 """the id in a result that answers no call of the conversation"""
@@ -31,23 +31,23 @@ def chat_conversation(request: ChatRequest) -> Conversation:
         list(_with_call_ids(messages)),
         begins_reply=not continues,
         continues_last=continues,
-        variables=template_variables(request),
+        variables=_variables(request),
     )
 
 
 def prompt_conversation(request: GenerateRequest) -> Conversation:
     system = [ChatMessage(role="system", content=request.system)] if request.system else []
     user = ChatMessage(role="user", content=request.prompt)
-    return Conversation([*system, user], variables=template_variables(request))
+    return Conversation([*system, user], variables=_variables(request))
 
 
 def _check(message: Message, where: str) -> None:
     check_word(f"{where}.role", message.role, ROLES)
     if message.images:
-        raise RequestError(
-            f"{where}.images has {len(message.images)}, but this model reads text alone: leave them out.",
-            param=f"{where}.images",
-            code="unsupported_content",
+        raise invalid_field(
+            f"{where}.images",
+            f"has {len(message.images)}, but this model reads text alone: leave them out",
+            "unsupported_content",
         )
 
 
@@ -89,3 +89,26 @@ def _answered_id(message: Message, open_calls: list[tuple[str, str]]) -> str:
         return UNKNOWN_CALL
     open_calls.remove(fitting[0])
     return fitting[0][0]
+
+
+def check_think(service: Service, request: PromptRequest) -> None:
+    """Raises `RequestError` for an unknown level, or if the model doesn't think."""
+    think = request.think
+    if isinstance(think, str):
+        check_word("think", think, LEVELS)
+    if think and service.reasoning is None:
+        shown = repr(think) if isinstance(think, str) else "true"
+        raise invalid_field(
+            "think",
+            f"is {shown}, but this model does not support thinking: leave it out",
+            "unsupported_parameter",
+        )
+
+
+def _variables(request: PromptRequest) -> dict[str, object]:
+    think = request.think
+    return template_variables(
+        request.chat_template_kwargs,
+        thinks=None if think is None else bool(think),
+        effort=think if isinstance(think, str) else None,
+    )

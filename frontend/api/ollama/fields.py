@@ -43,27 +43,7 @@ FIXED_OPTIONS = {
     "embedding_only": FixedField(("false",)),
     "vocab_only": FixedField(("false",)),
 }
-"""options that are refused with other values"""
-
-OPTIONS_WITHOUT_EFFECT = frozenset(
-    (
-        "repeat_last_n",
-        "mirostat_eta",
-        "mirostat_tau",
-        "penalize_newline",
-        "num_keep",
-        "num_batch",
-        "num_gpu",
-        "main_gpu",
-        "num_thread",
-        "numa",
-        "low_vram",
-        "f16_kv",
-        "logits_all",
-        "use_mmap",
-        "use_mlock",
-    )
-)
+"""options that are refused with other values. The other `Raw` ones change no reply, with any value."""
 
 _BINDING = ("format", "options", "think", *CONSTRAINTS)
 _ELSEWHERE = {

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-import msgspec
 from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,15 +17,15 @@ from ...core.leases import end_kept_alive, end_lease, keep_alive_lease
 from ...core.prepare import Job, cache_namespace, new_id
 from ...core.service import Service
 from ...core.validation import check_salt
+from ...http.apis import json_response
 from ...http.body_kind import BodyKind
 from ...http.endpoint import HttpJob, read_body
 from ...http.http_service import HttpService
 from ...http.tenants import cache_scope, tenant_of
-from .answers import AnswerContext, LineAnswer, now
-from .errors import error_line
+from .answers import AnswerContext, LineAnswer, error_line, now
 from .fields import IN_CHATS, IN_PROMPTS, INERT
 from .keep_alive import conversation_key, keep_alive_seconds
-from .names import checked_name
+from .models import checked_name
 from .prompt import read_chat, read_generate
 from .protocol import ChatRequest, GenerateRequest, PromptRequest
 from .responses import Answer, ReplyMessage
@@ -112,4 +111,4 @@ def _answer_empty_prompt(name: str, *, is_chat: bool, keep_alive: float | None) 
         done=True,
         done_reason="unload" if keep_alive == 0 else "load",
     )
-    return Response(msgspec.json.encode(answer), media_type="application/json")
+    return json_response(answer)

@@ -9,7 +9,7 @@ from hashlib import sha256
 
 import msgspec
 
-from ....runtime.errors import RequestError
+from ...core.validation import invalid_field
 from .protocol import ChatRequest, GenerateRequest, Message
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -28,11 +28,10 @@ def keep_alive_seconds(value: float | str | None) -> float | None:
         return None
     seconds = _seconds(value) if isinstance(value, str) else value
     if seconds is None or math.isnan(seconds):
-        raise RequestError(
-            f"keep_alive is {str(value)[:_LONGEST]!r}, but must be a number of seconds or a duration such as "
-            "'5m', '1h30m' or '-1m' (no limit).",
-            param="keep_alive",
-            code="invalid_value",
+        raise invalid_field(
+            "keep_alive",
+            f"is {str(value)[:_LONGEST]!r}, but must be a number of seconds or a duration such as "
+            "'5m', '1h30m' or '-1m' (no limit)",
         )
     return math.inf if seconds < 0 else seconds
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ...core.service import VERSION, Service
+from ...http.apis import json_response
 from ...http.body_kind import BodyKind
 from ...http.http_service import HttpService
 from ...http.tenants import caller_of
 from .answers import rfc3339
 from .model_files import ModelFiles
-from .names import checked_name, tagged
 from .protocol import ShowRequest
 from .responses import ListedModel, ModelList, RunningList, RunningModel, ShownModel, Version
 
@@ -22,6 +21,8 @@ API_VERSION = "0.12.11"
 """the version of Ollama whose API these paths have; clients compare it"""
 FOR_EVER = timedelta(days=365 * 100)
 """The model is never unloaded, but clients expect a time."""
+_LATEST = ":latest"
+"""the tag of a name without one"""
 
 _SHOW = BodyKind(ShowRequest)
 
@@ -34,7 +35,7 @@ class Models:
 
     async def tags(self, http: HttpService, request: Request) -> Response:
         files = self._files
-        return _json(
+        return json_response(
             ModelList(
                 [
                     ListedModel(
@@ -56,7 +57,7 @@ class Models:
         model = service.engine.model
         names = () if model is None else service.config.model_names
         expires = datetime.fromtimestamp(service.started, UTC) + FOR_EVER
-        return _json(
+        return json_response(
             RunningList(
                 [
                     RunningModel(
@@ -82,7 +83,7 @@ class Models:
         files, info = self._files, dict(self._files.info)
         if service.engine.model is not None:
             info[f"{files.details.family}.context_length"] = service.engine.model.max_model_len
-        return _json(
+        return json_response(
             ShownModel(
                 template=service.template.source() if service.template is not None else "",
                 details=files.details,
@@ -93,7 +94,7 @@ class Models:
         )
 
     async def version(self, http: HttpService, request: Request) -> Response:
-        return _json(Version(API_VERSION, VERSION))
+        return json_response(Version(API_VERSION, VERSION))
 
 
 def _capabilities(service: Service) -> list[str]:
@@ -105,5 +106,12 @@ def _capabilities(service: Service) -> list[str]:
     ]
 
 
-def _json(value: msgspec.Struct) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")
+def checked_name(service: Service, name: str | None) -> str:
+    """The name to show in the reply. Raises a 404 `RequestError` for a model that isn't served."""
+    if name and name not in service.config.model_names:
+        service.check_model(name.removesuffix(_LATEST))
+    return name or service.config.served_model_name
+
+
+def tagged(name: str) -> str:
+    return name if ":" in name.rpartition("/")[2] else name + _LATEST

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from ....runtime.errors import RequestError
 from ....runtime.messages import ModelReady
 from ...core.draft import Limits
 from ...core.fields import SamplingFields
-from ...core.validation import check_declared, check_fields, check_stop_strings
+from ...core.validation import check_declared, check_fields, check_stop_strings, invalid_field
 from .fields import FIXED_OPTIONS
 from .protocol import Options, PromptRequest
 
@@ -25,7 +24,8 @@ def sampling_fields(request: PromptRequest) -> SamplingFields:
     """Raises `RequestError` for an option out of its range, or one that can't be served."""
     options = request.options or Options()
     _check(options)
-    fields = SamplingFields(
+    fields = SamplingFields.of(
+        request,
         temperature=TEMPERATURE if options.temperature is None else options.temperature,
         top_k=TOP_K if options.top_k is None else options.top_k,
         top_p=TOP_P if options.top_p is None else options.top_p,
@@ -35,15 +35,6 @@ def sampling_fields(request: PromptRequest) -> SamplingFields:
         frequency_penalty=options.frequency_penalty,
         seed=None if options.seed == -1 else options.seed,
         stop=options.stop,
-        additional_properties=request.additional_properties,
-        property_order=request.property_order,
-        whitespace=request.whitespace,
-        unenforced=request.unenforced,
-        complete_json=request.complete_json,
-        cache_salt=request.cache_salt,
-        cache_prompt=request.cache_prompt,
-        cache_lease=request.cache_lease,
-        priority=request.priority,
     )
     check_fields(fields)
     return fields
@@ -55,10 +46,8 @@ def _check(options: Options) -> None:
         field.check(f"options.{name}", bytes(getattr(options, name)))
     predict = options.num_predict
     if predict is not None and predict < 1 and predict not in REST_OF_CONTEXT:
-        raise RequestError(
-            f"options.num_predict is {predict}, but must be at least 1, or -1 or -2 for no limit.",
-            param="options.num_predict",
-            code="invalid_value",
+        raise invalid_field(
+            "options.num_predict", f"is {predict}, but must be at least 1, or -1 or -2 for no limit"
         )
     check_declared(options, "options.")
     check_stop_strings(

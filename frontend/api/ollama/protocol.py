@@ -12,15 +12,11 @@ from msgspec import Raw, Struct
 from ...core.declared import within
 from ...core.fields import (
     NULL,
-    AdditionalProperties,
-    CacheLease,
     JsonObject,
     MinP,
     OccurrencePenalty,
-    Order,
-    Priority,
     RepetitionPenalty,
-    Salt,
+    ReplyFields,
     Seed,
     StopString,
     StopStrings,
@@ -28,8 +24,6 @@ from ...core.fields import (
     TopK,
     TopLogprobs,
     TopP,
-    Unenforced,
-    Whitespace,
 )
 from ...core.messages import MessageToolCall, Tool
 
@@ -80,7 +74,7 @@ class Message(Struct, kw_only=True):
     tool_call_id: str | None = None
 
 
-class PromptRequest(Struct, kw_only=True):
+class PromptRequest(ReplyFields, kw_only=True):
     """The fields that /api/chat and /api/generate share."""
 
     model: str | None = None
@@ -91,19 +85,7 @@ class PromptRequest(Struct, kw_only=True):
     keep_alive: float | str | None = None
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
-    regex: str | None = None
-    choice: list[str] | None = None
-    grammar: str | None = None
-    additional_properties: AdditionalProperties | None = None
-    property_order: Order | None = None
-    whitespace: Whitespace | None = None
-    unenforced: Unenforced | None = None
-    complete_json: bool | None = None
     chat_template_kwargs: JsonObject | None = None
-    cache_salt: Salt | None = None
-    cache_prompt: bool | None = None
-    cache_lease: CacheLease | None = None
-    priority: Priority | None = None
     explain_cache: bool | None = None
 
 

@@ -7,12 +7,11 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from ....runtime.errors import RequestError
 from ....runtime.messages import LeaseTerms
 from ...core.fields import MAX_TTL_S
 from ...core.leases import check_breakpoints, conversation_lease
 from ...core.messages import ChatMessage
-from ...core.validation import check_key, check_word
+from ...core.validation import check_key, check_word, invalid_field
 from .protocol import ChatRequest, PromptCacheOptions
 
 DEFAULT_TTL_S = 1800.0
@@ -40,11 +39,9 @@ def check_cache_fields(request: CacheFields) -> None:
         check_word("prompt_cache_options.mode", options.mode, MODES)
         lease_seconds(request)
     if prewarms(request) and request.stream:
-        raise RequestError(
-            "prompt_cache_options.prewarm computes the prompt without a reply, so there is nothing to "
-            "stream: leave stream out.",
-            param="prompt_cache_options.prewarm",
-            code="invalid_value",
+        raise invalid_field(
+            "prompt_cache_options.prewarm",
+            "computes the prompt without a reply, so there is nothing to stream: leave stream out",
         )
 
 
@@ -56,11 +53,9 @@ def lease_seconds(request: CacheFields) -> float:
     found = re.fullmatch(r"([0-9]{1,6})([smhd])", options.ttl)
     seconds = int(found[1]) * _UNITS[found[2]] if found else 0.0
     if not 0 < seconds <= MAX_TTL_S:
-        raise RequestError(
-            f"prompt_cache_options.ttl is {options.ttl!r}, but must be a time such as '30m' or '12h', of "
-            "at most 7 days.",
-            param="prompt_cache_options.ttl",
-            code="invalid_value",
+        raise invalid_field(
+            "prompt_cache_options.ttl",
+            f"is {options.ttl!r}, but must be a time such as '30m' or '12h', of at most 7 days",
         )
     return seconds
 

@@ -7,26 +7,24 @@ from functools import partial
 
 from starlette.requests import Request
 
-from ....runtime.errors import RequestError
 from ...core.attempts import StreamedAnswer, WholeAnswer
 from ...core.conversation import tool_definitions
 from ...core.draft import Beginning, Draft, Limits, Prompt
-from ...core.messages import Conversation
+from ...core.messages import Conversation, template_variables
 from ...core.prepare import Job, new_id
 from ...core.reply import Reply
 from ...core.service import Service
 from ...core.tool_choice import calls_wanted, names_function
-from ...core.validation import check_range
+from ...core.validation import check_range, count_alternatives
 from ...http.body_kind import BodyKind
 from ...http.endpoint import HttpAnswer, HttpJob, read_body
 from ...http.http_service import HttpService
 from .cache_fields import cache_leases, check_cache_fields, lease_seconds, messages_to_breakpoints, prewarms
 from .chat_answers import ChatContext, ChatStream
-from .checks import check_generation
 from .chunks import ChunkWriter, Head
 from .constraint import constraint
 from .errors import error_event
-from .fields import IN_CHATS, INERT
+from .fields import IN_CHATS, INERT, check_generation
 from .protocol import ChatRequest, PromptFields
 
 _BODY = BodyKind(ChatRequest, INERT, IN_CHATS, {"prompt": "/v1/completions"})
@@ -44,7 +42,8 @@ def _read(service: Service, request: ChatRequest) -> Draft:
     """Raises `RequestError` for a request that can't be served."""
     _check(request)
     tools = tool_definitions(request.tools)
-    conversation, ttl_s = conversation_of(request), lease_seconds(request)
+    conversation = replace(conversation_of(request), variables=_variables(request))
+    ttl_s = lease_seconds(request)
     parts = [replace(conversation, messages=each) for each in messages_to_breakpoints(request)]
     return Draft(
         fields=request,
@@ -59,7 +58,7 @@ def _read(service: Service, request: ChatRequest) -> Draft:
         is_chat=True,
         calls=calls_wanted(request.tool_choice, tools, request.parallel_tool_calls),
         constraint=constraint(request),
-        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
+        logprobs=count_alternatives(request.logprobs, request.top_logprobs),
         prompt_logprobs=request.prompt_logprobs,
         leases=cache_leases(request),
         user=request.user,
@@ -69,17 +68,21 @@ def _read(service: Service, request: ChatRequest) -> Draft:
 
 
 def conversation_of(request: ChatRequest | PromptFields) -> Conversation:
-    variables = dict(request.chat_template_kwargs or {})
-    if isinstance(request, ChatRequest) and request.reasoning_effort is not None:
-        variables.setdefault("reasoning_effort", request.reasoning_effort)
-        variables.setdefault("enable_thinking", request.reasoning_effort != "none")
-    if isinstance(request, ChatRequest) and request.verbosity is not None:
-        variables.setdefault("verbosity", request.verbosity)
     return Conversation(
         request.messages or [],
         begins_reply=request.add_generation_prompt is not False,
         continues_last=bool(request.continue_final_message),
-        variables=variables,
+        variables=request.chat_template_kwargs or {},
+    )
+
+
+def _variables(request: ChatRequest) -> dict[str, object]:
+    effort = request.reasoning_effort
+    return template_variables(
+        request.chat_template_kwargs,
+        thinks=None if effort is None else effort != "none",
+        effort=effort,
+        verbosity=request.verbosity,
     )
 
 
@@ -89,12 +92,6 @@ def _check(request: ChatRequest) -> None:
     check_range("max_tokens", request.max_tokens, fewest, None)
     check_range("max_completion_tokens", request.max_completion_tokens, fewest, None)
     check_generation(request)
-    if request.top_logprobs and not request.logprobs:
-        raise RequestError(
-            f"top_logprobs is {request.top_logprobs}, but is only allowed when logprobs is true.",
-            param="top_logprobs",
-            code="invalid_value",
-        )
 
 
 def _limits(request: ChatRequest) -> Limits:

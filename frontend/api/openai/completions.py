@@ -7,23 +7,22 @@ from functools import partial
 
 from starlette.requests import Request
 
-from ....runtime.errors import RequestError
 from ....runtime.messages import ModelReady
 from ...core.attempts import StreamedAnswer, WholeAnswer
 from ...core.draft import Draft, Limits, Prompt
 from ...core.prepare import Job, new_id
 from ...core.reply import Reply
 from ...core.service import Service
+from ...core.validation import invalid_field
 from ...http.body_kind import BodyKind
 from ...http.endpoint import HttpAnswer, HttpJob, read_body
 from ...http.http_service import HttpService
 from .cache_fields import cache_leases, check_cache_fields, prewarms
-from .checks import check_generation
 from .chunks import ChunkWriter, Head
 from .completion_answers import CompletionContext, CompletionStream
 from .constraint import constraint
 from .errors import error_event
-from .fields import IN_COMPLETIONS, INERT
+from .fields import IN_COMPLETIONS, INERT, check_generation
 from .protocol import CompletionRequest
 
 DEFAULT_MAX_TOKENS = 16
@@ -98,12 +97,8 @@ def _items(given: str | Sequence[str | int | list[int]]) -> Sequence[str | list[
         return [given]
     ids = [item for item in given if isinstance(item, int)]
     if ids and len(ids) < len(given):
-        raise _prompt_error("prompt mixes token ids with texts or lists; give one kind.", "invalid_type")
+        raise invalid_field("prompt", "mixes token ids with texts or lists; give one kind", "invalid_type")
     items = [ids] if ids else [item for item in given if not isinstance(item, int)]
     if not items:
-        raise _prompt_error("prompt must not be empty: it has no texts and no tokens.", "invalid_value")
+        raise invalid_field("prompt", "must not be empty: it has no texts and no tokens")
     return items
-
-
-def _prompt_error(message: str, code: str) -> RequestError:
-    return RequestError(message, param="prompt", code=code)

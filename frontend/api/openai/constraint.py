@@ -7,7 +7,6 @@ from collections.abc import Iterable
 import msgspec
 from msgspec import Raw
 
-from ....runtime.errors import RequestError
 from ....runtime.messages import GrammarSpec
 from ...core.grammar_fields import (
     choice_spec,
@@ -18,8 +17,9 @@ from ...core.grammar_fields import (
     regex_spec,
     schema_spec,
     spaced_as,
+    text_specs,
 )
-from ...core.validation import check_word, missing_field
+from ...core.validation import check_word, invalid_field, missing_field
 from ...http.field_names import NOTHING
 from .protocol import FORMAT_TYPES, GenerationFields, JsonSchemaFormat, ResponseFormat, StructuredOutputs
 from .structural_tag import structural_tag
@@ -40,14 +40,12 @@ def constraint(request: GenerationFields) -> GrammarSpec | None:
         (
             *_response_format(request.response_format),
             _structured_outputs(request.structured_outputs),
-            regex_spec(request.regex, "regex"),
+            *text_specs(request),
             regex_spec(request.guided_regex, "guided_regex"),
-            choice_spec(request.choice, "choice"),
             choice_spec(request.guided_choice, "guided_choice"),
             schema_spec(request.guided_json, "guided_json"),
             grammar_spec(request.guided_grammar, "guided_grammar"),
             schema_spec(request.json_schema, "json_schema"),
-            grammar_spec(request.grammar, "grammar"),
             grammar_spec(request.ebnf, "ebnf"),
         )
     )
@@ -78,11 +76,10 @@ def _check_type(wanted: ResponseFormat) -> None:
         if name not in _FIELDS_BY_TYPE[wanted.type] and getattr(wanted, name) not in _EMPTY:
             param = f"response_format.{name}"
             right = "structural_tag" if name in _TAGS else "json_schema"
-            raise RequestError(
-                f"{param} has no effect, as response_format.type is {wanted.type!r}: make the type "
-                f"{right!r}, or leave {name} out.",
-                param=param,
-                code="invalid_value",
+            raise invalid_field(
+                param,
+                f"has no effect, as response_format.type is {wanted.type!r}: make the type "
+                f"{right!r}, or leave {name} out",
             )
 
 
@@ -114,11 +111,10 @@ def _structured_outputs(wanted: StructuredOutputs | None) -> GrammarSpec | None:
     )
     specs = [spec for spec in found if spec is not None]
     if len(specs) != 1:
-        raise RequestError(
-            f"structured_outputs has {len(specs)} of json, regex, choice, grammar, json_object and "
-            "structural_tag, but must have exactly one.",
-            param="structured_outputs",
-            code="invalid_value",
+        raise invalid_field(
+            "structured_outputs",
+            f"has {len(specs)} of json, regex, choice, grammar, json_object and "
+            "structural_tag, but must have exactly one",
         )
     spec = specs[0]
     if wanted.disable_additional_properties:

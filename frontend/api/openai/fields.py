@@ -3,14 +3,8 @@ the reply would not match it."""
 
 from __future__ import annotations
 
-from ...core.messages import (
-    AllowedTool,
-    AllowedTools,
-    FunctionDefinition,
-    FunctionName,
-    Tool,
-    ToolChoice,
-)
+from ...core.messages import AllowedTool, AllowedTools, FunctionDefinition, FunctionName, Tool, ToolChoice
+from ...core.validation import check_fields, invalid_field
 from ...http.body_kind import (
     CONSTRAINTS,
     Binding,
@@ -24,6 +18,7 @@ from .protocol import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
+    GenerationFields,
     JsonSchemaFormat,
     PinRequest,
     ResponseFormat,
@@ -149,3 +144,19 @@ IN_CHATS: Bindings = {
 }
 IN_PROMPTS: Bindings = {TokenizeRequest: _PROMPT, PinRequest: _PROMPT}
 IN_TOKENS: Bindings = {DetokenizeRequest: _TOKENS}
+
+
+def check_generation(request: GenerationFields) -> None:
+    """Raises `RequestError` naming a field that is out of range or can't be used with the others."""
+    check_fields(request)
+    if request.best_of is not None and request.best_of != (request.n or 1):
+        raise invalid_field(
+            "best_of",
+            f"is {request.best_of}, but choosing among more replies than n is not supported: "
+            f"set it to n, which is {request.n or 1}, or leave it out",
+            "unsupported_parameter",
+        )
+    if request.stream_options is not None and not request.stream:
+        raise invalid_field("stream_options", "is only allowed when stream is true")
+    if request.prompt_logprobs is not None and request.stream:
+        raise invalid_field("prompt_logprobs", "is not available when stream is true")

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ...core.service import Service
+from ...http.apis import json_response
 from ...http.http_service import HttpService
 from .responses import ModelCard, ModelList
 
 
 async def list_models(http: HttpService, request: Request) -> Response:
     cards = [_card(http.service, name) for name in http.service.config.model_names]
-    return Response(msgspec.json.encode(ModelList(cards)), media_type="application/json")
+    return json_response(ModelList(cards))
 
 
 async def show_model(http: HttpService, request: Request) -> Response:
     """Raises a 404 `RequestError` for a model that isn't served."""
     name = request.path_params["model"]
     http.service.check_model(name)
-    return Response(msgspec.json.encode(_card(http.service, name)), media_type="application/json")
+    return json_response(_card(http.service, name))
 
 
 def _card(service: Service, name: str) -> ModelCard:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
 
 from ...core.cache_misses.explanation import Explanation
 from ...core.reply import Reply, UnenforcedKeyword
+
+C = TypeVar("C", bound=Struct)
 
 
 class PromptTokensDetails(Struct):
@@ -37,6 +39,20 @@ def wire_usage(reply: Reply, *, counts_reasoning: bool = False) -> Usage:
         prompt_tokens_details=PromptTokensDetails(usage.cached_tokens, usage.written_tokens),
         completion_tokens_details=reasoning if counts_reasoning else UNSET,
     )
+
+
+class _Answer(Struct, Generic[C], kw_only=True):
+    """A whole answer or an event of a stream, of chats and of text completions."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[C]
+    usage: Usage | UnsetType | None = UNSET
+    unenforced: list[UnenforcedKeyword] | UnsetType = UNSET
+    cache_explanation: Explanation | UnsetType = UNSET
 
 
 # Log-probabilities.
@@ -125,16 +141,9 @@ class ChatChoice(Struct, kw_only=True):
     stop_reason: str | int | None = None
 
 
-class ChatCompletion(Struct, kw_only=True):
-    id: str
+class ChatCompletion(_Answer[ChatChoice], kw_only=True):
     object: Literal["chat.completion"] = "chat.completion"
-    created: int
-    model: str
-    system_fingerprint: str
-    choices: list[ChatChoice]
     usage: Usage
-    unenforced: list[UnenforcedKeyword] | UnsetType = UNSET
-    cache_explanation: Explanation | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
@@ -156,18 +165,10 @@ class ChatChunkChoice(Struct, kw_only=True):
     stop_reason: str | int | UnsetType | None = UNSET
 
 
-class ChatChunk(Struct, kw_only=True):
+class ChatChunk(_Answer[ChatChunkChoice], kw_only=True):
     """An event of a stream. The stream ends with the line `data: [DONE]`."""
 
-    id: str
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    created: int
-    model: str
-    system_fingerprint: str
-    choices: list[ChatChunkChoice]
-    usage: Usage | UnsetType | None = UNSET
-    unenforced: list[UnenforcedKeyword] | UnsetType = UNSET
-    cache_explanation: Explanation | UnsetType = UNSET
 
 
 # Text completions.
@@ -182,16 +183,9 @@ class CompletionChoice(Struct, kw_only=True):
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
-class Completion(Struct, kw_only=True):
-    id: str
+class Completion(_Answer[CompletionChoice], kw_only=True):
     object: Literal["text_completion"] = "text_completion"
-    created: int
-    model: str
-    system_fingerprint: str
-    choices: list[CompletionChoice]
     usage: Usage
-    unenforced: list[UnenforcedKeyword] | UnsetType = UNSET
-    cache_explanation: Explanation | UnsetType = UNSET
 
 
 class CompletionChunkChoice(Struct, kw_only=True):
@@ -204,18 +198,10 @@ class CompletionChunkChoice(Struct, kw_only=True):
     stop_reason: str | int | UnsetType | None = UNSET
 
 
-class CompletionChunk(Struct, kw_only=True):
+class CompletionChunk(_Answer[CompletionChunkChoice], kw_only=True):
     """An event of a stream. The stream ends with the line `data: [DONE]`."""
 
-    id: str
     object: Literal["text_completion"] = "text_completion"
-    created: int
-    model: str
-    system_fingerprint: str
-    choices: list[CompletionChunkChoice]
-    usage: Usage | UnsetType | None = UNSET
-    unenforced: list[UnenforcedKeyword] | UnsetType = UNSET
-    cache_explanation: Explanation | UnsetType = UNSET
 
 
 # The rest.

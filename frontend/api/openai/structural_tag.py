@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from ....runtime.errors import RequestError
 from ....runtime.messages import GrammarSpec
-from ...core.validation import check_count, missing_field
+from ...core.validation import check_count, invalid_field, missing_field
 from ...http.field_names import NOTES
 
 MAX_DEPTH = 32
@@ -51,7 +51,7 @@ def structural_tag(value: Raw, param: str) -> GrammarSpec:
     if fields.get("format") is not None:
         for name in ("structures", "triggers"):
             if fields.get(name):
-                raise _wrong(f"{param}.{name}", f"can't be used with {param}.format: give only one")
+                raise invalid_field(f"{param}.{name}", f"can't be used with {param}.format: give only one")
         format = _format(fields["format"], f"{param}.format", 0)
     else:
         tags = _list(fields, "structures", param)
@@ -78,17 +78,17 @@ def _check_size(fields: Fields, param: str) -> None:
             found += [each[name] for name in _PARTS if isinstance(each.get(name), dict)]
             found += [part for name in _LISTS if isinstance(each.get(name), list) for part in each[name]]
         if len(found) > MAX_FORMATS:
-            raise _wrong(param, f"has more than {MAX_FORMATS} formats and tags: leave some out")
+            raise invalid_field(param, f"has more than {MAX_FORMATS} formats and tags: leave some out")
 
 
 def _format(value: object, where: str, depth: int) -> Fields:
     if depth > MAX_DEPTH:
-        raise _wrong(where, f"is nested more than {MAX_DEPTH} levels deep")
+        raise invalid_field(where, f"is nested more than {MAX_DEPTH} levels deep")
     fields = _object(value, where)
     kind = _text(fields, "type", where)
     if kind not in _READERS:
         known = ", ".join(_READERS)
-        raise _wrong(f"{where}.type", f"is {kind!r}, but must be one of {known}")
+        raise invalid_field(f"{where}.type", f"is {kind!r}, but must be one of {known}")
     _check_names(fields, ("type", *_NAMES[kind]), where)
     return {"type": kind, **_READERS[kind](fields, where, depth)}
 
@@ -107,7 +107,7 @@ def _const_string(fields: Fields, where: str, depth: int) -> Fields:
 
 def _json_schema(fields: Fields, where: str, depth: int) -> Fields:
     if fields.get("style") not in (None, "json"):
-        raise _wrong(f"{where}.style", f"is {_shown(fields['style'])}, but must be 'json'")
+        raise invalid_field(f"{where}.style", f"is {_shown(fields['style'])}, but must be 'json'")
     return {"json_schema": _schema(fields, "json_schema", where)}
 
 
@@ -118,7 +118,7 @@ def _regex(fields: Fields, where: str, depth: int) -> Fields:
 def _any_text(fields: Fields, where: str, depth: int) -> Fields:
     for name in _EXCLUDED:
         if fields.get(name):
-            raise _wrong(f"{where}.{name}", "is not supported; remove it")
+            raise invalid_field(f"{where}.{name}", "is not supported; remove it")
     return {}
 
 
@@ -142,7 +142,7 @@ def _ends(fields: Fields, where: str) -> list[Any]:
         raise missing_field(f"{where}.end")
     ends = end if isinstance(end, list) and end else [end]
     if not all(isinstance(each, str) for each in ends):
-        raise _wrong(f"{where}.end", f"is {_shown(end)}, but must be a string or a list of strings")
+        raise invalid_field(f"{where}.end", f"is {_shown(end)}, but must be a string or a list of strings")
     return ends
 
 
@@ -176,7 +176,7 @@ def _tags(fields: Fields, where: str, depth: int) -> list[Fields]:
         at = f"{where}.tags[{place}]"
         tag = _object(value, at)
         if tag.get("type", "tag") != "tag":
-            raise _wrong(f"{at}.type", f"is {_shown(tag['type'])}, but must be 'tag'")
+            raise invalid_field(f"{at}.type", f"is {_shown(tag['type'])}, but must be 'tag'")
         _check_names(tag, ("type", *_NAMES["tag"]), at)
         found.append({"type": "tag", **_tag(tag, at, depth + 1)})
     return found
@@ -194,14 +194,16 @@ def _with_triggers(fields: Fields, where: str, tags: list[Fields]) -> Fields:
     triggers = _list(fields, "triggers", where)
     for place, trigger in enumerate(triggers):
         if not isinstance(trigger, str) or not trigger:
-            raise _wrong(
+            raise invalid_field(
                 f"{where}.triggers[{place}]", f"is {_shown(trigger)}, but must be a string that is not empty"
             )
     check_count(f"{where}.triggers", triggers, MAX_TRIGGERS, "triggers")
     beginnings = tuple(triggers)
     for tag in tags:
         if not tag["begin"].startswith(beginnings):
-            raise _wrong(f"{where}.triggers", f"has nothing that the beginning {tag['begin']!r} starts with")
+            raise invalid_field(
+                f"{where}.triggers", f"has nothing that the beginning {tag['begin']!r} starts with"
+            )
     return {"type": "triggered_tags", "triggers": triggers, "tags": tags}
 
 
@@ -209,7 +211,7 @@ def _counts(fields: Fields, where: str) -> Fields:
     found = {name: fields.get(name) or False for name in _COUNTS}
     for name, value in found.items():
         if not isinstance(value, bool):
-            raise _wrong(f"{where}.{name}", f"is {_shown(value)}, but must be true or false")
+            raise invalid_field(f"{where}.{name}", f"is {_shown(value)}, but must be true or false")
     return found
 
 
@@ -218,7 +220,7 @@ def _schema(fields: Fields, name: str, where: str) -> Fields | bool:
         raise missing_field(f"{where}.{name}")
     schema = fields[name]
     if not isinstance(schema, dict | bool):
-        raise _wrong(f"{where}.{name}", "must be a JSON schema: an object")
+        raise invalid_field(f"{where}.{name}", "must be a JSON schema: an object")
     return schema
 
 
@@ -226,7 +228,7 @@ def _text(fields: Fields, name: str, where: str) -> str:
     if fields.get(name) is None:
         raise missing_field(f"{where}.{name}")
     if not isinstance(fields[name], str):
-        raise _wrong(f"{where}.{name}", f"is {_shown(fields[name])}, but must be a string")
+        raise invalid_field(f"{where}.{name}", f"is {_shown(fields[name])}, but must be a string")
     return str(fields[name])
 
 
@@ -235,20 +237,16 @@ def _list(fields: Fields, name: str, where: str) -> list[Any]:
         raise missing_field(f"{where}.{name}")
     value = fields[name]
     if not isinstance(value, list) or not value:
-        raise _wrong(f"{where}.{name}", "must be a list with at least one element")
+        raise invalid_field(f"{where}.{name}", "must be a list with at least one element")
     return value
 
 
 def _object(value: object, where: str) -> Fields:
     if not isinstance(value, dict):
-        raise _wrong(where, "must be an object")
+        raise invalid_field(where, "must be an object")
     return value
 
 
 def _shown(value: object) -> str:
     """The value as the client wrote it."""
     return repr(value) if isinstance(value, str) else msgspec.json.encode(value).decode()[:SHOWN_CHARACTERS]
-
-
-def _wrong(param: str, problem: str) -> RequestError:
-    return RequestError(f"{param} {problem}.", param=param, code="invalid_value")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from functools import partial
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,6 +15,7 @@ from ...core.draft import Prompt
 from ...core.prepare import MAX_COUNTED_TOKENS
 from ...core.service import Service
 from ...core.validation import check_count, check_token_ids
+from ...http.apis import json_response
 from ...http.body_kind import BodyKind
 from ...http.endpoint import read_body
 from ...http.http_service import HttpService
@@ -42,7 +42,7 @@ def _make_token_response(service: Service, tokens: Tokens, with_strings: bool) -
     ids = array("i", tokens).tolist()
     strings = [service.tokenizer.token_text(token) for token in ids] if with_strings else None
     most = _known_model(service).max_model_len
-    return _json(TokenizeResponse(count=len(ids), max_model_len=most, tokens=ids, token_strs=strings))
+    return json_response(TokenizeResponse(count=len(ids), max_model_len=most, tokens=ids, token_strs=strings))
 
 
 def prompt_of(request: PromptFields, text: str | None) -> Prompt:
@@ -74,12 +74,8 @@ def _make_text_response(service: Service, tokens: list[int], model: ModelReady) 
     check_count("tokens", tokens, max(MAX_COUNTED_TOKENS, model.max_model_len), "ids")
     check_token_ids("tokens", tokens, model.vocab_size)
     text = service.tokenizer.decode(array("i", tokens).tobytes(), skip_special_tokens=False)
-    return _json(DetokenizeResponse(text))
+    return json_response(DetokenizeResponse(text))
 
 
 def _known_model(service: Service) -> ModelReady:
     return service.engine.model or service.engine.check_serving()
-
-
-def _json(value: msgspec.Struct) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")

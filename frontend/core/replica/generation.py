@@ -14,7 +14,7 @@ from ....runtime.messages import (
     AwaitTools,
     Finish,
     Generate,
-    LeftOut,
+    LeftOutKeyword,
     Message,
     Output,
 )
@@ -57,7 +57,7 @@ class Generation:
         self.requests = requests
         self.attempt = 1
         self.token_left = False
-        self.left_out: Sequence[LeftOut] = ()
+        self.left_out: Sequence[LeftOutKeyword] = ()
         self.allowances: Allowances | None = None
         self._send = send
         self._open = set(range(len(requests)))
@@ -111,7 +111,9 @@ class Generation:
 
     # For the engine client.
 
-    def answer(self, index: int, left_out: Sequence[LeftOut], allowances: Allowances | None = None) -> None:
+    def answer(
+        self, index: int, left_out: Sequence[LeftOutKeyword], allowances: Allowances | None = None
+    ) -> None:
         self.left_out = left_out
         self.allowances = allowances
         self._unanswered.discard(index)

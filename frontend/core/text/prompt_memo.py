@@ -17,7 +17,7 @@ from ....runtime.messages import Tokens
 from ..work.thread_pool import Steps, run_now
 from .control_texts import ControlTexts
 from .cut_points import CutPoints
-from .long_texts import LongTexts, TooLongError, is_long
+from .long_texts import LongTexts, TooLongError
 from .prompt_tree import Place, PromptTree
 from .reply_text import find_whole_tokens, guard_as_sent_back
 from .tokenized_text import Cut, TokenizedText, common_length, move_cuts
@@ -38,16 +38,10 @@ class PromptMemo:
     ids that were of no use because the client or the template changed an earlier reply.
     """
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        max_bytes: int = _MAX_BYTES,
-        long_texts: LongTexts | None = None,
-        keeps_replies: bool = True,
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, max_bytes: int = _MAX_BYTES, keeps_replies: bool = True) -> None:
         self._tokenizer = tokenizer
         self._keeps_replies = keeps_replies
-        self._long_texts = long_texts or LongTexts(tokenizer)
+        self._long_texts = LongTexts(tokenizer)
         self._control = ControlTexts(map(tokenizer.token_text, tokenizer.special_tokens))
         self._cuts = CutPoints(tokenizer)
         self._cut_ids = np.array(sorted(self._cuts.ids), "<i4")
@@ -69,13 +63,16 @@ class PromptMemo:
         """The ids of a rendered prompt. Special tokens in it are found; none are added."""
         return run_now(self.encode_in_steps(namespace, text))
 
-    def encode_in_steps(self, namespace: str | None, text: str, most: int | None = None) -> Steps[Tokens]:
+    def encode_in_steps(
+        self, namespace: str | None, text: str, most: int | None = None, *, special: bool = False
+    ) -> Steps[Tokens]:
         """As `encode`, in steps, so that other work can run between them.
 
+        `special`: the tokenizer's own special tokens are around the text, whose ids are then not remembered.
         Raises `TooLongError` for a long text with more tokens than `most`.
         """
-        if not self.enabled or namespace is None:
-            return (yield from self._long_texts.encode_in_steps(text, most=most))
+        if special or not self.enabled or namespace is None:
+            return (yield from self._long_texts.encode_in_steps(text, special, most))
         data = text.encode()
         with self._lock:
             place = self._tree.find(namespace, data)
@@ -98,10 +95,11 @@ class PromptMemo:
         reply_text: str,
         reply_tokens: Tokens,
     ) -> None:
-        """Stores the ids of a reply.
+        """Stores the ids of a reply. Tokenizes nothing.
 
         `reply_text` is the text that the detokenizer returned, special tokens shown or not. `prompt_tokens`
-        must be what `encode` returns for `prompt_text` in the namespace; otherwise nothing is stored.
+        are those that `encode` has returned for `prompt_text` in the namespace, in any tokenizer process.
+        Nothing is stored if this memo has other ids for the prompt by now.
         """
         if not self.enabled or not self._keeps_replies or namespace is None:
             return
@@ -109,40 +107,13 @@ class PromptMemo:
         with self._lock:
             place = self._tree.find(namespace, prompt)
         rest = prompt[place.end :]
-        if is_long(rest.decode()):  # it was too large to be stored, and tokenizing it takes long
+        if len(rest) > self._tree.max_part_bytes or not prompt_tokens.startswith(place.tokens):
             return
-        known = Cut(place.end, len(place.tokens) // 4)
-        fresh, cuts = run_now(self._tokenize(rest, known.tokens))
-        if place.tokens + fresh != prompt_tokens:
-            return
-        asked = TokenizedText(prompt, prompt_tokens, move_cuts(cuts, known))
-        self._store(namespace, asked, reply_text, reply_tokens)
-
-    def adopt(
-        self,
-        namespace: str,
-        prompt_text: str,
-        prompt_tokens: Tokens,
-        reply_text: str,
-        reply_tokens: Tokens,
-    ) -> None:
-        """Stores the ids of a reply of another process, whose memo gave `prompt_tokens`. Tokenizes nothing.
-
-        Nothing is stored if this memo has other ids for the prompt.
-        """
-        prompt = prompt_text.encode()
-        with self._lock:
-            place = self._tree.find(namespace, prompt)
-        if not self.enabled or not self._keeps_replies or not prompt_tokens.startswith(place.tokens):
-            return
-        cuts = self._align(prompt[place.end :], prompt_tokens[len(place.tokens) :])
+        cuts = self._align(rest, prompt_tokens[len(place.tokens) :])
         if cuts is None:
             return
         known = Cut(place.end, len(place.tokens) // 4)
         asked = TokenizedText(prompt, prompt_tokens, move_cuts(cuts, known))
-        self._store(namespace, asked, reply_text, reply_tokens)
-
-    def _store(self, namespace: str, asked: TokenizedText, reply_text: str, reply_tokens: Tokens) -> None:
         for reply in find_whole_tokens(self._tokenizer, self._cuts, reply_text, reply_tokens):
             reply = guard_as_sent_back(reply, self._control)
             tokens = reply_tokens[: 4 * reply.tokens]

@@ -62,6 +62,7 @@ class PromptTree:
         self._cuts = cuts
         self._token_bytes = token_bytes
         self._max_bytes = max_bytes
+        self.max_part_bytes = int(max_bytes * _MAX_SHARE)
         self._roots: dict[str, _Root] = {}
         # A node is used after its descendants, so the first one is always a leaf.
         self._by_use: OrderedDict[_Node, None] = OrderedDict()
@@ -91,7 +92,7 @@ class PromptTree:
             return
         node, cut, reached = self._fork(place, whole)
         rest = whole.after(reached)
-        if rest.cost > self._max_bytes * _MAX_SHARE:
+        if rest.cost > self.max_part_bytes:
             return
         if namespace not in self._roots:
             self._roots[namespace] = place.root

@@ -7,34 +7,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from jsonschema.protocols import Validator
 from jsonschema.validators import validator_for
+from referencing.jsonschema import EMPTY_REGISTRY, specification_with
 
-from .bounded_validator import resolver_of
+from ..schema_keywords import KEYWORDS
+
+if TYPE_CHECKING:
+    from referencing._core import Resolver  # it has no public name
 
 MAX_SHOWN = 60  # characters of a value
 MAX_WITH_REFERENCES = 20_000  # characters of a schema whose references are looked up, which takes about 0.1 s
 _TYPES = frozenset(("null", "boolean", "number", "integer", "string", "object", "array"))
-_KEYWORDS = {
-    "a schema": "additionalItems additionalProperties contains contentSchema else if items not propertyNames "
-    "then unevaluatedItems unevaluatedProperties",
-    "schemas": "allOf anyOf oneOf prefixItems",
-    "schemas by name": "$defs definitions dependentSchemas patternProperties properties",
-    "names or schemas by name": "dependencies",
-    "names by name": "dependentRequired",
-    "names": "required",
-    "types": "type",
-    "a list": "enum examples",
-    "a number": "maximum minimum",
-    "a bound": "exclusiveMaximum exclusiveMinimum",
-    "a number above 0": "multipleOf",
-    "a count": "maxContains maxItems maxLength maxProperties minContains minItems minLength minProperties",
-    "a boolean": "deprecated readOnly uniqueItems writeOnly",
-    "a text": "$anchor $comment $dynamicAnchor $dynamicRef $id $ref $schema contentEncoding contentMediaType "
-    "description format pattern title",
-}
-_KINDS = {keyword: kind for kind, keywords in _KEYWORDS.items() for keyword in keywords.split()}
+_KINDS = {keyword: kind for kind, keywords in KEYWORDS.items() for keyword in keywords}
 
 
 def describe_mistake(schema: Any) -> str | None:
@@ -146,6 +133,14 @@ def _is_number(value: Any) -> bool:
 def _are_names(value: Any) -> bool:
     is_list = isinstance(value, list) and all(isinstance(each, str) for each in value)
     return is_list and len(set(value)) == len(value)
+
+
+def resolver_of(schema: Any, kind: type[Validator]) -> Resolver[Any]:
+    """Resolves the schema's references. It searches the schema for anchors once, not at each look-up."""
+    resource = specification_with(kind.ID_OF(kind.META_SCHEMA)).create_resource(schema)
+    address = resource.id() or ""
+    resolver: Resolver[Any] = EMPTY_REGISTRY.with_resource(address, resource).crawl().resolver(address)
+    return resolver
 
 
 def _references_within(schema: Any) -> Iterator[str]:

@@ -50,7 +50,6 @@ INCLUDABLE = (
 )
 """the last six belong to tools and images that no response here has"""
 STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-_SAME_NAMES = sorted({*ResponsesRequest.__struct_fields__} & {*SamplingFields.__struct_fields__})
 
 
 async def prepare_response(responses: ResponsesService, http_request: Request) -> HttpJob:
@@ -68,7 +67,7 @@ async def prepare_response(responses: ResponsesService, http_request: Request) -
             code="invalid_value",
         )
     owner = owner_of(http_request.scope)
-    fields = _sampling_fields(request)
+    fields = SamplingFields.of(request)
     _check(request, fields)
     context = await context_of(responses, owner, request, incoming.caller)
     incoming = replace(incoming, caller=context.caller)
@@ -171,10 +170,6 @@ def _stores(responses: ResponsesService, request: ResponsesRequest) -> bool:
                 code="invalid_value",
             )
     return request.store is not False and responses.stored is not None and not prewarms_conversation
-
-
-def _sampling_fields(request: ResponsesRequest) -> SamplingFields:
-    return SamplingFields(**{name: getattr(request, name) for name in _SAME_NAMES})
 
 
 def _check(request: ResponsesRequest, fields: SamplingFields) -> None:

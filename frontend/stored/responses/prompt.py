@@ -11,13 +11,11 @@ from ....runtime.messages import GrammarSpec
 from ...api.openai.cache_fields import lease_seconds
 from ...core.draft import Beginning, Prompt
 from ...core.grammar_fields import (
-    choice_spec,
-    grammar_spec,
     is_null,
     object_spec,
     one_spec,
-    regex_spec,
     schema_spec,
+    text_specs,
 )
 from ...core.messages import ChatMessage, Conversation
 from ...core.requested_tools import CallsWanted
@@ -65,14 +63,8 @@ def _conversation(service: Service, request: PromptFields, items: Sequence[Item]
 
 def read_constraint(request: PromptFields) -> GrammarSpec | None:
     """The constraint on an answer without calls, or None."""
-    specs = [_format(None if request.text is None else request.text.format)]
-    if isinstance(request, ResponsesRequest):
-        specs += [
-            regex_spec(request.regex, "regex"),
-            choice_spec(request.choice, "choice"),
-            grammar_spec(request.grammar, "grammar"),
-        ]
-    return one_spec(specs)
+    own = _format(None if request.text is None else request.text.format)
+    return one_spec([own, *text_specs(request)])
 
 
 def _format(format: TextFormat | None) -> GrammarSpec | None:

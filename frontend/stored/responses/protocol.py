@@ -11,28 +11,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ...api.openai.protocol import PromptCacheOptions
 from ...core.declared import one_of, within
-from ...core.fields import (
-    AdditionalProperties,
-    CacheLease,
-    JsonObject,
-    JsonSchema,
-    MinP,
-    OccurrencePenalty,
-    Order,
-    Priority,
-    RepetitionPenalty,
-    Salt,
-    Seed,
-    StopString,
-    StopStrings,
-    Temperature,
-    Tokens,
-    TopK,
-    TopLogprobs,
-    TopP,
-    Unenforced,
-    Whitespace,
-)
+from ...core.fields import JsonObject, JsonSchema, SamplerFields, StopString, StopStrings, TopLogprobs
 from ...core.messages import CacheBreakpoint
 from .ids import PREFIXES
 
@@ -138,8 +117,8 @@ class StreamOptions(Struct, kw_only=True):
     include_obfuscation: bool | None = None
 
 
-class PromptFields(Struct, kw_only=True):
-    """The body of /v1/responses/input_tokens: the fields that the prompt is made of."""
+class PromptFields(SamplerFields, kw_only=True):
+    """The body of /v1/responses/input_tokens. Fields that only say how a reply is sampled change no count."""
 
     model: str | None = None
     input: str | list[Item] | None = None
@@ -153,7 +132,6 @@ class PromptFields(Struct, kw_only=True):
     reasoning: ReasoningConfig | None = None
     truncation: Annotated[str, one_of(("auto", "disabled"))] | None = None
     chat_template_kwargs: JsonObject | None = None
-    cache_salt: Salt | None = None
 
 
 class ResponsesRequest(PromptFields, kw_only=True):
@@ -166,30 +144,9 @@ class ResponsesRequest(PromptFields, kw_only=True):
     include: list[str] | None = None
     max_output_tokens: Annotated[int, within(1)] | None = None
     metadata: Metadata | None = None
-    temperature: Temperature | None = None
-    top_p: TopP | None = None
     top_logprobs: TopLogprobs | None = None
     user: str | None = None
-    regex: str | None = None
-    choice: list[str] | None = None
-    grammar: str | None = None
     stop: StopString | StopStrings | None = None
-    min_tokens: Tokens | None = None
-    top_k: TopK | None = None
-    min_p: MinP | None = None
-    repetition_penalty: RepetitionPenalty | None = None
-    presence_penalty: OccurrencePenalty | None = None
-    frequency_penalty: OccurrencePenalty | None = None
-    seed: Seed | None = None
-    ignore_eos: bool | None = None
-    additional_properties: AdditionalProperties | None = None
-    property_order: Order | None = None
-    whitespace: Whitespace | None = None
-    unenforced: Unenforced | None = None
-    complete_json: bool | None = None
-    cache_prompt: bool | None = None
-    cache_lease: CacheLease | None = None
-    priority: Priority | None = None
     prompt_cache_key: str | None = None
     prompt_cache_options: PromptCacheOptions | None = None
     prompt_cache_retention: str | None = None

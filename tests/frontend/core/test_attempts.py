@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import pytest
 from arbora.frontend.core.attempts import run_attempts
-from arbora.frontend.core.chat_reader import ChatReader
 from arbora.frontend.core.parts import Piece
 from arbora.frontend.core.replica.generation import Generation
 from arbora.frontend.core.reply import MANY_TOKENS, ChoiceReply, Reply
@@ -36,10 +35,7 @@ class Sent:
             notes.append(f"{name} remembers {text}")
 
         self.reply = Reply(
-            [
-                ChoiceReply(Detokenizer(tokenizer, stop), False, (), ChatReader(None, None, remember))
-                for _ in range(choices)
-            ],
+            [ChoiceReply(Detokenizer(tokenizer, stop), False, (), remember=remember) for _ in range(choices)],
             generation,
             choices,
         )

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from arbora.frontend.core.chat_reader import ChatReader
 from arbora.frontend.core.reply import ChoiceReply
 from arbora.frontend.core.text.detokenizer import Detokenizer
 from arbora.runtime.messages import FinishReason, Output, Tokens
@@ -28,9 +27,8 @@ def test_a_reply_is_the_same_however_its_tokens_arrive(kind: str, data: st.DataO
     stop = data.draw(st.sampled_from([(), ("never found",)]))
     skip, continues = data.draw(st.booleans()), data.draw(st.booleans())
     remembered: list[tuple[str, Tokens]] = []
-    reader = ChatReader(None, None, lambda text, ids: remembered.append((text, ids)))
     detokenizer = Detokenizer(tokenizer, stop, skip_special_tokens=skip, continues_text=continues)
-    choice = ChoiceReply(detokenizer, False, (), reader)
+    choice = ChoiceReply(detokenizer, False, (), remember=lambda *reply: remembered.append(reply))
     text, left, first = "", list(tokens), True
     while left:
         count = data.draw(st.sampled_from([1, 1, 1, 2, 3]))

@@ -22,7 +22,7 @@ THOUGHT, TEXT = Piece(0, "", (), None, "Hm."), Piece(0, "a", (), None)
 
 def reply_of(*pieces: Piece) -> Reply:
     tokenizer = Tokenizer.load(BUILTIN_MODEL)
-    choice = ChoiceReply(Detokenizer(tokenizer), False, (), None)
+    choice = ChoiceReply(Detokenizer(tokenizer), False, ())
     for piece in pieces:
         choice.parts.add(piece)
     request = Generate("a-0", 0, b"1234", SamplingParams(max_tokens=9))

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 from arbora.frontend.api.anthropic.conversation import conversation_of
-from arbora.frontend.api.anthropic.ids import template_id, wire_id
 from arbora.frontend.api.anthropic.protocol import PromptRequest
+from arbora.frontend.api.anthropic.tools import template_id, wire_id
 from arbora.frontend.core.conversation import template_messages
 from arbora.frontend.core.messages import Conversation
 from arbora.runtime.errors import RequestError

@@ -11,7 +11,7 @@ import pydantic
 import pytest
 import pytest_asyncio
 from anthropic_world import HELLO, TOOLS, AnthropicWorld, anthropic_world, called, turn_of
-from arbora.runtime.messages import LeftOut
+from arbora.runtime.messages import LeftOutKeyword
 from fake_scheduler import unpacked
 from http_world import MODEL, http_world, last_generate, last_prompt
 
@@ -219,7 +219,7 @@ async def test_arboras_own_constraints_work_too(world: AnthropicWorld, fields: A
 
 
 async def test_keywords_that_are_not_enforced_are_named(world: AnthropicWorld) -> None:
-    world.running.left_out = [LeftOut("format", "#/format")]
+    world.running.left_out = [LeftOutKeyword("format", "#/format")]
     try:
         message = await world.create(extra_body={"output_format": FORMAT})
     finally:

@@ -12,7 +12,7 @@ import ollama
 import pydantic
 import pytest
 import pytest_asyncio
-from arbora.runtime.messages import Generate, LeftOut
+from arbora.runtime.messages import Generate, LeftOutKeyword
 from http_world import MODEL, eventually, last_generate, last_prompt
 from ollama_world import HELLO, TOOLS, OllamaWorld, called, ollama_world
 
@@ -242,7 +242,7 @@ async def test_no_messages_load_the_model(world: OllamaWorld) -> None:
 
 async def test_an_unenforced_keyword_is_named(world: OllamaWorld) -> None:
     world.says('"x"')
-    world.running.left_out = [LeftOut("format", "format")]
+    world.running.left_out = [LeftOutKeyword("format", "format")]
     try:
         *_, last = await lines(world, format={"type": "string", "format": "x"})
     finally:

@@ -10,7 +10,7 @@ import ollama
 import pytest
 import pytest_asyncio
 from arbora.frontend.api.ollama.model_files import ModelFiles
-from arbora.frontend.api.ollama.not_served import NOT_SERVED
+from arbora.frontend.api.ollama.routes import NOT_SERVED
 from arbora.runtime.config import BUILTIN_MODEL, ServeConfig
 from checkpoints import random_model
 from gguf import GGMLQuantizationType as Type

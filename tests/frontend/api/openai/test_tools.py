@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from arbora.frontend.core.replica.generation import Arrival, Generation, Take
-from arbora.frontend.core.tools.bounded_validator import BoundedValidator
-from arbora.runtime.messages import LeftOut
+from arbora.frontend.core.tools.tool_check import BoundedValidator
+from arbora.runtime.messages import LeftOutKeyword
 from fake_scheduler import unpacked
 from http_world import MODEL, HttpWorld, http_world, last_generate, last_prompt
 
@@ -232,7 +232,7 @@ def tagging(arguments: str) -> str:
 async def test_keywords_that_the_grammar_omits_are_checked_in_the_complete_call(
     world: HttpWorld, choice: Any
 ) -> None:
-    world.running.left_out = [LeftOut("uniqueItems", "tag#/properties/tags/uniqueItems")]
+    world.running.left_out = [LeftOutKeyword("uniqueItems", "tag#/properties/tags/uniqueItems")]
     try:
         world.script = world.says(tagging('{"tags": ["a", "b"]}'))
         result = await streamed(world, tools=[TAGS], tool_choice=choice)
@@ -251,7 +251,7 @@ async def test_keywords_that_the_grammar_omits_are_checked_in_the_complete_call(
 async def test_a_call_with_an_unknown_format_streams_and_the_reply_names_it(
     world: HttpWorld, choice: str
 ) -> None:
-    world.running.left_out = [LeftOut("format", "weather#/properties/city/format")]
+    world.running.left_out = [LeftOutKeyword("format", "weather#/properties/city/format")]
     world.script = world.says(CALL)
     try:
         chunks = [chunk async for chunk in await create(world, stream=True, tool_choice=choice)]
@@ -324,7 +324,7 @@ async def test_a_call_is_checked_on_another_thread(
     async with http_world(TEMPLATE, context_length=1024) as world:
         world.script = world.says(f"x{CALL}")
         world.running.tokens_per_step = tokens_per_step
-        world.running.left_out = [LeftOut("uniqueItems", "weather#/properties/city")]
+        world.running.left_out = [LeftOutKeyword("uniqueItems", "weather#/properties/city")]
         body = {"model": MODEL, "messages": HELLO, "tools": TOOLS, "stream": stream, "stop": stop}
         answer = await world.http.post("/v1/chat/completions", json={**body, "max_tokens": 500})
     assert answer.status_code == 200 and "tool_calls" in answer.text

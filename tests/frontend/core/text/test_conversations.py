@@ -6,7 +6,6 @@ import random
 from typing import NamedTuple
 
 import pytest
-from arbora.frontend.core.text.cut_points import CutPoints
 from arbora.frontend.core.text.prompt_memo import PromptMemo
 from chat_templates import CHATML, LLAMA3, MISTRAL, QWEN3
 from conversations import BARE, Conversation, chat_tokenizer, common_tokens, random_reply, spell
@@ -21,20 +20,18 @@ each_template = pytest.mark.parametrize("template", list(TEMPLATES))
 
 class Turn(NamedTuple):
     """`before`: the tokens of the turn before with its reply. `new_text` is empty if they are rewritten,
-    else it is what comes after their text, and `tail` is what the last prompt's last special token begins.
-    """
+    else it is what comes after their text."""
 
     before: bytes
     prompt: bytes
     new_text: str
-    tail: str
     characters: int
 
 
 def hold(kind: str, template: str, seed: int, opening: str = "") -> list[Turn]:
     """A conversation with random replies, `opening` in front of each."""
     tokenizer, chance = chat_tokenizer(kind), random.Random(seed)
-    conversation, cuts = Conversation(PromptMemo(tokenizer), tokenizer, template), CutPoints(tokenizer)
+    conversation = Conversation(PromptMemo(tokenizer), tokenizer, template)
     turns = []
     conversation.ask("Hello 0")
     for number in range(1, TURNS):
@@ -47,8 +44,7 @@ def hold(kind: str, template: str, seed: int, opening: str = "") -> list[Turn]:
         texts = [said + space + returned for space in spaces]
         texts = [text for text in texts if conversation.text.startswith(text)]
         new_text = conversation.text.removeprefix(texts[0]) if texts and returned else ""
-        tail = said.encode()[cuts.find_all(said.encode())[-1] :].decode()
-        turns.append(Turn(before, conversation.prompt, new_text, tail, tokenizer.characters))
+        turns.append(Turn(before, conversation.prompt, new_text, tokenizer.characters))
     return turns
 
 
@@ -63,9 +59,8 @@ def test_a_hundred_turns_of_random_text_begin_with_the_tokens_before(kind: str, 
 @each_kind
 @each_template
 def test_a_turn_tokenizes_only_its_new_text(kind: str, template: str) -> None:
-    """Also repeats the text that prompted the reply, to see where the reply begins."""
     kept = [turn for turn in hold(kind, TEMPLATES[template], seed=2) if turn.new_text]
-    assert [turn.characters for turn in kept] == [len(turn.tail + turn.new_text) for turn in kept]
+    assert [turn.characters for turn in kept] == [len(turn.new_text) for turn in kept]
 
 
 @pytest.mark.parametrize("kind", ["metaspace", "legacy-llama"])

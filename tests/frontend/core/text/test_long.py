@@ -138,7 +138,7 @@ def test_a_long_text_is_given_up_as_soon_as_it_has_too_many_tokens(text: str) ->
     """With and without seams, where it can be cut."""
     counting = Counting(tokenizers.Tokenizer.from_str(byte_level_json()), {}, ())
     texts = LongTexts(counting)
-    memo = PromptMemo(counting, long_texts=texts)
+    memo = PromptMemo(counting)
     for steps in (texts.encode_in_steps, partial(memo.encode_in_steps, "")):
         counting.characters = 0
         with pytest.raises(TooLongError) as raised:

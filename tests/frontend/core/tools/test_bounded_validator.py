@@ -10,10 +10,9 @@ from typing import Any
 import jsonschema
 import pytest
 import regex
-from arbora.frontend.core.tools.bounded_validator import BoundedValidator
 from arbora.frontend.core.tools.call_syntax import Call
 from arbora.frontend.core.tools.schema_mistakes import describe_mistake
-from arbora.frontend.core.tools.tool_check import check_against
+from arbora.frontend.core.tools.tool_check import BoundedValidator, check_against
 from counted_calls import at_most_calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
