@@ -47,7 +47,7 @@ def render(
         )
     ruled = template.apply_rules(template_messages(conversation.messages))
     messages, printed = write_missing(template, ruled.messages, tools)
-    loses = template.loses_system_messages(with_tools=printed is not None)
+    loses = not template.support(with_tools=printed is not None).several_systems
     try:
         accepted = first_accepted(
             _render_with(template, conversation, printed), messages, loses_system_messages=loses

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,12 @@ from ....runtime.errors import ConfigError, RequestError
 from .control_texts import ControlTexts
 from .jinja_environment import copy_plain, make_jinja_environment
 from .prompt_rules import PromptRules, RuledMessages
+from .template_support import TemplateSupport, find_support
 from .tokenizer import SPECIAL_ROLES, Tokenizer, read_json, token_content
-from .tool_support import ToolSupport, find_support
 
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 _TEXT_FIELDS = ("content", *_REASONING_FIELDS)
 _CONTINUE_HERE = "CONTINUE_FINAL_MESSAGE_TAG "
-_SEVERAL_SYSTEMS = (("system", "system", "user"), ("system", "user", "assistant", "system", "user"))
-_PARAMETERS = {"type": "object", "properties": {}}
-_SAMPLE_TOOL = {"type": "function", "function": {"name": "f", "description": "", "parameters": _PARAMETERS}}
 
 
 class Copies:
@@ -73,8 +69,7 @@ class ChatTemplate:
         self._control = ControlTexts(special_texts)
         self._sources = sources
         self._templates: dict[str, Template] = {}
-        self._losses: dict[bool, bool] = {}
-        self._tool_support: dict[bool, ToolSupport] = {}
+        self._support: dict[bool, TemplateSupport] = {}
         for name, source in sources.items():
             try:
                 self._templates[name] = environment.from_string(source)
@@ -100,48 +95,15 @@ class ChatTemplate:
         """The messages after the prompt rules."""
         if not self._rules:
             return RuledMessages(messages, ())
-        return self._rules.apply(messages, self._keeps_system_messages)
+        return self._rules.apply(messages, self.support(with_tools=False).later_system)
 
-    @cached_property
-    def _keeps_system_messages(self) -> bool:
-        """Whether a system message after other messages is rendered where it is."""
-        chat = [{"role": role, "content": f"<{role}>"} for role in ("system", "user", "assistant", "user")]
-        try:
-            text = self.render([*chat, {"role": "system", "content": "<last>"}])
-        except RequestError:
-            return False
-        return -1 < text.rfind("<user>") < text.find("<last>")
-
-    def loses_system_messages(self, *, with_tools: bool) -> bool:
-        """Whether a chat with several system messages is rendered without one of them.
-
-        `with_tools`: it has tools, and so may have another template.
-        """
-        if with_tools not in self._losses:
-            tools = [_SAMPLE_TOOL] if with_tools else None
-            self._losses[with_tools] = any(self._loses_text(roles, tools) for roles in _SEVERAL_SYSTEMS)
-        return self._losses[with_tools]
-
-    @cached_property
-    def loses_the_system_message(self) -> bool:
-        """Whether a chat with a system message is rendered without it."""
-        return self._loses_text(("system", "user"), None)
-
-    def tool_support(self, *, with_tools: bool) -> ToolSupport:
-        """What the template prints of a conversation with tools, or of one that had tools earlier."""
-        if with_tools not in self._tool_support:
+    def support(self, *, with_tools: bool) -> TemplateSupport:
+        """What the template prints. `with_tools`: of a conversation with tools, which may have another
+        template."""
+        if with_tools not in self._support:
             found = find_support(lambda chat, tools: self.render(chat, tools=tools), with_tools=with_tools)
-            self._tool_support[with_tools] = found
-        return self._tool_support[with_tools]
-
-    def _loses_text(self, roles: tuple[str, ...], tools: list[dict[str, Any]] | None) -> bool:
-        texts = [f"<{number}>" for number in range(len(roles))]
-        chat = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
-        try:
-            rendered = self.render(chat, tools=tools)
-        except RequestError:
-            return False
-        return any(text not in rendered for text in texts)
+            self._support[with_tools] = found
+        return self._support[with_tools]
 
     def render(
         self,

@@ -46,7 +46,7 @@ def write_missing(
     has_calls = any("tool_calls" in message for message in messages)
     if not (tools or has_calls or any(message["role"] == "tool" for message in messages)):
         return messages, tools
-    support = template.tool_support(with_tools=tools is not None)
+    support = template.support(with_tools=tools is not None)
     if support.results:
         return messages, tools
     _warn(template)
@@ -71,7 +71,7 @@ def _warn(template: ChatTemplate) -> None:
 def _add_tool_prompt(template: ChatTemplate, messages: Sequence[Message], tools: Tools) -> list[Message]:
     """A template that would leave out the system message gets the tools from the user."""
     prompt = _PROMPT.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
-    if template.loses_the_system_message:
+    if not template.support(with_tools=False).system:
         return [{"role": "user", "content": prompt}, *messages]
     if messages and messages[0]["role"] == "system":
         content = _BETWEEN.join(filter(None, (messages[0]["content"], prompt)))

@@ -119,7 +119,7 @@ def default_format(dialect: Dialect) -> ToolFormat:
 
 def detect_format(template: ChatTemplate | None) -> ToolFormat:
     """The template's format, or Hermes', which most models know, if the template has none."""
-    if template is None or not template.tool_support(with_tools=True).tools:
+    if template is None or not template.support(with_tools=True).tools:
         return _DEFAULTS["hermes"]
     dialect = _detect_dialect(template.source([_SAMPLE_TOOL]))
     if dialect == "pythonic":

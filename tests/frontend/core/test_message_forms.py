@@ -234,7 +234,7 @@ def test_the_number_of_renders_is_bounded(count: int) -> None:
 
     refusing = "{% if messages | length > 2 %}{{ raise_exception('Too many!') }}{% endif %}"
     template = Counting({"default": refusing}, {}, frozenset())
-    template.loses_system_messages(with_tools=False)
+    template.support(with_tools=False)
     template.renders = 0
     texts = ["s:A", "u:B", "s:C", "a:D", "a:E", "u:F", "a:G", "u:H"]
     messages = chat(*texts, *(f"{'au'[number % 2]}:I" for number in range(count - len(texts))))
@@ -254,7 +254,7 @@ def test_a_message_is_copied_once_for_all_forms(monkeypatch: pytest.MonkeyPatch)
         return copy(message, control)
 
     template = template_of(GEMMA)
-    template.loses_system_messages(with_tools=False)
+    template.support(with_tools=False)
     monkeypatch.setattr(chat_template, "_copy_for_template", counted)
     render(template, Conversation(chat("s:A", "u:B", "a:C", "u:D")), None)
     # The last form has the system message as the user's, joined with the first of the user's.
@@ -315,7 +315,7 @@ def test_a_turn_begins_with_the_messages_of_the_turn_before(
     name: str, tools: list[dict[str, Any]] | None, messages: list[Message], data: st.DataObject
 ) -> None:
     template = template_of(TEMPLATES[name])
-    loses = template.loses_system_messages(with_tools=tools is not None)
+    loses = not template.support(with_tools=tools is not None).several_systems
 
     def accepted(turn: list[Message]) -> list[Message] | None:
         try:

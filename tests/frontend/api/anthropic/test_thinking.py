@@ -11,8 +11,8 @@ from arbora.frontend.api.anthropic.thinking import (
     check_thinking,
     shown,
     signature,
-    template_variables,
     thinking_of,
+    variables_of,
 )
 from arbora.runtime.errors import RequestError
 from hypothesis import given
@@ -48,7 +48,7 @@ def request_of(**fields: Any) -> MessagesRequest:
 def test_the_template_gets_its_variables(fields: Any, variables: Any) -> None:
     request = request_of(**fields)
     check_thinking(request)
-    assert template_variables(request) == variables
+    assert variables_of(request) == variables
 
 
 @pytest.mark.parametrize(

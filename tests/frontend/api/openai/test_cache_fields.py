@@ -99,7 +99,7 @@ async def test_a_breakpoint_has_the_form_that_the_whole_conversation_got(
 
     async with http_world(NO_SYSTEM_ROLE) as world:
         assert world.service.template is not None
-        world.service.template.loses_system_messages(with_tools=False)
+        world.service.template.support(with_tools=False)
         monkeypatch.setattr(ChatTemplate, "render", counted)
         parts = [mark("the cat"), mark("sat on the mat"), {"type": "text", "text": "and the dog"}]
         terms = await leases(world, messages=[{"role": "system", "content": parts}, *CAT])

@@ -222,5 +222,5 @@ def test_messages_nested_too_deep_for_python_are_refused(tmp_path: Path) -> None
 def test_the_template_for_tools_may_lose_system_messages_where_the_other_does_not() -> None:
     sources = {"default": CHATML, "tool_use": "{{ messages[0].content }}{{ messages[-1].content }}"}
     template = ChatTemplate(sources, {}, frozenset())
-    assert template.loses_system_messages(with_tools=True)
-    assert not template.loses_system_messages(with_tools=False)
+    assert not template.support(with_tools=True).several_systems
+    assert template.support(with_tools=False).several_systems
