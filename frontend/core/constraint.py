@@ -11,8 +11,8 @@ from ...runtime.config import ServeConfig, UnenforcedDefault
 from ...runtime.errors import RequestError
 from ...runtime.messages import AdditionalProperties, GrammarSpec, PropertyOrder, Unenforced
 from .fields import SamplingFields
-from .schema_keywords import meant_keyword
 from .text.reasoning import ReasoningFormat
+from .tools.schema_keywords import meant_keyword
 from .validation import invalid_field
 
 _WITH_SCHEMAS = ("json_schema", "structural_tag")

@@ -16,7 +16,7 @@ from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec, Whitespace
 from .conversation import MAX_SCHEMA_DEPTH
 from .fields import ReplyFields
-from .schema_keywords import misspelt_keywords
+from .tools.schema_keywords import misspelt_keywords
 from .type_errors import json_mistake
 from .validation import invalid_field
 

@@ -11,8 +11,8 @@ import msgspec
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec, LeftOutKeyword
 from .constraint import as_format
-from .schema_keywords import misspelt_keywords
 from .text.tokenizer import Tokenizer
+from .tools.schema_keywords import misspelt_keywords
 from .tools.tool_calls import ToolCallParser
 from .tools.tool_check import check_against
 from .tools.tool_formats import ToolFormat

@@ -13,7 +13,7 @@ from jsonschema.protocols import Validator
 from jsonschema.validators import validator_for
 from referencing.jsonschema import EMPTY_REGISTRY, specification_with
 
-from ..schema_keywords import KEYWORDS
+from .schema_keywords import KEYWORDS
 
 if TYPE_CHECKING:
     from referencing._core import Resolver  # it has no public name

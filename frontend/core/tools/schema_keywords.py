@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
 
-from .text.close_names import close_name
+from ..text.close_names import close_name
 
 MAX_SUBSCHEMAS = 500  # so many subschemas of one schema are searched for unknown keywords
 MAX_UNKNOWN = 32  # unknown keywords of one schema for which a similar keyword is searched

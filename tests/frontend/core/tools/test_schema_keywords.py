@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from arbora.frontend.core import schema_keywords
 from arbora.frontend.core.grammar_fields import schema_spec
-from arbora.frontend.core.schema_keywords import (
+from arbora.frontend.core.tools import schema_keywords
+from arbora.frontend.core.tools.schema_keywords import (
     MAX_LISTED,
     MAX_UNKNOWN,
     meant_keyword,
