@@ -44,6 +44,8 @@ def open_database(path: Path, schema: str, version: int) -> sqlite3.Connection:
     except sqlite3.Error as error:
         message = f"{path}: {error}"
         raise (OSError(errno.ENOSPC, message) if is_full(error) else OSError(message)) from error
+    except UnicodeDecodeError as error:  # sqlite3 quotes the damaged name of a table in its message
+        raise OSError(f"{path}: its schema is damaged") from error
 
 
 def identify_file(path: Path) -> tuple[int, int] | None:

@@ -76,6 +76,20 @@ def test_a_damaged_database_is_named(path: Path) -> None:
     assert path.read_bytes().startswith(b"not a database")
 
 
+def test_a_damaged_name_of_a_table_is_an_error_of_the_file(path: Path) -> None:
+    open_database(path, SCHEMA, 1).close()
+    data = path.read_bytes()
+    start = data.index(b"CREATE TABLE")
+    errors = set()
+    for position in range(start, start + 40):
+        path.write_bytes(data[:position] + b"\xcc" + data[position + 1 :])
+        try:
+            open_database(path, SCHEMA, 1).close()
+        except OSError as error:
+            errors.add(str(error))
+    assert f"{path}: its schema is damaged" in errors
+
+
 def test_a_full_disk_is_told_from_other_failures_before_the_first_use(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
