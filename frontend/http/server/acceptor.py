@@ -12,7 +12,7 @@ from .connections import Connections
 from .limits import Limits
 
 RETRY_SECONDS = 0.1
-NO_SHUTDOWN_TIMEOUT = 3600.0  # `Wire` ends connections that are not closed in time
+NO_SHUTDOWN_TIMEOUT = 3600.0  # `LimitedTransport` ends connections that are not closed in time
 # The connection was closed already, or its network failed: the next one may work (accept(2)).
 _GONE = {errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH}
 
@@ -26,7 +26,7 @@ class Acceptor:
     def __init__(
         self,
         listener: socket.socket,
-        protocol: Callable[[], asyncio.Protocol],
+        protocol: Callable[[], asyncio.BaseProtocol],
         connections: Connections,
         limits: Limits,
         tls: ssl.SSLContext | None = None,

@@ -42,11 +42,12 @@ class ServerSettings:
     websockets: Collection[str] = ()
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """Calls the application with each request once its head is complete, and passes the body on as it comes.
 
     Bytes after a message wait until its answer is sent, so one request is served at a time. `tasks` are the
-    calls of the application that have not returned.
+    calls of the application that have not returned. All connections of an event loop may share `buffer`,
+    because each empties it before another fills it.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Connection(asyncio.Protocol):
         connections: Connections,
         starts: StartLimit,
         tasks: set[asyncio.Task[None]],
+        buffer: memoryview,
     ) -> None:
         self._app = app
         self._settings = settings
@@ -63,6 +65,7 @@ class Connection(asyncio.Protocol):
         self._connections = connections
         self._starts = starts
         self._tasks = tasks
+        self._buffer = buffer
         self._head_reader = HeadReader(settings.limits)
         self._deadline: float | None = None  # of the head that is awaited or read
         self._head: Head | None = None  # of the request that waits for its start, is read or is answered
@@ -77,7 +80,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._loop = asyncio.get_running_loop()
-        self._transport = LimitedTransport(cast(asyncio.Transport, transport), self._limits, self._loop.time)
+        self._transport = LimitedTransport(cast(asyncio.Transport, transport), self._limits, self._loop)
         self._client = self._transport.client_address()
         self._is_extra = not self._connections.add(self)
         self._head_seconds = self._limits.linger_seconds if self._is_extra else self._limits.head_seconds
@@ -101,9 +104,14 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> None:
         self._transport.end_of_input()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         self._settings.progress()
-        self._take(data)
+        self._take(bytes(self._buffer[:nbytes]))
+        if nbytes == len(self._buffer):
+            self._transport.rest_from_reading()
 
     def check(self, now: float) -> None:
         """Ends the connection if one of its deadlines has passed."""

@@ -6,7 +6,6 @@ import array
 import asyncio
 import fcntl
 import termios
-from collections.abc import Callable
 
 from .limits import Limits
 
@@ -17,13 +16,13 @@ class LimitedTransport:
     A TLS transport that closes reads and drops input by itself, and waits until the client closes too.
     """
 
-    def __init__(self, transport: asyncio.Transport, limits: Limits, now: Callable[[], float]) -> None:
+    def __init__(self, transport: asyncio.Transport, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
         self.is_write_paused = False
         self.is_read_paused = False
         self.is_tls = transport.get_extra_info("sslcontext") is not None
         self._transport = transport
         self._limits = limits
-        self._now = now
+        self._loop = loop
         self._is_writable = asyncio.Event()
         self._closed_at: float | None = None  # when it was closed; with TLS, when bytes were last undelivered
         self._lingers = False
@@ -64,7 +63,7 @@ class LimitedTransport:
         answer."""
         if self._closed_at is not None:
             return
-        self._closed_at = self._now()
+        self._closed_at = self._loop.time()
         self._lingers = more_input and not self.is_tls
         if self._lingers and not self._transport.is_closing():
             self._transport.write_eof()
@@ -89,6 +88,17 @@ class LimitedTransport:
     def resume_reading(self) -> None:
         if self.is_read_paused and not self.is_closing():
             self.is_read_paused = False
+            self._transport.resume_reading()
+
+    def rest_from_reading(self) -> None:
+        """Reads nothing more in this turn of the event loop. Otherwise a client that sends fast would be read
+        32 times in a row (`uv__read` in libuv)."""
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+            self._loop.call_soon(self._end_rest)
+
+    def _end_rest(self) -> None:
+        if not self.is_read_paused and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def check(self, now: float) -> None:

@@ -9,6 +9,7 @@ import msgspec
 
 KEPT_DESCRIPTORS = 64  # for files, threads and ipc sockets that this process opens later
 SHARED_PER_TURN = 1
+MAX_READ_BYTES = 32 * 1024  # of a connection in one turn of the event loop; tiny chunks take about 5 ms
 MAX_CONNECTIONS = 16_384  # served, and waiting to be accepted (Linux: net.core.somaxconn at most)
 
 

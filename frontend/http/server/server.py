@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from .acceptor import Acceptor
 from .connection import Connection, ServerSettings
 from .connections import Connections, StartLimit
-from .limits import MAX_CONNECTIONS
+from .limits import MAX_CONNECTIONS, MAX_READ_BYTES
 
 STOP_POLL_SECONDS = 0.05
 
@@ -41,6 +41,7 @@ class HttpServer:
         self._beside = beside
         self._starts = StartLimit(settings.limits.started_per_turn)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._buffer = memoryview(bytearray(MAX_READ_BYTES))
         self._stopping = asyncio.Event()
 
     async def serve(self, listener: socket.socket) -> None:
@@ -69,7 +70,9 @@ class HttpServer:
 
     def _connection(self) -> Connection:
         self._settings.progress()
-        return Connection(self._app, self._settings, self.connections, self._starts, self._tasks)
+        return Connection(
+            self._app, self._settings, self.connections, self._starts, self._tasks, self._buffer
+        )
 
 
 @contextmanager

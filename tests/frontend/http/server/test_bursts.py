@@ -13,15 +13,17 @@ from contextlib import AsyncExitStack
 
 import pytest
 import pytest_asyncio
+import uvloop
 from arbora.frontend.app.apis import APIS
 from arbora.frontend.http.apis import Api, Apis, route
 from arbora.frontend.http.http_service import HttpService
 from arbora.frontend.http.server.acceptor import Acceptor
+from arbora.frontend.http.server.connection import Connection
 from arbora.frontend.http.server.connections import Connections, StartLimit
-from arbora.frontend.http.server.limits import Limits
+from arbora.frontend.http.server.limits import MAX_READ_BYTES, Limits
 from arbora.runtime.messages import Generate
 from http_world import HttpWorld, eventually, http_world
-from raw_http import RawConnection, asked, connection, request
+from raw_http import RawConnection, asked, connection, in_chunks, request
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -117,6 +119,38 @@ async def test_few_requests_start_in_one_turn_of_the_event_loop() -> None:
         assert answers == [200] * 2 * BURST
         assert begun.total() == 2 * BURST
         assert max(begun.values()) <= 2 * Limits().started_per_turn
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/nothing"])
+def test_little_of_a_body_is_read_in_one_turn_of_the_event_loop(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn, read = 0, Counter[int]()
+    take = Connection.buffer_updated
+
+    def count(self: Connection, nbytes: int) -> None:
+        read[turn] += nbytes
+        take(self, nbytes)
+
+    def next_turn() -> None:
+        nonlocal turn
+        turn += 1
+        asyncio.get_running_loop().call_soon(next_turn)
+
+    async def check() -> None:
+        async with http_world() as world, connection(world.url) as raw:
+            next_turn()
+            sent = request("POST", path, "Transfer-Encoding: chunked") + in_chunks(b" " * 300_000, 1)
+            await raw.send(sent)
+            assert (await raw.answer()).status == (404 if path == "/nothing" else 400)
+            await raw.send(request("GET", "/version"))
+            assert (await raw.answer()).status == 200
+            assert read.total() > len(sent)
+            assert max(read.values()) <= MAX_READ_BYTES
+
+    monkeypatch.setattr(Connection, "buffer_updated", count)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(check())
 
 
 async def test_waiting_requests_start_in_order_a_few_in_each_turn() -> None:

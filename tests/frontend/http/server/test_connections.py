@@ -306,7 +306,7 @@ def test_writing_to_a_client_that_has_left_is_no_error() -> None:
         server = await loop.create_server(Server, "127.0.0.1", 0)
         _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         transport = await made
-        limited = LimitedTransport(transport, Limits(), loop.time)
+        limited = LimitedTransport(transport, Limits(), loop)
         transport.abort()
         await asyncio.sleep(0)
         with pytest.raises(RuntimeError):
