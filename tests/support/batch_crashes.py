@@ -163,9 +163,7 @@ class CrashWorld:
 
     async def found(self, batch: str) -> BatchObject:
         async with self.store() as store:
-            found = await store.find(batch, OWNER)
-        assert found is not None
-        return found
+            return await store.find(batch, OWNER)
 
     def file(self, name: str | None) -> list[Any]:
         if name is None:

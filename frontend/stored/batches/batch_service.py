@@ -1,12 +1,9 @@
-"""The objects that the endpoints of files and batches share."""
+"""The store of files and batches, for their endpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-
-import msgspec
-from starlette.responses import Response
 
 from ....runtime.errors import RequestError
 from ...http.http_service import HttpService
@@ -30,13 +27,3 @@ class BatchService:
                 code="data_dir_off",
             )
         return self.stored
-
-
-def json_response(value: object) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")
-
-
-def missing_record(kind: str, name: str) -> RequestError:
-    return RequestError(
-        f"There is no {kind} {name[:100]!r}.", status=404, param="id", code=f"{kind}_not_found"
-    )

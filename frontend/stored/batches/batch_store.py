@@ -15,7 +15,7 @@ from ....runtime.errors import RequestError
 from ..records.alive import is_alive
 from ..records.paging import PageQuery
 from ..records.record_store import reads, writes
-from ..records.transaction import OPEN_STATES, Part, Record, Transaction
+from ..records.transaction import OPEN_STATES, Part, Record, Transaction, missing_record
 from .file_store import KEPT_SECONDS, FileStore, OutputFile, add_output, find_file
 from .objects import BatchObject, Errors, LineError, RequestCounts, Status, StoredBatch
 
@@ -41,15 +41,9 @@ class BatchStore:
     # For requests.
 
     @writes
-    def create(self, transaction: Transaction, batch: StoredBatch, max_open: int) -> None:
+    def create(self, transaction: Transaction, batch: StoredBatch, max_open: int) -> BatchObject:
         """Raises `RequestError` if there is no such input file, or its owner has `max_open` open batches."""
-        if find_file(transaction, batch.input_file_id, batch.owner) is None:
-            raise RequestError(
-                f"There is no file {batch.input_file_id[:100]!r}: upload one as input_file_id.",
-                status=404,
-                param="input_file_id",
-                code="file_not_found",
-            )
+        find_file(transaction, batch.input_file_id, batch.owner, "input_file_id")
         if [record.owner for record in transaction.list_open(BATCH)].count(batch.owner) >= max_open:
             raise RequestError(
                 f"{max_open} batches have not ended yet: wait for one of them, or cancel it.",
@@ -57,14 +51,13 @@ class BatchStore:
                 code="too_many_batches",
             )
         expires, source = batch.created_at + 2 * KEPT_SECONDS, batch.input_file_id
-        transaction.add(
-            Record(BATCH, batch.id, batch.owner, 0, expires, batch.status, None, source, _encode(batch))
-        )
+        record = Record(BATCH, batch.id, batch.owner, 0, expires, batch.status, None, source, _encode(batch))
+        return _show(transaction.add(record))
 
     @reads
-    def find(self, transaction: Transaction, id: str, owner: str) -> BatchObject | None:
-        record = transaction.find(BATCH, id, owner)
-        return None if record is None else _show(record)
+    def find(self, transaction: Transaction, id: str, owner: str) -> BatchObject:
+        """Raises a 404 `RequestError` if the owner has no such batch."""
+        return _show(_find(transaction, id, owner))
 
     @reads
     def list_page(self, transaction: Transaction, owner: str, page: PageQuery) -> list[tuple[str, bytes]]:
@@ -72,12 +65,12 @@ class BatchStore:
         return transaction.list_records(owner, (BATCH,), page)
 
     @writes
-    def cancel(self, transaction: Transaction, id: str, owner: str) -> BatchObject | None:
+    def cancel(self, transaction: Transaction, id: str, owner: str) -> BatchObject:
         """Asks the batch's runner to stop, unless the batch ends already. Returns the batch as it then is."""
-        record = transaction.find(BATCH, id, owner)
-        if record is not None and record.state in ("validating", "in_progress"):
+        record = _find(transaction, id, owner)
+        if record.state in ("validating", "in_progress"):
             record = _set_status(transaction, record, "cancelling")
-        return None if record is None else _show(record)
+        return _show(record)
 
     # For their runner.
 
@@ -201,6 +194,13 @@ class BatchStore:
         is_ended = await self.records.write(end)
         await self.records.sweep()
         return is_ended
+
+
+def _find(transaction: Transaction, id: str, owner: str) -> Record:
+    record = transaction.find(BATCH, id, owner)
+    if record is None:
+        raise missing_record("batch", id, "id", "batch_not_found")
+    return record
 
 
 def _find_own(transaction: Transaction, id: str, runner: str, *states: str) -> Record | None:

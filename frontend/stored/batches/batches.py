@@ -5,19 +5,18 @@ from __future__ import annotations
 import re
 import secrets
 import time
+from functools import partial
 from typing import Annotated
 
 from msgspec import Meta, Struct
-from starlette.requests import Request
-from starlette.responses import Response
 
 from ....runtime.errors import RequestError
 from ...core.declared import one_of, within
 from ...core.validation import check_count, check_range, check_word
 from ...http.body_kind import BodyKind
-from ...http.tenants import caller_of, owner_of
-from ..records.paging import make_page, parse_page_query
-from .batch_service import BatchService, json_response, missing_record
+from ..records.paging import Page
+from ..stored_request import StoredRequest
+from .batch_service import BatchService
 from .file_store import KEPT_SECONDS
 from .files import ANCHOR_EVENT, MIN_SECONDS, check_anchor
 from .objects import BatchObject, RequestCounts, StoredBatch
@@ -51,12 +50,13 @@ class CreateBatch(Struct, kw_only=True):
 
 
 _BODY = BodyKind(CreateBatch)
+_Request = StoredRequest[BatchService]
 
 
-async def create_batch(service: BatchService, request: Request) -> Response:
-    config = service.http.service.config
+async def create_batch(request: _Request) -> BatchObject:
+    service = request.service
     store = service.store()
-    body = await service.http.bodies.read(request, caller_of(request, config), _BODY)
+    body = await request.read_body(_BODY)
     check_word("endpoint", body.endpoint, sorted(service.endpoints))
     seconds = _parse_window(body.completion_window)
     _check_metadata(body.metadata)
@@ -64,7 +64,7 @@ async def create_batch(service: BatchService, request: Request) -> Response:
     batch = StoredBatch(
         id=f"batch_{secrets.token_hex(16)}",
         endpoint=body.endpoint,
-        model=config.served_model_name,
+        model=service.http.service.config.served_model_name,
         input_file_id=body.input_file_id,
         completion_window=body.completion_window,
         status="validating",
@@ -72,40 +72,28 @@ async def create_batch(service: BatchService, request: Request) -> Response:
         expires_at=now + seconds,
         request_counts=RequestCounts(0, 0, 0),
         metadata=body.metadata,
-        owner=owner_of(request.scope),
+        owner=request.owner,
         output_seconds=_check_output_seconds(body.output_expires_after),
     )
-    await store.create(batch, MAX_OPEN)
-    return json_response(await _find(service, request, batch.id))
+    return await store.create(batch, MAX_OPEN)
 
 
-async def list_batches(service: BatchService, request: Request) -> Response:
-    page = parse_page_query(request.query_params, *PAGE_BATCHES)
-    rows = await service.store().list_page(owner_of(request.scope), page)
-    return json_response(make_page(rows, page.limit, BatchObject))
+async def list_batches(request: _Request) -> Page[BatchObject]:
+    rows = partial(request.service.store().list_page, request.owner)
+    return await request.list_page(PAGE_BATCHES, BatchObject, rows)
 
 
-async def show_batch(service: BatchService, request: Request) -> Response:
-    return json_response(await _find(service, request, request.path_params["batch"]))
+async def show_batch(request: _Request) -> BatchObject:
+    return await request.service.store().find(request.id, request.owner)
 
 
-async def cancel_batch(service: BatchService, request: Request) -> Response:
+async def cancel_batch(request: _Request) -> BatchObject:
     """Asks the batch's runner to stop. The batch is `cancelled` once its files are written."""
-    id = request.path_params["batch"]
-    batch = await service.store().cancel(id, owner_of(request.scope))
-    if batch is None:
-        raise missing_record("batch", id)
+    batch = await request.service.store().cancel(request.id, request.owner)
     if batch.status != "cancelling":
         raise RequestError(
             f"The batch is {batch.status}, so it can't be cancelled.", status=409, code="batch_not_open"
         )
-    return json_response(batch)
-
-
-async def _find(service: BatchService, request: Request, id: str) -> BatchObject:
-    batch = await service.store().find(id, owner_of(request.scope))
-    if batch is None:
-        raise missing_record("batch", id)
     return batch
 
 

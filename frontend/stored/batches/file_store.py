@@ -14,7 +14,7 @@ from msgspec import structs
 from ....runtime.errors import RequestError
 from ..records.paging import PageQuery
 from ..records.record_store import RecordStore, reads, writes
-from ..records.transaction import INCOMPLETE, Record, Transaction
+from ..records.transaction import INCOMPLETE, Record, Transaction, missing_record
 from .objects import FileObject, StoredBatch
 
 CONTENTS = "files and batches"
@@ -125,9 +125,9 @@ class FileStore:
         return file
 
     @reads
-    def find(self, transaction: Transaction, id: str, owner: str) -> FileObject | None:
-        record = find_file(transaction, id, owner)
-        return None if record is None else _decode(record)
+    def find(self, transaction: Transaction, id: str, owner: str) -> FileObject:
+        """Raises a 404 `RequestError` if the owner has no such file."""
+        return _decode(find_file(transaction, id, owner))
 
     @reads
     def list_page(
@@ -137,18 +137,17 @@ class FileStore:
         kinds = [kind for name, kind in PURPOSES.items() if purpose in (None, name)]
         return transaction.list_records(owner, kinds, page)
 
-    async def delete(self, id: str, owner: str) -> bool:
-        """Hides the file, and removes it once no open batch reads it. False if the owner has no such file."""
-        is_found = await self._expire(id, owner)
+    async def delete(self, id: str, owner: str) -> None:
+        """Hides the file, and removes it once no open batch reads it.
+
+        Raises a 404 `RequestError` if the owner has no such file.
+        """
+        await self._expire(id, owner)
         await self.records.sweep()
-        return is_found
 
     @writes
-    def _expire(self, transaction: Transaction, id: str, owner: str) -> bool:
-        record = find_file(transaction, id, owner)
-        if record is not None:
-            transaction.change(record, expires=0)
-        return record is not None
+    def _expire(self, transaction: Transaction, id: str, owner: str) -> None:
+        transaction.change(find_file(transaction, id, owner), expires=0)
 
     async def remove(self, id: str) -> None:
         """Removes an incomplete file."""
@@ -166,10 +165,12 @@ class FileStore:
                     path.unlink()
 
 
-def find_file(transaction: Transaction, id: str, owner: str) -> Record | None:
-    """The owner's file, unless it is incomplete."""
+def find_file(transaction: Transaction, id: str, owner: str, param: str = "id") -> Record:
+    """The owner's file. Raises a 404 `RequestError` naming `param` if there is none, or it is incomplete."""
     record = transaction.find(INPUT_FILE, id, owner) or transaction.find(OUTPUT_FILE, id, owner)
-    return None if record is None or record.state == INCOMPLETE else record
+    if record is None or record.state == INCOMPLETE:
+        raise missing_record("file", id, param, "file_not_found")
+    return record
 
 
 def add_output(transaction: Transaction, batch: StoredBatch, file: OutputFile) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import stat
 from collections.abc import AsyncIterator
+from functools import partial
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
@@ -14,15 +15,17 @@ from ....runtime.errors import RequestError
 from ...core.validation import missing_field
 from ...core.work.caller import ClientGoneError
 from ...http.body import Share
-from ...http.tenants import caller_of, owner_of
-from ..records.paging import make_page, parse_number, parse_page_query
-from ..records.storage_errors import storage_errors
-from .batch_service import BatchService, json_response, missing_record
+from ..records.paging import Page, parse_number
+from ..records.sqlite_file import storage_errors
+from ..stored_request import Deleted, StoredRequest
+from .batch_service import BatchService
 from .file_store import CONTENTS, KEPT_SECONDS, FileStore
-from .objects import FileDeleted, FileObject
+from .objects import FileObject
 from .upload_form import MAX_FILE_BYTES, UploadForm, file_too_large
 
-MAX_LISTED = 10_000
+_Request = StoredRequest[BatchService]
+PAGE_FILES = (10_000, 10_000)
+"""files on a page of a list: the usual number and the limit"""
 PIECE_BYTES = 1024 * 1024
 """bytes of the body that are parsed and written at a time"""
 PIECE_SECONDS = 60
@@ -38,34 +41,32 @@ ANCHOR_EVENT = "created_at"
 MIN_SECONDS = 3600
 
 
-async def upload_file(service: BatchService, request: Request) -> Response:
-    declared = request.headers.get("content-length", "0")
-    if declared.isdigit() and int(declared) > MAX_FILE_BYTES + FORM_BYTES:
-        raise file_too_large()
+async def upload_file(request: _Request) -> FileObject:
+    declared = request.http_request.headers.get("content-length", "0")
     size = int(declared) if declared.isdigit() else 0
-    http, files = service.http, service.store().files
-    with http.bodies.memory.share(caller_of(request, http.service.config).name) as share:
+    if size > MAX_FILE_BYTES + FORM_BYTES:
+        raise file_too_large()
+    files = request.service.store().files
+    with request.service.http.bodies.memory.share(request.caller.name) as share:
         await files.records.sweep()
         with storage_errors(CONTENTS):
-            file = await _receive(files, request, owner_of(request.scope), share, size)
-    return json_response(file)
+            return await _receive(files, request.http_request, request.owner, share, size)
 
 
-async def list_files(service: BatchService, request: Request) -> Response:
-    query = request.query_params
-    page = parse_page_query(query, MAX_LISTED, MAX_LISTED)
-    rows = await service.store().files.list_page(owner_of(request.scope), query.get("purpose"), page)
-    return json_response(make_page(rows, page.limit, FileObject))
+async def list_files(request: _Request) -> Page[FileObject]:
+    purpose = request.http_request.query_params.get("purpose")
+    rows = partial(request.service.store().files.list_page, request.owner, purpose)
+    return await request.list_page(PAGE_FILES, FileObject, rows)
 
 
-async def show_file(service: BatchService, request: Request) -> Response:
-    return json_response(await _find(service, request))
+async def show_file(request: _Request) -> FileObject:
+    return await request.service.store().files.find(request.id, request.owner)
 
 
-async def file_content(service: BatchService, request: Request) -> Response:
+async def file_content(request: _Request) -> Response:
     """The file in pieces, read on another thread."""
-    file = await _find(service, request)
-    path = service.store().files.path(file.id)
+    file = await show_file(request)
+    path = request.service.store().files.path(file.id)
     with storage_errors(CONTENTS):
         found = path.stat()
     if not stat.S_ISREG(found.st_mode):
@@ -73,19 +74,9 @@ async def file_content(service: BatchService, request: Request) -> Response:
     return FileResponse(path, stat_result=found, filename=file.filename, media_type="application/jsonl")
 
 
-async def delete_file(service: BatchService, request: Request) -> Response:
-    id = request.path_params["file"]
-    if not await service.store().files.delete(id, owner_of(request.scope)):
-        raise missing_record("file", id)
-    return json_response(FileDeleted(id))
-
-
-async def _find(service: BatchService, request: Request) -> FileObject:
-    id = request.path_params["file"]
-    file = await service.store().files.find(id, owner_of(request.scope))
-    if file is None:
-        raise missing_record("file", id)
-    return file
+async def delete_file(request: _Request) -> Deleted:
+    await request.service.store().files.delete(request.id, request.owner)
+    return Deleted(id=request.id, object="file")
 
 
 async def _receive(files: FileStore, request: Request, owner: str, share: Share, declared: int) -> FileObject:

@@ -23,12 +23,6 @@ class FileObject(Struct, kw_only=True):
     status_details: None = None
 
 
-class FileDeleted(Struct):
-    id: str
-    object: str = "file"
-    deleted: bool = True
-
-
 class LineError(Struct, frozen=True):
     """A mistake in an input file. `line` counts from 1; None: the mistake is not in a line."""
 

@@ -7,6 +7,9 @@ import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from heapq import merge
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -121,17 +124,8 @@ def _merge(
     results: Iterator[tuple[int, int, bytes]], failures: Iterator[tuple[int, int, bytes]]
 ) -> Iterator[tuple[int, int, bytes]]:
     """Both by number. A line with a result has no failure."""
-    result, failure = next(results, None), next(failures, None)
-    while result is not None or failure is not None:
-        if failure is None or (result is not None and result[0] <= failure[0]):
-            assert result is not None
-            if failure is not None and result[0] == failure[0]:
-                failure = next(failures, None)
-            yield result
-            result = next(results, None)
-        else:
-            yield failure
-            failure = next(failures, None)
+    by_number = groupby(merge(results, failures, key=itemgetter(0)), itemgetter(0))
+    return (next(found) for _, found in by_number)
 
 
 def _create_file(path: Path) -> BinaryIO:

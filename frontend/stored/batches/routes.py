@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
-from typing import Annotated, TypeAlias
+from collections.abc import Sequence
+from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Route
 
 from ...core.declared import one_of, within
 from ...http.apis import Api, Applications
 from ...http.http_service import HttpService
-from ...http.operation import DescribedRoute, Operation
+from ...http.operation import Operation
 from ..records.paging import ORDERS, Page
+from ..stored_request import Deleted, HandlerRow, make_routes
 from .batch_runner import BatchRunner, Pace
 from .batch_service import BatchService
 from .batch_store import BatchStore
@@ -25,8 +23,8 @@ from .file_store import KEPT_SECONDS
 from .files import (
     ANCHOR,
     ANCHOR_EVENT,
-    MAX_LISTED,
     MIN_SECONDS,
+    PAGE_FILES,
     PURPOSE,
     SECONDS,
     delete_file,
@@ -35,7 +33,7 @@ from .files import (
     show_file,
     upload_file,
 )
-from .objects import BatchObject, FileDeleted, FileObject
+from .objects import BatchObject, FileObject
 
 FILES = "/v1/files"
 UPLOADS = frozenset((FILES,))
@@ -63,7 +61,7 @@ _UPLOAD = Operation(
 _LIST_FILES = Operation(
     summary="List files",
     query={
-        "limit": Annotated[int, within(1, MAX_LISTED)],
+        "limit": Annotated[int, within(1, PAGE_FILES[1])],
         "after": str,
         "purpose": str,
         "order": Annotated[str, one_of(ORDERS)],
@@ -71,7 +69,7 @@ _LIST_FILES = Operation(
     reply=Page[FileObject],
 )
 _SHOW_FILE = Operation(summary="Describe a file", reply=FileObject)
-_DELETE_FILE = Operation(summary="Delete a file", reply=FileDeleted, errors=(507,))
+_DELETE_FILE = Operation(summary="Delete a file", reply=Deleted, errors=(507,))
 _CONTENT = Operation(summary="Download a file", reply_type="application/jsonl")
 _CREATE = Operation(
     summary="Run the lines of a file in the background",
@@ -88,18 +86,16 @@ _LIST = Operation(
 _SHOW = Operation(summary="Describe a batch", reply=BatchObject)
 _CANCEL = Operation(summary="Cancel a batch", reply=BatchObject, errors=(409, 507))
 
-
-Handler: TypeAlias = Callable[[BatchService, Request], Awaitable[Response]]
-HANDLERS: Sequence[tuple[str, str, Handler, Operation]] = (
+HANDLERS: Sequence[HandlerRow[BatchService]] = (
     ("POST", FILES, upload_file, _UPLOAD),
     ("GET", FILES, list_files, _LIST_FILES),
-    ("GET", f"{FILES}/{{file}}", show_file, _SHOW_FILE),
-    ("DELETE", f"{FILES}/{{file}}", delete_file, _DELETE_FILE),
-    ("GET", f"{FILES}/{{file}}/content", file_content, _CONTENT),
+    ("GET", f"{FILES}/{{id}}", show_file, _SHOW_FILE),
+    ("DELETE", f"{FILES}/{{id}}", delete_file, _DELETE_FILE),
+    ("GET", f"{FILES}/{{id}}/content", file_content, _CONTENT),
     ("POST", "/v1/batches", create_batch, _CREATE),
     ("GET", "/v1/batches", list_batches, _LIST),
-    ("GET", "/v1/batches/{batch}", show_batch, _SHOW),
-    ("POST", "/v1/batches/{batch}/cancel", cancel_batch, _CANCEL),
+    ("GET", "/v1/batches/{id}", show_batch, _SHOW),
+    ("POST", "/v1/batches/{id}/cancel", cancel_batch, _CANCEL),
 )
 
 
@@ -107,19 +103,15 @@ def batches_api(apis: Sequence[Api], pace: Pace | None = None) -> Api:
     """The API of batches whose lines are requests of `apis`. Errors have the form of the first one."""
     endpoints = [path for api in apis for path in api.batched]
 
-    def make_routes(http: HttpService) -> Sequence[Route]:
-        service = BatchService(http, _open_store(http), endpoints)
-        return [
-            DescribedRoute(method, path, partial(handler, service), operation)
-            for method, path, handler, operation in HANDLERS
-        ]
+    def routes(http: HttpService) -> Sequence[Route]:
+        return make_routes(BatchService(http, _open_store(http), endpoints), HANDLERS)
 
     async def run(http: HttpService, apps: Applications) -> None:
         store = _open_store(http)
         if store is not None:
             await BatchRunner(http, store, Endpoints(http, apis, apps), pace or Pace()).run()
 
-    return Api(make_routes, apis[0].error_json, run=run, name="OpenAI batches", error=apis[0].error)
+    return Api(routes, apis[0].error_json, run=run, name="OpenAI batches", error=apis[0].error)
 
 
 def _open_store(http: HttpService) -> BatchStore | None:

@@ -13,8 +13,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from .sqlite_file import identify_file, open_database
-from .storage_errors import storage_errors
+from .sqlite_file import identify_file, open_database, storage_errors
 from .transaction import SCHEMA, VERSION, Transaction
 
 _BETWEEN_SWEEPS_S = 60

@@ -1,22 +1,26 @@
-"""Opens a SQLite database in the server's data directory."""
+"""Opens a SQLite database in the data directory, and turns its failures into errors of a request."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from .storage_errors import is_full
+from ....runtime.errors import RequestError
 
 BUSY_S = 10.0
 """seconds that a statement waits for another connection, of this process or of another one"""
 LOG_BYTES = 4 * 1024 * 1024
 """most bytes of the write-ahead log that stay on the disk once its pages are in the database's file"""
+_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
+"""the latter where the index of the write-ahead log finds no space"""
 _PRAGMAS = f"PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON; PRAGMA journal_size_limit = {LOG_BYTES};"
+log = logging.getLogger(__name__)
 
 
 def open_database(path: Path, schema: str, version: int) -> sqlite3.Connection:
@@ -91,3 +95,37 @@ def _lock_file(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def storage_errors(contents: str) -> Iterator[None]:
+    """Raises `RequestError` (503, 507) for failures of the disk and the database. The log gets them with
+    their paths.
+
+    contents: what is stored, such as "responses"
+    """
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        log.error("%s: %s", contents, error)
+        raise storage_error(error, contents) from error
+
+
+def storage_error(error: OSError | sqlite3.Error, contents: str) -> RequestError:
+    if is_full(error):
+        return RequestError(
+            "The server's disk is full, so it can't store this. Tell its operator.",
+            status=507,
+            code="disk_full",
+        )
+    return RequestError(
+        f"The server can't use its database of {contents}; its log has the reason. Tell its operator.",
+        status=503,
+        code="storage_failed",
+    )
+
+
+def is_full(error: OSError | sqlite3.Error) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return getattr(error, "sqlite_errorcode", None) in _FULL

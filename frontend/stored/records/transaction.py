@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from ....runtime.errors import RequestError
 from .paging import PageQuery
 
 VERSION = 3
@@ -267,6 +268,16 @@ class Transaction:
     def _excess(self) -> int:
         ((used,),) = self.rows("SELECT coalesce(sum(size), 0) FROM owners")
         return int(used) - self._max_bytes
+
+
+def missing_record(kind: str, id: str, param: str | None, code: str = "not_found") -> RequestError:
+    return RequestError(
+        f"There is no {kind} {id[:100]!r}: it was never stored, it was deleted, or it is older than this "
+        "server keeps it.",
+        status=404,
+        param=param,
+        code=code,
+    )
 
 
 def _is_of(kinds: Sequence[str]) -> str:

@@ -98,37 +98,6 @@ def unfinished(
     return structs.replace(response, status=status, error=error, output=list(items))
 
 
-class _EventStream:
-    """The events of one attempt. The first two come with the first output."""
-
-    def __init__(self, begun: Response) -> None:
-        self._begun = begun
-        self._events = Events()
-        self._has_begun = False
-
-    def changes(self, changes: Iterable[Change]) -> bytes:
-        """The events of the changes, each written before the next change is made."""
-        return b"".join(self.start() + self._events.of_change(change) for change in changes)
-
-    def text(self, text: str) -> bytes:
-        """The event of more text in the open message."""
-        return self._events.of_text(text)
-
-    def last(self, final: Response) -> bytes:
-        return self.start() + self._events.of_end(final)
-
-    def last_instead(self, final: Response) -> bytes:
-        """The last event for a response that changed after `last`: it could not be stored."""
-        return self._events.of_end_instead(final)
-
-    def start(self) -> bytes:
-        """The first events; nothing if the stream has begun."""
-        if self._has_begun:
-            return b""
-        self._has_begun = True
-        return b"".join(self._events.of_response(name, self._begun) for name in ("created", "in_progress"))
-
-
 class ResponseAnswer:
     """One attempt at a response. `final` is the response once the reply has ended.
 
@@ -138,7 +107,7 @@ class ResponseAnswer:
     def __init__(self, context: ResponseContext, reply: Reply, *, streams: bool) -> None:
         self.reply = reply
         self.final: Response | None = None
-        self.stream = _EventStream(context.begun)
+        self.stream = Events(context.begun)
         self._context = context
         self._output = context.new_output()
         self._streams = streams
@@ -159,23 +128,23 @@ class ResponseAnswer:
         if not self._streams:
             return msgspec.json.encode(self.final)
         self._before_end += self.stream.start()
-        return self._before_end + self.stream.last(self.final)
+        return self._before_end + self.stream.of_end(self.final)
 
     def closing_instead(self, final: Response) -> bytes:
         """The last part of the answer, in place of that from `closing`: the response could not be stored."""
         self.final = final
         if not self._streams:
             return msgspec.json.encode(final)
-        return self._before_end + self.stream.last_instead(final)
+        return self._before_end + self.stream.of_end_instead(final)
 
     def _events(self, piece: Piece) -> bytes:
         if self._output.push_text(piece):
-            return self.stream.text(piece.content) if self._streams else b""
+            return self.stream.of_text(piece.content) if self._streams else b""
         return self._taken(self._output.push(piece))
 
     def _taken(self, changes: Iterable[Change]) -> bytes:
         if self._streams:
-            return self.stream.changes(changes)
+            return self.stream.of_changes(changes)
         deque(changes, maxlen=0)
         return b""
 
@@ -201,8 +170,8 @@ class Attempts:
         """The last events of a stream that ends with an error."""
         items = () if self._latest is None else self._latest.cut_items()
         self._failed = failed(self._context.begun, error, items)
-        stream = _EventStream(self._context.begun) if self._latest is None else self._latest.stream
-        return stream.last(self._failed)
+        stream = Events(self._context.begun) if self._latest is None else self._latest.stream
+        return stream.of_end(self._failed)
 
     def closing_instead(self, final: Response) -> bytes:
         """The last part of the answer, in place of that from `closing`: the response could not be stored."""
@@ -216,5 +185,5 @@ class Attempts:
             return final, self._latest.closing_instead(final)
         items = () if self._latest is None else self._latest.cut_items()
         final = unfinished(self._context.begun, "cancelled", None, items)
-        stream = _EventStream(self._context.begun) if self._latest is None else self._latest.stream
-        return final, stream.last(final)
+        stream = Events(self._context.begun) if self._latest is None else self._latest.stream
+        return final, stream.of_end(final)

@@ -56,17 +56,23 @@ class ConversationStore:
     @reads
     def read_item(self, transaction: Transaction, owner: str, id: str, item: str) -> bytes:
         """The JSON of an item. Raises a 404 `RequestError` if the conversation has no such item."""
-        record = find_record(transaction, CONVERSATION, owner, id)
-        rows = transaction.rows("SELECT body FROM parts WHERE id = ? AND +record = ?", (item, record.number))
-        if not rows:
-            raise RequestError(f"The conversation has no item {item[:100]!r}.", status=404, code="not_found")
-        return bytes(rows[0][0])
+        return _find_item(transaction, find_record(transaction, CONVERSATION, owner, id), item)
 
     @writes
     def delete_item(self, transaction: Transaction, owner: str, id: str, item: str) -> None:
-        transaction.delete_parts(_use(transaction, owner, id), "id = ?", item)
+        """Raises a 404 `RequestError` if the conversation has no such item."""
+        record = _use(transaction, owner, id)
+        _find_item(transaction, record, item)
+        transaction.delete_parts(record, "id = ?", item)
 
 
 def _use(transaction: Transaction, owner: str, id: str, param: str | None = None) -> Record:
     record = find_record(transaction, CONVERSATION, owner, id, param)
     return transaction.change(record, expires=new_expiry())
+
+
+def _find_item(transaction: Transaction, record: Record, item: str) -> bytes:
+    rows = transaction.rows("SELECT body FROM parts WHERE id = ? AND +record = ?", (item, record.number))
+    if not rows:
+        raise RequestError(f"The conversation has no item {item[:100]!r}.", status=404, code="not_found")
+    return bytes(rows[0][0])

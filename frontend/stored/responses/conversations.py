@@ -4,107 +4,89 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 from msgspec import structs
-from starlette.requests import Request
-from starlette.responses import Response
 
 from ...core.conversation import MAX_MESSAGES
 from ...core.validation import check_count
-from ...http.body_kind import BodyKind, T
-from ...http.tenants import caller_of, owner_of
-from ..records.paging import make_page, parse_page_query
+from ..records.paging import Page, make_page
 from ..records.transaction import Part
+from ..stored_request import Deleted, StoredRequest
 from .conversation_store import ConversationStore
 from .fields import CONVERSATIONS, ITEMS, METADATA
-from .ids import new_id
 from .items import check_items
-from .protocol import MAX_METADATA, Item, Metadata
-from .responses import PAGE_ITEMS, Conversation, Deleted
+from .protocol import MAX_METADATA, Item, Metadata, new_id
+from .responses import PAGE_ITEMS, Conversation
 from .responses_service import ResponsesService
 from .stored_items import complete_item, encode_items
 
-_encode = msgspec.json.encode
+_Request = StoredRequest[ResponsesService]
 
 
-async def create(responses: ResponsesService, request: Request) -> Response:
-    store = _store(responses)
-    body = await _read_body(responses, request, CONVERSATIONS)
-    items = await _encode_checked(responses, request, body.items or ())
+async def create(request: _Request) -> Conversation:
+    store = _store(request)
+    body = await request.read_body(CONVERSATIONS)
+    items = await _encode_checked(request, body.items or ())
     _check_metadata(body.metadata)
     made = Conversation(id=new_id("conv"), created_at=int(time.time()), metadata=body.metadata or {})
-    await store.add(owner_of(request.scope), made.id, _encode(made), items)
-    return _json(_encode(made))
+    await store.add(request.owner, made.id, msgspec.json.encode(made), items)
+    return made
 
 
-async def show(responses: ResponsesService, request: Request) -> Response:
-    return _json(await _store(responses).read(owner_of(request.scope), request.path_params["id"]))
+async def show(request: _Request) -> bytes:
+    return await _store(request).read(request.owner, request.id)
 
 
-async def change(responses: ResponsesService, request: Request) -> Response:
+async def change(request: _Request) -> Conversation:
     """Replaces the conversation's metadata."""
-    owner, id, store = owner_of(request.scope), request.path_params["id"], _store(responses)
-    body = await _read_body(responses, request, METADATA)
+    store = _store(request)
+    body = await request.read_body(METADATA)
     _check_metadata(body.metadata)
-    known = msgspec.json.decode(await store.read(owner, id), type=Conversation)
-    changed = _encode(structs.replace(known, metadata=body.metadata or {}))
-    await store.change(owner, id, changed)
-    return _json(changed)
+    known = msgspec.json.decode(await store.read(request.owner, request.id), type=Conversation)
+    changed = structs.replace(known, metadata=body.metadata or {})
+    await store.change(request.owner, request.id, msgspec.json.encode(changed))
+    return changed
 
 
-async def delete(responses: ResponsesService, request: Request) -> Response:
-    id = request.path_params["id"]
-    await _store(responses).delete(owner_of(request.scope), id)
-    return _json(_encode(Deleted(id=id, object="conversation.deleted")))
+async def delete(request: _Request) -> Deleted:
+    await _store(request).delete(request.owner, request.id)
+    return Deleted(id=request.id, object="conversation.deleted")
 
 
-async def list_items(responses: ResponsesService, request: Request) -> Response:
-    page = parse_page_query(request.query_params, *PAGE_ITEMS)
-    id, store = request.path_params["id"], _store(responses)
-    rows = await store.list_items(owner_of(request.scope), id, page)
-    return _json(_encode(make_page(rows, page.limit, msgspec.Raw)))
+async def list_items(request: _Request) -> Page[msgspec.Raw]:
+    rows = partial(_store(request).list_items, request.owner, request.id)
+    return await request.list_page(PAGE_ITEMS, msgspec.Raw, rows)
 
 
-async def add_items(responses: ResponsesService, request: Request) -> Response:
-    owner, id, store = owner_of(request.scope), request.path_params["id"], _store(responses)
-    body = await _read_body(responses, request, ITEMS)
-    items = await _encode_checked(responses, request, body.items)
-    await store.add_items(owner, id, items)
-    return _json(_encode(make_page([(item.id, item.body) for item in items], len(items), msgspec.Raw)))
+async def add_items(request: _Request) -> Page[msgspec.Raw]:
+    store = _store(request)
+    body = await request.read_body(ITEMS)
+    items = await _encode_checked(request, body.items)
+    await store.add_items(request.owner, request.id, items)
+    return make_page([(item.id, item.body) for item in items], len(items), msgspec.Raw)
 
 
-async def show_item(responses: ResponsesService, request: Request) -> Response:
-    return _json(await _read_item(responses, request))
+async def show_item(request: _Request) -> bytes:
+    item = request.http_request.path_params["item"]
+    return await _store(request).read_item(request.owner, request.id, item)
 
 
-async def delete_item(responses: ResponsesService, request: Request) -> Response:
+async def delete_item(request: _Request) -> bytes:
     """Deletes an item, and returns the conversation."""
-    owner, id = owner_of(request.scope), request.path_params["id"]
-    await _read_item(responses, request)
-    await _store(responses).delete_item(owner, id, request.path_params["item"])
-    return await show(responses, request)
+    item = request.http_request.path_params["item"]
+    await _store(request).delete_item(request.owner, request.id, item)
+    return await show(request)
 
 
-def _store(responses: ResponsesService) -> ConversationStore:
-    return responses.store().conversations
+def _store(request: _Request) -> ConversationStore:
+    return request.service.store().conversations
 
 
-async def _read_body(responses: ResponsesService, request: Request, kind: BodyKind[T]) -> T:
-    http = responses.http
-    return await http.bodies.read(request, caller_of(request, http.service.config), kind)
-
-
-async def _read_item(responses: ResponsesService, request: Request) -> bytes:
-    """The JSON of the item that the path names. Raises `RequestError`."""
-    id, item = request.path_params["id"], request.path_params["item"]
-    return await _store(responses).read_item(owner_of(request.scope), id, item)
-
-
-async def _encode_checked(responses: ResponsesService, request: Request, items: Sequence[Item]) -> list[Part]:
+async def _encode_checked(request: _Request, items: Sequence[Item]) -> list[Part]:
     """The items as they are stored. Raises `RequestError` for an item that can't be served."""
-    service = responses.http.service
-    return await service.work.call(caller_of(request, service.config), _check_and_encode, items)
+    return await request.service.http.service.work.call(request.caller, _check_and_encode, items)
 
 
 def _check_and_encode(items: Sequence[Item]) -> list[Part]:
@@ -115,7 +97,3 @@ def _check_and_encode(items: Sequence[Item]) -> list[Part]:
 
 def _check_metadata(metadata: Metadata | None) -> None:
     check_count("metadata", metadata, MAX_METADATA, "entries")
-
-
-def _json(body: bytes) -> Response:
-    return Response(body, media_type="application/json")

@@ -1,4 +1,4 @@
-"""POST /v1/responses."""
+"""POST /v1/responses, and the count of the tokens of its prompt."""
 
 from __future__ import annotations
 
@@ -16,22 +16,32 @@ from ....runtime.api_keys import ApiKey
 from ....runtime.errors import RequestError
 from ....runtime.sampling_params import SamplingDefaults
 from ...api.openai.cache_fields import cache_leases, check_cache_fields, prewarms
-from ...core.draft import Draft, Limits
+from ...core.draft import Draft, Limits, Prompt
 from ...core.fields import SamplingFields
 from ...core.prepare import Job
+from ...core.requested_tools import tool_use
 from ...core.service import Service
 from ...core.validation import check_count, check_declared, check_fields, check_word
 from ...http.cache_miss_tracker import CacheMissTracker
 from ...http.endpoint import IN_BACKGROUND, HttpJob, read_body
 from ...http.tenants import owner_of
+from ..stored_request import StoredRequest, json_response
 from .answers import Attempts, ResponseContext, without_excerpts
 from .background import Background
 from .context import Context, context_of, conversation_id
-from .fields import RESPONSES
-from .ids import new_id
+from .fields import PROMPTS, RESPONSES
 from .prompt import read_constraint, read_prompt
-from .protocol import MAX_METADATA, Item, ReasoningConfig, ResponsesRequest, TextConfig, TextFormat
-from .responses import ConversationId, Response
+from .protocol import (
+    MAX_METADATA,
+    Item,
+    PromptFields,
+    ReasoningConfig,
+    ResponsesRequest,
+    TextConfig,
+    TextFormat,
+    new_id,
+)
+from .responses import ConversationId, Response, TokensCount
 from .responses_service import ResponsesService, nothing_stored
 from .tools import offered_tools
 
@@ -91,6 +101,24 @@ async def prepare_response(responses: ResponsesService, http_request: Request) -
     return replace(answered, finished=partial(_store, responses, owner, attempts, context.own))
 
 
+async def count_tokens(counted: StoredRequest[ResponsesService]) -> TokensCount:
+    """Counts the tokens of the prompt that /v1/responses would render from the same fields."""
+    responses = counted.service
+    incoming = await read_body(responses.http, counted.http_request, PROMPTS)
+    request = incoming.body
+    responses.http.service.check_model(request.model)
+    context = await context_of(responses, counted.owner, request, incoming.caller)
+    incoming = replace(incoming, caller=context.caller)
+    tokens = await incoming.tokenize(partial(_read_prompt, context), request.cache_salt)
+    return TokensCount(input_tokens=len(tokens) // 4)
+
+
+def _read_prompt(context: Context, service: Service, request: PromptFields) -> Prompt:
+    prompt, calls = read_prompt(service, request, context.earlier, context.own)
+    tool_use(calls, service.tool_format, read_constraint(request))  # may refuse the request
+    return prompt
+
+
 def _read(
     fields: SamplingFields, context: Context, stores: bool, service: Service, request: ResponsesRequest
 ) -> Draft:
@@ -142,7 +170,7 @@ async def _start(
     if job.streams:
         return StreamingResponse(run.follow(-1), headers=STREAM_HEADERS, media_type="text/event-stream")
     queued = msgspec.structs.replace(run.response, status="queued")
-    return HttpResponse(msgspec.json.encode(queued), media_type="application/json")
+    return json_response(queued)
 
 
 def _stores(responses: ResponsesService, request: ResponsesRequest) -> bool:

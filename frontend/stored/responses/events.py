@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -43,9 +43,13 @@ _ENDS = {"cancelled": "incomplete"}
 
 
 class Events:
-    """Writes events, each in full before the response changes again. `first` is the first one's number."""
+    """Writes events, each in full before the response changes again. `first` is the first one's number.
 
-    def __init__(self, first: int = 0) -> None:
+    The two events of the response as it has `begun` come with the first output, or before the end.
+    """
+
+    def __init__(self, begun: Response | None = None, first: int = 0) -> None:
+        self._begun = begun
         self._next = first
         self._index = -1
         self._item_id = ""
@@ -54,12 +58,19 @@ class Events:
     def of_response(self, name: str, response: Response) -> bytes:
         return _written(OF_RESPONSE[name](response=response, sequence_number=self._number()))
 
+    def start(self) -> bytes:
+        """The first events; nothing if they are written already."""
+        begun, self._begun = self._begun, None
+        if begun is None:
+            return b""
+        return self.of_response("created", begun) + self.of_response("in_progress", begun)
+
     def of_end(self, response: Response) -> bytes:
         """The last event. OpenAI has none for a cancelled response, which is incomplete."""
-        return self.of_response(_ENDS.get(response.status, response.status), response)
+        return self.start() + self.of_response(_ENDS.get(response.status, response.status), response)
 
     def of_end_instead(self, response: Response) -> bytes:
-        """The last event for a response that changed after `of_end`, with the same number."""
+        """The last event for a response that could not be stored after `of_end`, with the same number."""
         self._next -= 1
         return self.of_end(response)
 
@@ -74,6 +85,10 @@ class Events:
             _encode(text),
             _TEXT_END,
         )
+
+    def of_changes(self, changes: Iterable[Change]) -> bytes:
+        """The events of the changes, each written before the next change is made."""
+        return b"".join(self.start() + self.of_change(change) for change in changes)
 
     def of_change(self, change: Change) -> bytes:
         match change:

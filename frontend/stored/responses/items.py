@@ -11,8 +11,7 @@ from ...core.conversation import MAX_ARGUMENTS
 from ...core.messages import CalledFunction, ChatMessage, MessageToolCall
 from ...core.text.quoted_grammar import quoted_text
 from ...core.validation import check_count, check_word, missing_field
-from .ids import PREFIXES
-from .protocol import ROLES, Item, Part
+from .protocol import PREFIXES, ROLES, Item, Part
 from .reasoning import reasoning_of
 from .tools import LOCAL_SHELL, prompt_name
 

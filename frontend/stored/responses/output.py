@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -14,8 +15,7 @@ from ...core.logprobs import TokenLogprob
 from ...core.parts import Begun, Ended, Part, Parts, Piece
 from ...core.parts import More as PartMore
 from ...core.text.tokenizer import Tokenizer
-from .ids import item_id
-from .input_text import InputText
+from .protocol import new_item_id
 from .reasoning import encoded
 from .responses import (
     CustomToolCall,
@@ -30,6 +30,10 @@ from .responses import (
 from .tools import Called
 
 MoreKind = Literal["reasoning_text", "output_text", "function_call_arguments", "custom_tool_call_input"]
+
+_BEFORE_INPUT = re.compile(r'\s*\{\s*"input"\s*:\s*"')
+_INPUT = re.compile(r'(?:[^"\\]|\\u[0-9a-fA-F]{4}|\\[^u])*', re.DOTALL)
+_HIGH_HALF = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}$")
 
 
 class Added(NamedTuple):
@@ -67,7 +71,7 @@ class Output:
         self._tokenizer = tokenizer
         self._encodes = encodes
         self._parts = Parts()
-        self._input = InputText()
+        self._input = _InputText()
         self._inputs: list[str] = []  # of a custom tool
         self._logprobs: list[TokenLogprob] = []  # of tokens whose text has not come yet
         self._shown: list[ContentLogprob] = []
@@ -135,10 +139,10 @@ class Output:
             case "call":
                 return self._new_call(part.id, part.name)
             case "text":
-                return OutputMessage(id=item_id("message"), status="in_progress", content=[])
+                return OutputMessage(id=new_item_id("message"), status="in_progress", content=[])
             case "reasoning":
                 return ReasoningItem(
-                    id=item_id("reasoning"),
+                    id=new_item_id("reasoning"),
                     status="in_progress",
                     content=[],
                     encrypted_content="" if self._encodes else UNSET,
@@ -149,19 +153,19 @@ class Output:
         if kind == "local_shell":
             action: dict[str, object] = {"type": "exec", "command": [], "env": {}}
             return LocalShellCall(
-                id=item_id("local_shell_call"), status="in_progress", call_id=call_id, action=action
+                id=new_item_id("local_shell_call"), status="in_progress", call_id=call_id, action=action
             )
         if kind == "custom":
-            self._input, self._inputs = InputText(), []
+            self._input, self._inputs = _InputText(), []
             return CustomToolCall(
-                id=item_id("custom_tool_call"),
+                id=new_item_id("custom_tool_call"),
                 status="in_progress",
                 call_id=call_id,
                 name=name,
                 namespace=namespace or UNSET,
             )
         return FunctionCall(
-            id=item_id("function_call"),
+            id=new_item_id("function_call"),
             status="in_progress",
             call_id=call_id,
             name=name,
@@ -195,3 +199,33 @@ def _action(arguments: str) -> dict[str, object]:
     except ValueError:
         return {"command": []}
     return found
+
+
+class _InputText:
+    """Reads the input of a custom tool out of the JSON of its call while the JSON arrives.
+
+    It is the string `input` of an object that has nothing else. Text after the string is left out.
+    """
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._has_begun = False
+
+    def feed(self, fragment: str) -> str:
+        """The characters of the input that are complete."""
+        self._held += fragment
+        if not self._has_begun:
+            found = _BEFORE_INPUT.match(self._held)
+            if found is None:
+                return ""
+            self._has_begun = True
+            self._held = self._held[found.end() :]
+        match = _INPUT.match(self._held)
+        assert match is not None, "the pattern matches the empty text"
+        written = match[0]
+        half = _HIGH_HALF.search(written)
+        if half is not None and not self._held.startswith('"', match.end()):
+            written = written[: half.start()]
+        self._held = self._held[len(written) :]
+        text: str = json.loads(f'"{written}"', strict=False)
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from ....runtime.errors import RequestError
 from ....runtime.messages import GrammarSpec
-from ...api.openai.cache_fields import lease_seconds
+from ...api.openai.cache_fields import MARK, lease_seconds
 from ...core.draft import Beginning, Prompt
 from ...core.grammar_fields import (
     is_null,
@@ -17,11 +19,11 @@ from ...core.grammar_fields import (
     schema_spec,
     text_specs,
 )
+from ...core.leases import check_breakpoints
 from ...core.messages import ChatMessage, Conversation
 from ...core.requested_tools import CallsWanted
 from ...core.service import Service
 from ...core.validation import check_word, missing_field
-from .breakpoints import items_to_breakpoints
 from .items import check_items, messages_of
 from .protocol import FORMATS, Item, PromptFields, ResponsesRequest, TextFormat
 from .reasoning import check_variables, template_variables
@@ -86,3 +88,33 @@ def _format(format: TextFormat | None) -> GrammarSpec | None:
     if given is None:
         raise missing_field("text.format.schema")
     return schema_spec(given, "text.format.schema")
+
+
+class _Mark(NamedTuple):
+    """The breakpoint of part number `place` in a `field` of an item."""
+
+    item: int
+    field: str
+    place: int
+    mode: str | None
+
+
+def items_to_breakpoints(items: Sequence[Item]) -> list[Sequence[Item]]:
+    """The items up to each breakpoint. Raises `RequestError`."""
+    marks = list(_marks(items))
+    check_breakpoints(MARK, len(marks))
+    found: list[Sequence[Item]] = []
+    for number, field, place, mode in marks:
+        check_word(f"input[{number}].{field}[{place}].{MARK}.mode", mode, ("explicit",))
+        item = items[number]
+        cut = replace(item, **{field: getattr(item, field)[: place + 1]})
+        found.append([*items[:number], cut])
+    return found
+
+
+def _marks(items: Sequence[Item]) -> Iterator[_Mark]:
+    for number, item in enumerate(items):
+        for field, parts in (("content", item.content), ("output", item.output)):
+            for place, part in enumerate(parts if isinstance(parts, list) else ()):
+                if part.prompt_cache_breakpoint is not None:
+                    yield _Mark(number, field, place, part.prompt_cache_breakpoint.mode)

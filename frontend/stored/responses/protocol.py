@@ -1,10 +1,11 @@
 """The request bodies of OpenAI's Responses API with Arbora's extra fields.
 
-Types only: other modules check the values. A null field counts as absent.
+Other modules check the values. A null field counts as absent.
 """
 
 from __future__ import annotations
 
+import secrets
 from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -13,8 +14,18 @@ from ...api.openai.protocol import PromptCacheOptions
 from ...core.declared import one_of, within
 from ...core.fields import JsonObject, JsonSchema, SamplerFields, StopString, StopStrings, TopLogprobs
 from ...core.messages import CacheBreakpoint
-from .ids import PREFIXES
 
+PREFIXES = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "local_shell_call": "lsh",
+    "local_shell_call_output": "lsho",
+}
+"""the beginning of the ids of items, by their types"""
 ROLES = ("user", "assistant", "system", "developer")
 ITEM_TYPES = (*PREFIXES, "item_reference")
 TOOL_TYPES = ("function", "custom", "local_shell", "namespace")
@@ -170,3 +181,11 @@ class ItemsRequest(Struct, kw_only=True):
     """The body of /v1/conversations/{id}/items."""
 
     items: list[Item]
+
+
+def new_id(prefix: str) -> str:
+    return f"{prefix}_{secrets.token_hex(24)}"
+
+
+def new_item_id(type: str | None) -> str:
+    return new_id(PREFIXES[type or "message"])

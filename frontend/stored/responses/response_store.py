@@ -14,7 +14,7 @@ from ....runtime.errors import RequestError
 from ..records.alive import AliveFile, is_alive
 from ..records.paging import PageQuery
 from ..records.record_store import RecordStore, reads, writes
-from ..records.storage_errors import storage_errors
+from ..records.sqlite_file import storage_errors
 from ..records.transaction import OPEN_STATES, Part, Record, Transaction
 from .answers import failed
 from .conversation_store import ConversationStore

@@ -135,12 +135,6 @@ class Response(Struct, kw_only=True):
     cache_explanation: Explanation | UnsetType = UNSET
 
 
-class Deleted(Struct, kw_only=True):
-    id: str
-    object: Literal["response", "conversation.deleted"]
-    deleted: Literal[True] = True
-
-
 class Conversation(Struct, kw_only=True):
     id: str
     object: Literal["conversation"] = "conversation"

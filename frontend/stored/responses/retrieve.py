@@ -4,35 +4,42 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from ....runtime.errors import RequestError
-from ...http.tenants import owner_of
-from ..records.paging import make_page, parse_page_query
+from ..records.paging import Page, parse_number
+from ..stored_request import Deleted, StoredRequest
 from .background import Run
 from .create import STREAM_HEADERS
 from .events import Events
 from .response_store import ResponseStore
-from .responses import PAGE_ITEMS, Deleted
+from .responses import PAGE_ITEMS
 from .responses import Response as StoredResponse
 from .responses_service import ResponsesService
 
+_Request = StoredRequest[ResponsesService]
 _POLL_S = 0.5
 """seconds between two checks whether another process has ended a response"""
-_MAX_DIGITS = 12
+_MAX_EVENT = 999_999_999
 _OPEN = ("queued", "in_progress")
 
 
-async def retrieve(responses: ResponsesService, request: Request) -> Response:
+async def retrieve(request: _Request) -> Response | bytes | StoredResponse:
     """The response, or its events after number `starting_after` if the query has `stream=true`."""
-    owner, id, store = owner_of(request.scope), request.path_params["id"], responses.store()
-    if request.query_params.get("stream", "false") != "true":
-        return await _show(responses, request)
-    run = _run(responses, request)
-    after = _starting_after(request.query_params.get("starting_after"))
+    owner, id, store, query = (
+        request.owner,
+        request.id,
+        request.service.store(),
+        request.http_request.query_params,
+    )
+    if query.get("stream", "false") != "true":
+        return await _show(request)
+    run = _run(request)
+    text = query.get("starting_after")
+    after = -1 if text is None else parse_number("starting_after", text, 0, _MAX_EVENT)
     if run is not None:
         return _stream(run.follow(after))
     status = await store.read_status(owner, id)
@@ -46,52 +53,46 @@ async def retrieve(responses: ResponsesService, request: Request) -> Response:
     return _stream(_follow_until_ended(store, owner, id, after, is_open=status in _OPEN))
 
 
-async def delete(responses: ResponsesService, request: Request) -> Response:
-    owner, id = owner_of(request.scope), request.path_params["id"]
-    await responses.store().delete(owner, id)
-    run = _run(responses, request)
+async def delete(request: _Request) -> Deleted:
+    await request.service.store().delete(request.owner, request.id)
+    run = _run(request)
     if run is not None:
         run.unstored = None
         run.generation.close()
-    return _json(msgspec.json.encode(Deleted(id=id, object="response")))
+    return Deleted(id=request.id, object="response")
 
 
-async def cancel(responses: ResponsesService, request: Request) -> Response:
+async def cancel(request: _Request) -> bytes | StoredResponse:
     """Cancels a background response that still runs. One that has ended stays as it is."""
-    owner, id, store = owner_of(request.scope), request.path_params["id"], responses.store()
-    if _run(responses, request) is None and not await _is_background(store, owner, id):
+    owner, id, store = request.owner, request.id, request.service.store()
+    if _run(request) is None and not await _is_background(store, owner, id):
         raise RequestError(
             f"{id} was not made with background: true: close the connection of a request to cancel it.",
             code="invalid_value",
         )
-    assert responses.background is not None, "a server that stores responses has it"
-    await responses.background.cancel(owner, id)
-    return await _show(responses, request)
+    assert request.service.background is not None, "a server that stores responses has it"
+    await request.service.background.cancel(owner, id)
+    return await _show(request)
 
 
-async def input_items(responses: ResponsesService, request: Request) -> Response:
+async def list_input(request: _Request) -> Page[msgspec.Raw]:
     """A page of the items of a response's own input, the last one first by default."""
-    page = parse_page_query(request.query_params, *PAGE_ITEMS)
-    id, store = request.path_params["id"], responses.store()
-    rows = await store.list_input(owner_of(request.scope), id, page)
-    return _json(msgspec.json.encode(make_page(rows, page.limit, msgspec.Raw)))
+    rows = partial(request.service.store().list_input, request.owner, request.id)
+    return await request.list_page(PAGE_ITEMS, msgspec.Raw, rows)
 
 
-def _run(responses: ResponsesService, request: Request) -> Run | None:
+def _run(request: _Request) -> Run | None:
     """The response that the path names, if this process computes it or still has to store its end."""
-    background = responses.background
-    if background is None:
-        return None
-    return background.run_of(owner_of(request.scope), request.path_params["id"])
+    background = request.service.background
+    return None if background is None else background.run_of(request.owner, request.id)
 
 
-async def _show(responses: ResponsesService, request: Request) -> Response:
+async def _show(request: _Request) -> bytes | StoredResponse:
     """The response as it is now."""
-    run = _run(responses, request)
+    run = _run(request)
     if run is not None and run.unstored is not None:
-        return _json(msgspec.json.encode(run.unstored))
-    owner, id = owner_of(request.scope), request.path_params["id"]
-    return _json(await responses.store().read_response(owner, id))
+        return run.unstored
+    return await request.service.store().read_response(request.owner, request.id)
 
 
 async def _is_background(store: ResponseStore, owner: str, id: str) -> bool:
@@ -112,26 +113,10 @@ async def _follow_until_ended(
     events = await store.read_events(owner, id)
     if events is None:
         response = msgspec.json.decode(await store.read_response(owner, id), type=StoredResponse)
-        yield Events(after + 1).of_end(response)
+        yield Events(first=after + 1).of_end(response)
     else:
         yield b"".join(events[after + 1 :])
 
 
-def _starting_after(text: str | None) -> int:
-    if text is None:
-        return -1
-    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
-        raise RequestError(
-            f"starting_after is {text[:100]!r}, but must be the sequence_number of an event.",
-            param="starting_after",
-            code="invalid_value",
-        )
-    return int(text)
-
-
 def _stream(events: AsyncIterator[bytes]) -> Response:
     return StreamingResponse(events, headers=STREAM_HEADERS, media_type="text/event-stream")
-
-
-def _json(body: bytes) -> Response:
-    return Response(body, media_type="application/json")

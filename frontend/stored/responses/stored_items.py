@@ -11,10 +11,9 @@ from msgspec import structs
 from ....runtime.errors import RequestError
 from ..records.paging import PageQuery
 from ..records.transaction import Part as RecordPart
-from ..records.transaction import Record, Transaction
-from .ids import item_id
+from ..records.transaction import Record, Transaction, missing_record
 from .items import kind_of
-from .protocol import Item, Part
+from .protocol import Item, Part, new_item_id
 from .responses import OutputItem
 
 RESPONSE, CONVERSATION = "response", "conversation"
@@ -31,7 +30,7 @@ def complete_item(item: Item) -> Item:
     if kind_of(item) == "message" and isinstance(content, str):
         kind = "output_text" if item.role == "assistant" else "input_text"
         content = [Part(type=kind, text=content)]
-    return structs.replace(item, id=item.id or item_id(item.type), type=kind_of(item), content=content)
+    return structs.replace(item, id=item.id or new_item_id(item.type), type=kind_of(item), content=content)
 
 
 def encode_items(own: Iterable[Item], output: Iterable[OutputItem] = ()) -> list[RecordPart]:
@@ -54,13 +53,7 @@ def find_record(transaction: Transaction, kind: str, owner: str, id: str, param:
     """Raises a 404 `RequestError` if the owner has no such record."""
     record = transaction.find(kind, id, owner)
     if record is None:
-        raise RequestError(
-            f"There is no {kind} {id[:100]!r}: it was never stored, it was deleted, or it is older than this "
-            "server keeps it.",
-            status=404,
-            param=param,
-            code="not_found",
-        )
+        raise missing_record(kind, id, param)
     return record
 
 

@@ -9,12 +9,14 @@ from typing import Any, Literal, NamedTuple
 from ....runtime.errors import RequestError
 from ...core.conversation import tool_definitions
 from ...core.messages import FunctionDefinition, Tool
+from ...core.text.quoted_grammar import QuotingError, quoted_lark, quoted_pattern
 from ...core.validation import check_word, missing_field
-from .input_grammar import input_grammar
 from .protocol import TOOL_TYPES, ToolDefinition
 
 Kind = Literal["function", "custom", "local_shell"]
 LOCAL_SHELL = "local_shell"
+MAX_GRAMMAR_CHARACTERS = 100_000
+"""of the input of a custom tool"""
 _SHELL_DESCRIPTION = "Runs a command on the user's machine and returns its output."
 _SHELL_PARAMETERS: dict[str, object] = {
     "type": "object",
@@ -166,4 +168,23 @@ def _grammar(placed: _Placed) -> dict[str, Any] | None:
         if not getattr(format, name):
             raise missing_field(f"{where}.{name}")
     check_word(f"{where}.syntax", format.syntax, ("lark", "regex"))
-    return input_grammar(format.syntax or "", format.definition or "", f"{where}.definition")
+    return _quote_grammar(format.syntax or "", format.definition or "", f"{where}.definition")
+
+
+def _quote_grammar(syntax: str, definition: str, param: str) -> dict[str, Any]:
+    """The grammar of a custom tool's input, which models write as the string of a JSON call.
+
+    Returns a format of a structural tag. Raises `RequestError` naming `param`.
+    """
+    if len(definition) > MAX_GRAMMAR_CHARACTERS:
+        raise RequestError(
+            f"{param} has {len(definition)} characters, but may have at most {MAX_GRAMMAR_CHARACTERS}.",
+            param=param,
+            code="invalid_value",
+        )
+    try:
+        if syntax == "regex":
+            return {"type": "regex", "pattern": quoted_pattern(definition)}
+        return {"type": "grammar", "grammar": quoted_lark(definition)}
+    except QuotingError as error:
+        raise RequestError(f"{param}: {error}.", param=param, code="invalid_grammar") from None

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 from arbora.frontend.stored.records import sqlite_file
-from arbora.frontend.stored.records.sqlite_file import open_database
-from arbora.frontend.stored.records.storage_errors import storage_error
+from arbora.frontend.stored.records.sqlite_file import open_database, storage_error
 from arbora.frontend.stored.records.transaction import KEPT_PAGES, Transaction
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS things (name TEXT PRIMARY KEY)"
