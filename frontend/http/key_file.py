@@ -18,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from ...runtime.api_keys import ApiKey, find_control, key_hash, plain_key
+from ...runtime.type_mismatch import TypeMismatch
 
 MAX_PRIORITY = 2**31 - 1
 MAX_COUNT = 2**53
@@ -30,19 +31,7 @@ RANDOM_BYTES = 32
 NAME_FORM = "1 to 64 of the characters A-Za-z0-9._@-"
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _COMMENT = re.compile(r"(^|\s+)#.*")
-# These match the messages of msgspec's errors.
-_UNKNOWN = re.compile("unknown field `(?P<field>[^`]*)`")
-_MISSING = re.compile("missing required field `name`")
-_MISMATCH = re.compile(r"Expected `(?P<wanted>\w+)[^`]*`, got `(?P<sent>\w+)` - at `\$\.(?P<field>[^`]*)`")
-_TYPES = {
-    "array": "a list",
-    "bool": "true or false",
-    "float": "a number with a fraction",
-    "int": "an integer",
-    "null": "null",
-    "object": "an object",
-    "str": "a text in double quotes",
-}
+_UNKNOWN = re.compile("unknown field `(?P<field>[^`]*)`")  # in msgspec's errors
 _HASH = re.compile(r"[0-9a-fA-F]{64}")
 _COUNTS = ("requests_per_minute", "tokens_per_minute", "concurrent_requests", "max_tokens")
 _PRIORITIES = ("priority", "best_priority")
@@ -130,15 +119,12 @@ def _parse_object(text: str) -> ApiKey:
 
 def _explain(error: msgspec.ValidationError) -> str:
     """Says what is wrong in a line. No value is shown, because it may be a key."""
-    text = str(error)
-    if found := _UNKNOWN.search(text):
+    mismatch = TypeMismatch.of(error)
+    if found := _UNKNOWN.search(mismatch.message):
         return f"has the unknown field {found['field']}. A key has the fields {FIELDS}."
-    if _MISSING.search(text):
+    if mismatch.missing is not None:
         return f"has no name; write {NAME_FORM}."
-    if found := _MISMATCH.match(text):
-        sent, wanted = (_TYPES.get(found[each], found[each]) for each in ("sent", "wanted"))
-        return f"has {sent} as {found['field']}, but it must be {wanted}."
-    return f"is wrong: {text}. A key has the fields {FIELDS}."
+    return f"is wrong: {mismatch.sentence(mismatch.path, {}, 'the object')}"
 
 
 def is_name(text: str) -> bool:

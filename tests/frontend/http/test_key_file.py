@@ -102,13 +102,13 @@ def test_the_key_command_refuses_a_name_that_no_line_may_have(capsys: pytest.Cap
     ("line", "expected"),
     [
         ("{", "line 2 is no JSON object"),
-        (described(name=1), "line 2 has an integer as name, but it must be a text in double quotes."),
-        (described(key=["one"]), "line 2 has a list as key, but it must be a text in double quotes."),
+        (described(name=1), "line 2 is wrong: name is an integer, but must be a string."),
+        (described(key=["one"]), "line 2 is wrong: key is a list, but must be a string."),
         (
             described(tokens_per_minute=1.5),
-            "line 2 has a number with a fraction as tokens_per_minute, but it must be an integer.",
+            "line 2 is wrong: tokens_per_minute is a number, but must be an integer.",
         ),
-        (described(priority=None), "line 2 has null as priority, but it must be an integer."),
+        (described(priority=None), "line 2 is wrong: priority is null, but must be an integer."),
         (json.dumps({"key": "secret"}), "line 2 has no name; write 1 to 64 of the characters"),
         (
             described(requests=1),
