@@ -9,7 +9,7 @@ import time
 from collections import Counter as Counts
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import get_args
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -247,24 +247,12 @@ def _only(collector: SchedulerStats) -> CollectorRegistry:
     return registry
 
 
-class Work(NamedTuple):
-    """The numbers of a request that generates; times are in seconds, None if unknown.
-
-    `between_tokens_s` is the mean time between two outputs of a choice. `ends` are the finish reasons of the
-    choices, `abort`, or `error-` with a status.
-    """
-
-    usage: Usage | None
-    sampling: SamplingParams | None
-    queued_s: float | None
-    first_token_s: float | None
-    between_tokens_s: float | None
-    ends: list[str]
-    code: str | None
-
-
 class RequestTimer:
-    """Measures one request's latencies from the arrival times of its outputs, and records how it ended."""
+    """Measures one request's latencies from the arrival times of its outputs, and records how it ended.
+
+    Times are in seconds, None if unknown. `ends` are the finish reasons of the choices, `abort`, or `error-`
+    with a status; `code` is that of the error.
+    """
 
     def __init__(self, metrics: Metrics, key: ApiKey | None = None) -> None:
         self._metrics = metrics
@@ -273,13 +261,13 @@ class RequestTimer:
         self._first: dict[int, float] = {}
         self._last: dict[int, float] = {}
         self._outputs = 0
-        self._queued_s: float | None = None
+        self.queued_s: float | None = None
         self._requests: Sequence[Generate] = ()
         self._reply: Reply | None = None
-        self._first_token: float | None = None
-        self._usage: Usage | None = None
-        self._ends: list[str] = []
-        self._code: str | None = None
+        self.first_token_s: float | None = None
+        self.usage: Usage | None = None
+        self.ends: list[str] = []
+        self.code: str | None = None
 
     def accepted(self, requests: Sequence[Generate]) -> None:
         self._requests = requests
@@ -287,7 +275,7 @@ class RequestTimer:
     def output(self, choice: int, output: Output, at: float) -> None:
         """Records an output of a choice. at: when it arrived, in seconds of `time.monotonic`"""
         if output.queued_s is not None:
-            self._queued_s = output.queued_s
+            self.queued_s = output.queued_s
         if not output.tokens:
             return
         self._outputs += 1
@@ -297,12 +285,12 @@ class RequestTimer:
         else:
             self._first[choice] = at
             if not self._last:
-                self._first_token = at - self._started
-                self._metrics.first_token.observe(self._first_token)
+                self.first_token_s = at - self._started
+                self._metrics.first_token.observe(self.first_token_s)
         self._last[choice] = at
 
     def finished(self, usage: Usage, reasons: list[str]) -> None:
-        self._usage, self._ends = usage, reasons
+        self.usage, self.ends = usage, reasons
         self._metrics.request.observe(time.monotonic() - self._started)
         self._metrics.prompt_tokens.inc(usage.prompt_tokens)
         self._metrics.completion_tokens.inc(usage.completion_tokens)
@@ -312,7 +300,7 @@ class RequestTimer:
     def reached(self, reply: Reply) -> None:
         """Records the usage once no more tokens follow; the request may have ended early."""
         self._reply = reply
-        self._usage = usage = reply.usage()
+        self.usage = usage = reply.usage()
         self._metrics.memo.update()
         if self._key is not None:
             self._metrics.key_tokens.labels(self._key.name, "prompt").inc(usage.prompt_tokens)
@@ -320,28 +308,24 @@ class RequestTimer:
 
     def failed(self, error: RequestError) -> None:
         """Records a failure after a stream began, so the response's own status was 200."""
-        self._ends = [f"error-{error.status}"]
-        self._code = error.code
+        self.ends = [f"error-{error.status}"]
+        self.code = error.code
         self._metrics.failed.labels(error.status).inc()
 
     def aborted(self, choices: int) -> None:
         """Records that the client disconnected before the request's last choice ended."""
-        self._ends = ["abort"]
+        self.ends = ["abort"]
         self._metrics.finished.labels("abort").inc(choices)
 
-    def work(self) -> Work:
-        """The request's numbers, for logs and traces."""
+    @property
+    def sampling(self) -> SamplingParams | None:
+        return self._requests[0].sampling if self._requests else None
+
+    @property
+    def between_tokens_s(self) -> float | None:
+        """The mean time between two outputs of a choice."""
         gaps = self._outputs - len(self._last)
-        total = sum(self._last.values()) - sum(self._first.values())
-        return Work(
-            usage=self._usage,
-            sampling=self._requests[0].sampling if self._requests else None,
-            queued_s=self._queued_s,
-            first_token_s=self._first_token,
-            between_tokens_s=total / gaps if gaps > 0 else None,
-            ends=self._ends,
-            code=self._code,
-        )
+        return (sum(self._last.values()) - sum(self._first.values())) / gaps if gaps > 0 else None
 
     def prompts(self) -> list[Tokens]:
         """Each prompt of the request once."""

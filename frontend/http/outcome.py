@@ -10,7 +10,7 @@ from typing import TypeAlias
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...runtime.api_keys import ApiKey
-from .metrics import RequestTimer, Work
+from .metrics import RequestTimer
 from .tenants import SENT_KEY
 
 TIMER = "arbora.timer"
@@ -24,7 +24,7 @@ IS_CHAT = "arbora.is_chat"
 @dataclass(frozen=True)
 class Outcome:
     """`status` is 0 if the client disconnected before the response began. `ended_at` is in seconds since
-    1970, `seconds` how long the request took. `key` is the key's name. `work` is None for a request that
+    1970, `seconds` how long the request took. `key` is the key's name. `timer` is None for a request that
     generates nothing. `is_chat` is None if only the path says whether the request is a chat.
     """
 
@@ -36,7 +36,7 @@ class Outcome:
     code: str | None
     ended_at: float
     seconds: float
-    work: Work | None
+    timer: RequestTimer | None
     is_chat: bool | None
 
 
@@ -78,16 +78,15 @@ class OutcomeMiddleware:
 def _outcome(scope: Scope, status: int, request_id: str, seconds: float) -> Outcome:
     key: ApiKey | None = scope.get(SENT_KEY)
     timer: RequestTimer | None = scope.get(TIMER)
-    work = None if timer is None else timer.work()
     return Outcome(
         method=scope["method"],
         path=scope["path"],
         id=request_id,
         status=status,
         key=None if key is None else key.name,
-        code=scope.get(ERROR_CODE) or (None if work is None else work.code),
+        code=scope.get(ERROR_CODE) or (None if timer is None else timer.code),
         ended_at=time.time(),
         seconds=seconds,
-        work=work,
+        timer=timer,
         is_chat=scope.get(IS_CHAT),
     )

@@ -15,8 +15,7 @@ from ...runtime.config import LogFormat
 from ...runtime.logs import BARE
 from ...runtime.messages import Tokens
 from ..core.text.tokenizer import Tokenizer
-from .metrics import RequestTimer
-from .outcome import TIMER, Outcome
+from .outcome import Outcome
 
 MAX_PATH = 100  # characters; a path may be as long as a request line
 MAX_TOKENS = 2048  # of all prompts in a line, and of all replies: decoding them occupies the event loop
@@ -35,8 +34,7 @@ class RequestLog:
     def add(self, scope: Scope, outcome: Outcome) -> None:
         if self._form != "text":
             fields = _list_fields(outcome, self._model)
-            timer: RequestTimer | None = scope.get(TIMER)
-            if self._tokenizer is not None and timer is not None:
+            if self._tokenizer is not None and (timer := outcome.timer) is not None:
                 for name, tokens in (("prompts", timer.prompts()), ("replies", timer.replies())):
                     fields |= {name: _decode_texts(self._tokenizer, tokens)} if tokens else {}
             log.info("%s", _format_json(fields), extra=BARE)
@@ -51,27 +49,27 @@ def _format_json(fields: dict[str, object]) -> str:
 
 def _list_fields(outcome: Outcome, model: str) -> dict[str, object]:
     """The members of a JSON line. Unknown ones are left out; times are in seconds."""
-    work = outcome.work
+    timer = outcome.timer
     fields: dict[str, object | None] = {
         "time": datetime.fromtimestamp(outcome.ended_at, UTC).isoformat(timespec="milliseconds"),
         "id": outcome.id or None,
         "method": outcome.method,
         "path": outcome.path[:MAX_PATH],
-        "model": None if work is None else model,
+        "model": None if timer is None else model,
         "key": outcome.key,
         "status": outcome.status or None,
         "code": outcome.code,
         "total_s": round(outcome.seconds, 6),
     }
-    if work is not None:
+    if timer is not None:
         fields |= {
-            "prompt_tokens": None if work.usage is None else work.usage.prompt_tokens,
-            "cached_tokens": None if work.usage is None else work.usage.cached_tokens,
-            "output_tokens": None if work.usage is None else work.usage.completion_tokens,
-            "queue_s": _round(work.queued_s),
-            "first_token_s": _round(work.first_token_s),
-            "between_tokens_s": _round(work.between_tokens_s),
-            "finish": work.ends or None,
+            "prompt_tokens": None if timer.usage is None else timer.usage.prompt_tokens,
+            "cached_tokens": None if timer.usage is None else timer.usage.cached_tokens,
+            "output_tokens": None if timer.usage is None else timer.usage.completion_tokens,
+            "queue_s": _round(timer.queued_s),
+            "first_token_s": _round(timer.first_token_s),
+            "between_tokens_s": _round(timer.between_tokens_s),
+            "finish": timer.ends or None,
         }
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -102,14 +100,14 @@ def _format_line(outcome: Outcome) -> str:
         parts.append(outcome.id)
     if outcome.key:
         parts.append(f"key={outcome.key}")
-    work = outcome.work
-    if work is not None and work.usage is not None:
-        parts += [f"prompt={work.usage.prompt_tokens}", f"cached={work.usage.cached_tokens}"]
-        parts += [f"output={work.usage.completion_tokens}"]
-    if work is not None and work.first_token_s is not None:
-        parts.append(f"first_token={work.first_token_s:.3f}")
-    if work is not None and work.ends:
-        parts.append(f"finish={','.join(work.ends)}")
+    timer = outcome.timer
+    if timer is not None and timer.usage is not None:
+        parts += [f"prompt={timer.usage.prompt_tokens}", f"cached={timer.usage.cached_tokens}"]
+        parts += [f"output={timer.usage.completion_tokens}"]
+    if timer is not None and timer.first_token_s is not None:
+        parts.append(f"first_token={timer.first_token_s:.3f}")
+    if timer is not None and timer.ends:
+        parts.append(f"finish={','.join(timer.ends)}")
     if outcome.code:
         parts.append(f"code={outcome.code}")
     return " ".join([*parts, f"seconds={outcome.seconds:.3f}"])

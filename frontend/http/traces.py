@@ -47,8 +47,8 @@ class Traces:
         """Makes the span of a request that has ended. Its headers may have the client's trace context."""
         from opentelemetry.trace import SpanKind, Status, StatusCode
 
-        work = outcome.work
-        if work is None:
+        timer = outcome.timer
+        if timer is None:
             return
         headers = dict(scope["headers"])
         carrier = {name.decode(): headers[name].decode("latin-1") for name in _CARRIED if name in headers}
@@ -61,10 +61,12 @@ class Traces:
             attributes=_list_attributes(outcome, operation, self._model),
             start_time=_ns(started_at),
         )
-        if work.first_token_s is not None:
-            if work.queued_s is not None:
-                span.add_event("prefill", timestamp=_ns(started_at + min(work.queued_s, work.first_token_s)))
-            span.add_event("decode", timestamp=_ns(started_at + work.first_token_s))
+        if timer.first_token_s is not None:
+            if timer.queued_s is not None:
+                span.add_event(
+                    "prefill", timestamp=_ns(started_at + min(timer.queued_s, timer.first_token_s))
+                )
+            span.add_event("decode", timestamp=_ns(started_at + timer.first_token_s))
         if outcome.code is not None or outcome.status >= 500:
             span.set_status(Status(StatusCode.ERROR))
         span.end(_ns(outcome.ended_at))
@@ -82,9 +84,9 @@ def _name_operation(outcome: Outcome) -> str:
 
 def _list_attributes(outcome: Outcome, operation: str, model: str) -> dict[str, Any]:
     """OpenTelemetry's semantic conventions for HTTP and generative AI; times as in vLLM's traces."""
-    work = outcome.work
-    assert work is not None, "a request that generates nothing has no span"
-    usage, sampling = work.usage, work.sampling
+    timer = outcome.timer
+    assert timer is not None, "a request that generates nothing has no span"
+    usage, sampling = timer.usage, timer.sampling
     attributes = {
         "http.request.method": outcome.method,
         "http.response.status_code": outcome.status or None,
@@ -95,15 +97,15 @@ def _list_attributes(outcome: Outcome, operation: str, model: str) -> dict[str, 
         "gen_ai.request.model": model,
         "gen_ai.response.model": model,
         "gen_ai.response.id": outcome.id or None,
-        "gen_ai.response.finish_reasons": work.ends or None,
+        "gen_ai.response.finish_reasons": timer.ends or None,
         "gen_ai.request.max_tokens": None if sampling is None else sampling.max_tokens,
         "gen_ai.request.temperature": None if sampling is None else sampling.temperature,
         "gen_ai.request.top_p": None if sampling is None else sampling.top_p,
         "gen_ai.usage.input_tokens": None if usage is None else usage.prompt_tokens,
         "gen_ai.usage.output_tokens": None if usage is None else usage.completion_tokens,
         "gen_ai.usage.cache_read.input_tokens": None if usage is None else usage.cached_tokens,
-        "gen_ai.latency.time_in_queue": work.queued_s,
-        "gen_ai.latency.time_to_first_token": work.first_token_s,
+        "gen_ai.latency.time_in_queue": timer.queued_s,
+        "gen_ai.latency.time_to_first_token": timer.first_token_s,
         "gen_ai.latency.e2e": outcome.seconds,
         "arbora.api_key": outcome.key,
     }
