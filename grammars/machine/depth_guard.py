@@ -166,7 +166,7 @@ def _like(ways: int, calls: NDArray[np.int64], bases: NDArray[np.int32]) -> NDAr
 
 
 @njit(cache=True)
-def _needs(transitions, accepting, required, ways, most):  # type: ignore[no-untyped-def]
+def _needs(transitions, accepting, required, ways, most):
     """The need of each state, at most `most` + 1."""
     graph = _graph(transitions, ways)
     states = len(transitions)
@@ -193,7 +193,7 @@ def _needs(transitions, accepting, required, ways, most):  # type: ignore[no-unt
 
 
 @njit(cache=True)
-def _alone(accepting, graph, ways):  # type: ignore[no-untyped-def]
+def _alone(accepting, graph, ways):
     """The verdicts, as bits, with which each state can end its level in one step; whether each state
     pushes."""
     ends = accepting.astype(np.uint64)
@@ -207,7 +207,7 @@ def _alone(accepting, graph, ways):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _inner_ends(ways, inside, reserve):  # type: ignore[no-untyped-def]
+def _inner_ends(ways, inside, reserve):
     """The verdicts with which each way may return; none if too few places are free for its push."""
     inner = np.full(len(ways.inside), ~np.uint64(0))
     for way in range(len(inner)):
@@ -218,7 +218,7 @@ def _inner_ends(ways, inside, reserve):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _settle(graph, ways, before, inner, may_gain):  # type: ignore[no-untyped-def]
+def _settle(graph, ways, before, inner, may_gain):
     """The verdicts with which each state's level can end, and which states are allowed.
 
     `before`: the verdicts with one free place less; `may_gain`: the states that may have more now.
@@ -234,7 +234,7 @@ def _settle(graph, ways, before, inner, may_gain):  # type: ignore[no-untyped-de
 
 
 @njit(cache=True)
-def _find_ends(graph, ways, ends, inner, allowed, to_begin):  # type: ignore[no-untyped-def]
+def _find_ends(graph, ways, ends, inner, allowed, to_begin):
     """Adds the verdicts that states get from those they lead to, beginning with the states `to_begin`."""
     first_way, ways_of, first_source, sources = graph
     first, counts, after = (
@@ -271,7 +271,7 @@ def _find_ends(graph, ways, ends, inner, allowed, to_begin):  # type: ignore[no-
 
 
 @njit(cache=True, forceinline=True)
-def _ends_after(after, first, count, inner, ends, allowed):  # type: ignore[no-untyped-def]
+def _ends_after(after, first, count, inner, ends, allowed):
     """The verdicts with which a state's level can end if it takes a way."""
     found = np.uint64(0)
     for verdict in range(count):
@@ -284,7 +284,7 @@ def _ends_after(after, first, count, inner, ends, allowed):  # type: ignore[no-u
 
 
 @njit(cache=True)
-def _graph(transitions, ways):  # type: ignore[no-untyped-def]
+def _graph(transitions, ways):
     first_way, ways_of = _ways_of_states(transitions, ways)
     first, counts, after = ways.first, ways.counts, ways.after
     states = len(transitions)
@@ -306,7 +306,7 @@ def _graph(transitions, ways):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _ways_of_states(transitions, ways):  # type: ignore[no-untyped-def]
+def _ways_of_states(transitions, ways):
     """Where each state's ways begin [states + 1], and the ways of all states."""
     states, classes = transitions.shape
     like = ways.like
@@ -330,7 +330,7 @@ def _ways_of_states(transitions, ways):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _needs_of_ways(ways, required, needs):  # type: ignore[no-untyped-def]
+def _needs_of_ways(ways, required, needs):
     inside = needs.copy()
     for pair in range(len(required)):
         start, value = required[pair]
@@ -346,7 +346,7 @@ def _needs_of_ways(ways, required, needs):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _guards(transitions, actions, needs, needs_of_ways):  # type: ignore[no-untyped-def]
+def _guards(transitions, actions, needs, needs_of_ways):
     """The reserve of each action; which plain steps lead to a state with a greater need, [states,
     classes]."""
     states, classes = transitions.shape

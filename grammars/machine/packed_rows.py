@@ -32,7 +32,7 @@ def pack_rows(transitions: NDArray[np.int32], like_state: NDArray[np.int32]) -> 
 
 
 @njit(cache=True, nogil=True)
-def _pack_rows(transitions, like_state):  # type: ignore[no-untyped-def]
+def _pack_rows(transitions, like_state):
     default_state = _defaults(transitions, like_state)
     ends, columns = _find_kept(transitions, default_state)
     row_starts, places = _place_rows(ends, columns, transitions.shape[1])
@@ -47,7 +47,7 @@ def _pack_rows(transitions, like_state):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _defaults(transitions, like_state):  # type: ignore[no-untyped-def]
+def _defaults(transitions, like_state):
     """For each state its `like_state`, or itself if that leaves fewer entries to keep."""
     default_state = np.arange(len(like_state)).astype(np.int32)
     for state in range(len(like_state)):
@@ -64,7 +64,7 @@ def _defaults(transitions, like_state):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _find_kept(transitions, default_state):  # type: ignore[no-untyped-def]
+def _find_kept(transitions, default_state):
     """Where each row's columns end, and the columns that the rows keep, row by row."""
     states, classes = transitions.shape
     ends = np.empty(states, np.int32)
@@ -82,7 +82,7 @@ def _find_kept(transitions, default_state):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _longest_first(ends, most):  # type: ignore[no-untyped-def]
+def _longest_first(ends, most):
     """The rows, those with most columns (`most` at most) first."""
     first = np.zeros(most + 2, np.int32)
     for row in range(len(ends)):
@@ -98,12 +98,12 @@ def _longest_first(ends, most):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _length(ends, row):  # type: ignore[no-untyped-def]
+def _length(ends, row):
     return ends[row] - (ends[row - 1] if row else 0)
 
 
 @njit(cache=True, nogil=True)
-def _place_rows(ends, columns, classes):  # type: ignore[no-untyped-def]
+def _place_rows(ends, columns, classes):
     """Where each row begins, and the number of places.
 
     A row takes the first fit behind the row before it. The search restarts when rows are half as long.
@@ -127,7 +127,7 @@ def _place_rows(ends, columns, classes):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _first_fit(taken, row, start):  # type: ignore[no-untyped-def]
+def _first_fit(taken, row, start):
     while True:
         at = 0
         while at < len(row) and not taken[start + row[at]]:

@@ -112,7 +112,8 @@ class StackAutomaton:
         has_gap = np.append(self.actions[:, GAP] != 0, False)
         number = np.where(self.transitions < DEAD, -2 - self.transitions, len(self.actions))
         free = (self.transitions != DEAD) & ~has_gap[number]
-        return has_gap[number].any(axis=1) & (free.sum(axis=1) <= 1)  # type: ignore[no-any-return]
+        found: NDArray[np.bool_] = has_gap[number].any(axis=1) & (free.sum(axis=1) <= 1)
+        return found
 
     def following(self, state: int) -> bytes:
         """The bytes that may come next, in rising order, as far as the state alone decides."""

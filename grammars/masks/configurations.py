@@ -53,14 +53,14 @@ class Configurations(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def no_configurations(machine):  # type: ignore[no-untyped-def]
+def no_configurations(machine):
     states, classes = machine.transitions.shape
     after_action = np.full(len(machine.actions), NOT_COMPUTED, np.int32)
     return _with_capacity(after_action, _FIRST_CAPACITY + 4 * states, classes)
 
 
 @njit(cache=True, nogil=True)
-def grow(configurations):  # type: ignore[no-untyped-def]
+def grow(configurations):
     """A copy with twice the capacity."""
     rows, parts = configurations.rows, configurations.parts
     larger = _with_capacity(configurations.after_action.copy(), 2 * len(rows), rows.shape[1])
@@ -74,7 +74,7 @@ def grow(configurations):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _with_capacity(after_action, capacity, classes):  # type: ignore[no-untyped-def]
+def _with_capacity(after_action, capacity, classes):
     slots = 1
     while slots < 2 * capacity:
         slots *= 2
@@ -88,7 +88,7 @@ def _with_capacity(after_action, capacity, classes):  # type: ignore[no-untyped-
 
 
 @njit(cache=True, nogil=True)
-def follow(machine, configurations, here, column):  # type: ignore[no-untyped-def]
+def follow(machine, configurations, here, column):
     """Computes and stores the step from a configuration by a byte class; may be `CONFIGURATIONS_FULL`."""
     if configurations.used[0] + 3 > len(configurations.parts):
         return np.int32(CONFIGURATIONS_FULL)
@@ -109,7 +109,7 @@ def follow(machine, configurations, here, column):  # type: ignore[no-untyped-de
 
 
 @njit(cache=True, nogil=True)
-def _configuration(machine, configurations, state, frame, marks):  # type: ignore[no-untyped-def]
+def _configuration(machine, configurations, state, frame, marks):
     if state < 0 or (frame < 0 and marks == 0):
         return np.int32(state)
     known = configurations.used[0]
@@ -122,7 +122,7 @@ def _configuration(machine, configurations, state, frame, marks):  # type: ignor
 
 
 @njit(cache=True, nogil=True)
-def _act(machine, configurations, action, frame, marks):  # type: ignore[no-untyped-def]
+def _act(machine, configurations, action, frame, marks):
     """The step of an action."""
     parts = configurations.parts
     kind, target, operand, reserve, gap, words = machine.actions[action, : WORDS + 1].astype(np.int64)
@@ -168,7 +168,7 @@ def _act(machine, configurations, action, frame, marks):  # type: ignore[no-unty
 
 
 @njit(cache=True, nogil=True)
-def _part(configurations, first, second, third):  # type: ignore[no-untyped-def]
+def _part(configurations, first, second, third):
     """The number of this part, which is added if it is new. The caller ensures the capacity."""
     slot = _slot(configurations, first, second, third)
     part = np.int64(configurations.slots[slot])
@@ -183,7 +183,7 @@ def _part(configurations, first, second, third):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _slot(configurations, first, second, third):  # type: ignore[no-untyped-def]
+def _slot(configurations, first, second, third):
     """The hash table's slot of this part, or the empty slot for it."""
     slots, parts = configurations.slots, configurations.parts
     code = np.uint64(0)

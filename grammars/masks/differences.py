@@ -27,7 +27,7 @@ class Differences(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def walk_differences(context, states, bases, ends_differ):  # type: ignore[no-untyped-def]
+def walk_differences(context, states, bases, ends_differ):
     """The fields of `Differences` between states and bases, each int32 [n], and False if the configurations
     ran out of capacity (the results are then invalid). `ends_differ`: only one of the two may end."""
     tokens, ends, used = np.empty(_FIRST_TOKENS, np.int32), np.empty((len(states), 3), np.int32), 0
@@ -43,7 +43,7 @@ def walk_differences(context, states, bases, ends_differ):  # type: ignore[no-un
 
 
 @njit(cache=True, nogil=True)
-def _keep(tokens, used, found, counts, ends):  # type: ignore[no-untyped-def]
+def _keep(tokens, used, found, counts, ends):
     """Appends the buffers to `tokens[:used]` and writes where each span ends. Returns the tokens and how many
     are used."""
     total = used + counts[0] + counts[1] + counts[2]
@@ -61,7 +61,7 @@ def _keep(tokens, used, found, counts, ends):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _walk_both(context, state, base):  # type: ignore[no-untyped-def]
+def _walk_both(context, state, base):
     """Walks from both states until both reach the same configuration. Returns the counts of the buffers, and
     False if the configurations ran out of capacity."""
     context = unowned(context)
@@ -80,7 +80,7 @@ def _walk_both(context, state, base):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, forceinline=True)
-def _walk_root(context, node, column, counts):  # type: ignore[no-untyped-def]
+def _walk_root(context, node, column, counts):
     """The new counts of the buffers, and False if the configurations ran out of capacity. A walk that ended
     stays `DEAD` or `UNDECIDED` in the whole subtree."""
     tries, machine, levels = context.tries, context.machine, context.levels
@@ -106,12 +106,12 @@ def _walk_root(context, node, column, counts):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, forceinline=True)
-def _step_on(machine, configurations, here, column):  # type: ignore[no-untyped-def]
+def _step_on(machine, configurations, here, column):
     return step_of(machine, configurations, here, column) if here >= 0 else here
 
 
 @njit(nogil=True, forceinline=True)
-def _sort_tokens(context, counts, node, here, there):  # type: ignore[no-untyped-def]
+def _sort_tokens(context, counts, node, here, there):
     """Adds the tokens of a node to the buffers after the steps of both walks. Returns the new counts."""
     tries, found = context.tries, context.buffers
     differing, undecided, openers = counts

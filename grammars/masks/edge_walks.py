@@ -73,7 +73,7 @@ def no_edges(tries: TokenTries, groups: RootGroups, machine: Machine) -> Edges:
 
 
 @njit(cache=True, nogil=True)
-def walk_states(context, edges, states, may_end, is_costly, limits):  # type: ignore[no-untyped-def]
+def walk_states(context, edges, states, may_end, is_costly, limits):
     """`WalkedStates` of int32 [n], the edges with new ones added, and False if the configurations ran out of
     capacity (the results are then invalid). `may_end` allows the end of sequence. States are costly if
     `is_costly` says so or if they exceed the limits."""
@@ -88,7 +88,7 @@ def walk_states(context, edges, states, may_end, is_costly, limits):  # type: ig
 
 
 @njit(cache=True, nogil=True)
-def _with_capacity(walked, edges, done, tokens):  # type: ignore[no-untyped-def]
+def _with_capacity(walked, edges, done, tokens):
     """The edges with capacity for those of one more state and for this many more tokens."""
     of_entry, visited, ends, codes, found, used = edges
     states, met, met_ends, costly = walked
@@ -104,7 +104,7 @@ def _with_capacity(walked, edges, done, tokens):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _with_rows(visited, ends, codes, rows):  # type: ignore[no-untyped-def]
+def _with_rows(visited, ends, codes, rows):
     more_visited, more_ends = np.empty(rows, np.int32), np.empty((rows, 4), np.int32)
     more_codes = np.empty((rows, 3), np.uint64)
     more_visited[: len(visited)] = visited
@@ -114,7 +114,7 @@ def _with_rows(visited, ends, codes, rows):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _walk_from(context, edges, walked, may_end, done, limits):  # type: ignore[no-untyped-def]
+def _walk_from(context, edges, walked, may_end, done, limits):
     """Walks from state number `done` on until the buffers of edges are full. Returns how many states are
     done, or `CONFIGURATIONS_FULL`."""
     context, edges = unowned((context, edges))
@@ -144,7 +144,7 @@ def _walk_from(context, edges, walked, may_end, done, limits):  # type: ignore[n
 
 
 @njit(nogil=True, forceinline=True)
-def _meet_others(context, edges, met, count):  # type: ignore[no-untyped-def]
+def _meet_others(context, edges, met, count):
     """Appends the edges of state `levels[0, 0]` in the trie of other tokens to `met[:count]`. Returns the new
     count, `CONFIGURATIONS_FULL` or `_EDGES_FULL`."""
     groups = context.groups
@@ -164,7 +164,7 @@ def _meet_others(context, edges, met, count):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, forceinline=True)
-def _meet_quote_free(context, edges, met, count, limits):  # type: ignore[no-untyped-def]
+def _meet_quote_free(context, edges, met, count, limits):
     """The same for quote-free tokens; also returns whether they exceed the limits."""
     groups = context.groups
     visited = allowed = 0
@@ -188,14 +188,14 @@ def _meet_quote_free(context, edges, met, count, limits):  # type: ignore[no-unt
 
 
 @njit(nogil=True, forceinline=True)
-def _row(machine, state, column):  # type: ignore[no-untyped-def]
+def _row(machine, state, column):
     """The row in `Edges.of_entry` of a state's transition, or -1 if it is dead."""
     entry = machine.transitions[state, column]
     return entry if entry >= DEAD else len(machine.transitions) - 2 - entry
 
 
 @njit(nogil=True, forceinline=True)
-def _least_visited(groups, machine, configurations, state):  # type: ignore[no-untyped-def]
+def _least_visited(groups, machine, configurations, state):
     """A lower bound of the nodes that a state's walk of the quote-free tokens visits."""
     least = 0
     for group in range(groups.ends[QUOTE_FREE], groups.ends[QUOTE_FREE + 1]):
@@ -206,7 +206,7 @@ def _least_visited(groups, machine, configurations, state):  # type: ignore[no-u
 
 
 @njit(nogil=True, forceinline=True)
-def _walk_others(context, edges, group):  # type: ignore[no-untyped-def]
+def _walk_others(context, edges, group):
     """Walks in preorder, as most nodes are allowed. Returns the edge, `CONFIGURATIONS_FULL` or
     `_EDGES_FULL`."""
     groups, counts = context.groups, (0, 0, 0)
@@ -219,7 +219,7 @@ def _walk_others(context, edges, group):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, forceinline=True)
-def _walk_quote_free(context, edges, group, max_nodes):  # type: ignore[no-untyped-def]
+def _walk_quote_free(context, edges, group, max_nodes):
     """Tests the children of each node before visiting them, as most are dead. Returns the edge, which is
     empty if the walk visits more than `max_nodes`, `CONFIGURATIONS_FULL` or `_EDGES_FULL`."""
     groups, counts, visited = context.groups, (0, 0, 0), 0
@@ -232,7 +232,7 @@ def _walk_quote_free(context, edges, group, max_nodes):  # type: ignore[no-untyp
 
 
 @njit(nogil=True, forceinline=True)
-def _walk_by_child(context, counts, node, column, visited, max_nodes):  # type: ignore[no-untyped-def]
+def _walk_by_child(context, counts, node, column, visited, max_nodes):
     """The new counts of the buffers, and the number of visited nodes or `CONFIGURATIONS_FULL`."""
     tries, machine, levels = context.tries, context.machine, context.levels
     places, at, until = levels[0], levels[1], levels[2]
@@ -260,7 +260,7 @@ def _walk_by_child(context, counts, node, column, visited, max_nodes):  # type: 
 
 
 @njit(nogil=True, forceinline=True)
-def _next_level(context, level):  # type: ignore[no-untyped-def]
+def _next_level(context, level):
     """The deepest level, up to this one, with a child left that is not dead; 0 if there is none."""
     tries, machine, levels = context.tries, context.machine, context.levels
     places, at, until = levels[0], levels[1], levels[2]
@@ -279,7 +279,7 @@ def _next_level(context, level):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, forceinline=True)
-def _keep(edges, found, counts, visited):  # type: ignore[no-untyped-def]
+def _keep(edges, found, counts, visited):
     """Adds an edge with the contents of the buffers; may be `_EDGES_FULL`."""
     edge, end = edges.used[0], edges.used[1]
     if end + counts[0] + counts[1] + counts[2] > len(edges.tokens):
@@ -294,7 +294,7 @@ def _keep(edges, found, counts, visited):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, forceinline=True)
-def _append(tokens, end, more, count):  # type: ignore[no-untyped-def]
+def _append(tokens, end, more, count):
     """The new end, and a hash of the added tokens."""
     code, start = np.uint64(0), np.uint64(end)
     for i in range(np.uint64(count)):

@@ -14,7 +14,7 @@ _MAX_GROWTH = 4  # of a list's length by its replacement, as the stack's decisio
 
 
 @njit(cache=True, nogil=True)
-def share_decided(lists, lists_of_state, marks):  # type: ignore[no-untyped-def]
+def share_decided(lists, lists_of_state, marks):
     """Replaces lists in `lists_of_state[:, 2]`, of int32 [states, 3], by longer lists that contain them.
     Lists with openers stay. `marks`, bool [tokens], are false before and after."""
     is_decided = np.zeros(lists.used[0], np.bool_)
@@ -43,7 +43,7 @@ def share_decided(lists, lists_of_state, marks):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _are_marked(lists, number, marks):  # type: ignore[no-untyped-def]
+def _are_marked(lists, number, marks):
     for place in range(lists.offsets[number], lists.offsets[number + 1]):
         if not marks[lists.tokens[place]]:
             return False
@@ -51,7 +51,7 @@ def _are_marked(lists, number, marks):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def renumber(lists, lists_of_state):  # type: ignore[no-untyped-def]
+def renumber(lists, lists_of_state):
     """The lists that states use, and list 0: int32 [lists, LIST_COLUMNS] without `SAFE_DEPTH`, and their
     tokens. Renumbers `lists_of_state` to match."""
     number = np.full(lists.used[0], -1, np.int32)

@@ -28,7 +28,7 @@ class Lists(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def no_lists():  # type: ignore[no-untyped-def]
+def no_lists():
     lists = Lists(
         np.empty(_FIRST_TOKENS, np.int32),
         np.zeros(_FIRST_LISTS + 1, np.int64),
@@ -42,12 +42,12 @@ def no_lists():  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def list_of(lists, number):  # type: ignore[no-untyped-def]
+def list_of(lists, number):
     return lists.tokens[lists.offsets[number] : lists.offsets[number + 1]]
 
 
 @njit(cache=True, nogil=True)
-def add_list(lists, tokens, openers):  # type: ignore[no-untyped-def]
+def add_list(lists, tokens, openers):
     """The number of this list, which is added if it is new. The caller ensures the capacity."""
     if len(tokens) + len(openers) == 0:
         return np.int32(0)
@@ -70,7 +70,7 @@ def add_list(lists, tokens, openers):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def with_capacity(lists, tokens, count):  # type: ignore[no-untyped-def]
+def with_capacity(lists, tokens, count):
     """The lists with capacity for `count` more, of `tokens` tokens in total."""
     kept, most = lists.tokens, lists.used[0] + count
     end = lists.offsets[lists.used[0]] + tokens
@@ -81,7 +81,7 @@ def with_capacity(lists, tokens, count):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _rehash(lists, size):  # type: ignore[no-untyped-def]
+def _rehash(lists, size):
     slots = 1
     while slots < 4 * size:
         slots *= 2
@@ -95,14 +95,14 @@ def _rehash(lists, size):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def longer(array, size):  # type: ignore[no-untyped-def]
+def longer(array, size):
     longer = np.empty(size, array.dtype)
     longer[: len(array)] = array
     return longer
 
 
 @njit(cache=True, nogil=True)
-def _slot(lists, tokens, openers):  # type: ignore[no-untyped-def]
+def _slot(lists, tokens, openers):
     """The hash table's slot of this list, or the empty slot for it."""
     code = code_of_sums(len(openers), sum_of(tokens), sum_of(openers))
     slot = np.int64(code & np.uint64(len(lists.slots) - 1))
@@ -112,13 +112,13 @@ def _slot(lists, tokens, openers):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, forceinline=True)
-def code_of(token):  # type: ignore[no-untyped-def]
+def code_of(token):
     spread = np.uint64(token + 1) * np.uint64(0x9E3779B97F4A7C15)
     return spread ^ (spread >> np.uint64(29))
 
 
 @njit(cache=True, nogil=True)
-def sum_of(tokens):  # type: ignore[no-untyped-def]
+def sum_of(tokens):
     """The sum of the codes of tokens: unlike a chained hash, additions do not wait for each other."""
     total = np.uint64(0)
     for i in range(len(tokens)):
@@ -127,7 +127,7 @@ def sum_of(tokens):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def code_of_sums(count, total, opener_total):  # type: ignore[no-untyped-def]
+def code_of_sums(count, total, opener_total):
     """The hash of a list with `count` openers, from the sums of its other tokens and of its openers."""
     code = np.uint64(count)
     for each in (total, opener_total):
@@ -137,7 +137,7 @@ def code_of_sums(count, total, opener_total):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _is(lists, number, tokens, openers):  # type: ignore[no-untyped-def]
+def _is(lists, number, tokens, openers):
     start, end = lists.offsets[number], lists.offsets[number + 1]
     if lists.openers[number] != len(openers) or end - start != len(tokens) + len(openers):
         return False
@@ -146,7 +146,7 @@ def _is(lists, number, tokens, openers):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _are_equal(some, others):  # type: ignore[no-untyped-def]
+def _are_equal(some, others):
     same = 0
     while same < len(some) and some[same] == others[same]:
         same += 1

@@ -109,13 +109,13 @@ class QuoteFreeMasks:
 
 
 @njit(cache=True, nogil=True)
-def _flip_bits(words, tokens):  # type: ignore[no-untyped-def]
+def _flip_bits(words, tokens):
     for token in tokens:
         words[token >> 5] ^= np.uint32(1) << np.uint32(token & 31)
 
 
 @njit(cache=True, nogil=True)
-def _differences(words, others, tokens):  # type: ignore[no-untyped-def]
+def _differences(words, others, tokens):
     """Writes the tokens whose bits differ into `tokens`. Returns their number, or -1 if they exceed its
     length."""
     words, others, tokens = unowned((words, others, tokens))
@@ -137,7 +137,7 @@ def _differences(words, others, tokens):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, forceinline=True)
-def _popcount(word):  # type: ignore[no-untyped-def]
+def _popcount(word):
     """The number of set bits of a 32-bit word."""
     bits = np.uint64(word)
     bits -= (bits >> np.uint64(1)) & np.uint64(0x55555555)

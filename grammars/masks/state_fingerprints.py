@@ -47,7 +47,8 @@ class Fingerprinter:
 
     def fingerprint(self, machine: Machine, states: NDArray[np.int32]) -> NDArray[np.uint64]:
         """The fingerprints of states [n]: equal if no quote-free token distinguishes the states."""
-        return _fingerprint(machine, states, self._weights, _random(1)[0])  # type: ignore[no-any-return]
+        found: NDArray[np.uint64] = _fingerprint(machine, states, self._weights, _random(1)[0])
+        return found
 
 
 def _random(count: int) -> NDArray[np.uint64]:
@@ -55,7 +56,7 @@ def _random(count: int) -> NDArray[np.uint64]:
 
 
 @njit(cache=True, nogil=True)
-def _fingerprint(machine, states, weights, salt):  # type: ignore[no-untyped-def]
+def _fingerprint(machine, states, weights, salt):
     """See `Fingerprinter`. `salt`, new each time, marks what depends on more than bytes and code points, so
     that it equals nothing of another automaton."""
     machine, weights = unowned((machine, weights))
@@ -83,7 +84,7 @@ def _fingerprint(machine, states, weights, salt):  # type: ignore[no-untyped-def
 
 
 @njit(cache=True, nogil=True)
-def _mix(number):  # type: ignore[no-untyped-def]
+def _mix(number):
     number ^= number >> np.uint64(32)
     number *= np.uint64(0xD6E8FEB86659FD93)
     number ^= number >> np.uint64(32)
@@ -92,7 +93,7 @@ def _mix(number):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _of_action(machine, action, verdicts, of_states, row, roles, salt):  # type: ignore[no-untyped-def]
+def _of_action(machine, action, verdicts, of_states, row, roles, salt):
     """The fingerprint of an action. A counter whose outcome cannot matter is ignored."""
     kind = machine.actions[action, KIND]
     target = machine.actions[action, TARGET]
@@ -130,13 +131,13 @@ class _Calls(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def _is_call(machine, action, verdicts):  # type: ignore[no-untyped-def]
+def _is_call(machine, action, verdicts):
     needs_nothing = machine.actions[action, RESERVE] < 0
     return machine.actions[action, KIND] == CALL and needs_nothing and 0 < verdicts <= _MAX_VERDICTS
 
 
 @njit(cache=True, nogil=True)
-def _calls(machine, met, verdicts):  # type: ignore[no-untyped-def]
+def _calls(machine, met, verdicts):
     width_of, first_of = np.zeros(len(machine.returns), np.int32), np.zeros(len(machine.returns), np.int64)
     for action in met:
         if _is_call(machine, action, verdicts[action]):
@@ -155,7 +156,7 @@ def _calls(machine, met, verdicts):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _after_verdicts(machine, calls, of_states, row, roles):  # type: ignore[no-untyped-def]
+def _after_verdicts(machine, calls, of_states, row, roles):
     """For each base and verdict, the sum over the return states up to that verdict."""
     after = np.empty(calls.widths.sum(), np.uint64)
     found = 0
@@ -180,7 +181,7 @@ class _Steps(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def _follow(steps, of_states, of_actions, offset):  # type: ignore[no-untyped-def]
+def _follow(steps, of_states, of_actions, offset):
     """The fingerprints of states after one more byte. The offset distinguishes a state without steps from a
     dead one."""
     after = np.empty_like(of_states)
@@ -194,7 +195,7 @@ def _follow(steps, of_states, of_actions, offset):  # type: ignore[no-untyped-de
 
 
 @njit(cache=True, nogil=True)
-def _steps(machine, row, reached, byte_weights):  # type: ignore[no-untyped-def]
+def _steps(machine, row, reached, byte_weights):
     columns, sums = _quote_free_columns(machine), np.zeros(machine.transitions.shape[1], np.uint64)
     for byte in range(256):
         if byte != QUOTE:
@@ -221,7 +222,7 @@ def _steps(machine, row, reached, byte_weights):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _quote_free_columns(machine):  # type: ignore[no-untyped-def]
+def _quote_free_columns(machine):
     """The byte classes of all bytes except the quote, int64 [classes]."""
     is_quote_free = np.zeros(machine.transitions.shape[1], np.bool_)
     for byte in range(256):
@@ -231,7 +232,7 @@ def _quote_free_columns(machine):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _find_reached(machine, columns, states, verdicts):  # type: ignore[no-untyped-def]
+def _find_reached(machine, columns, states, verdicts):
     """The row of each state, and the states that quote-free tokens reach from `states`. Writes into
     `verdicts` the number of verdicts of each action that was met."""
     row = np.full(len(machine.transitions), -1, np.int32)
@@ -270,7 +271,7 @@ def _find_reached(machine, columns, states, verdicts):  # type: ignore[no-untype
 
 
 @njit(cache=True, nogil=True)
-def _note(state, row, pending, count):  # type: ignore[no-untyped-def]
+def _note(state, row, pending, count):
     if row[state] >= 0:
         return count
     row[state] = count
@@ -279,7 +280,7 @@ def _note(state, row, pending, count):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _verdicts_of(machine, target):  # type: ignore[no-untyped-def]
+def _verdicts_of(machine, target):
     """One more than the greatest verdict with which a call of `target` returns."""
     pending = [target]
     seen = np.zeros(len(machine.transitions), np.bool_)
@@ -296,7 +297,7 @@ def _verdicts_of(machine, target):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _return_of(machine, base, verdict):  # type: ignore[no-untyped-def]
+def _return_of(machine, base, verdict):
     """The state after a call that pushed `base`, or `DEAD`."""
     place = base + verdict
     return machine.returns[place] if place < len(machine.returns) else DEAD

@@ -30,7 +30,7 @@ class Kinds(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def put_listed(lists, edges, walked, tables, max_tokens):  # type: ignore[no-untyped-def]
+def put_listed(lists, edges, walked, tables, max_tokens):
     """Sets the lists of walked states; of costly states only the allowed tokens, as `put_costly` sets the
     rest. Stops once there are more than `max_tokens`. Returns the lists."""
     done = 0
@@ -41,7 +41,7 @@ def put_listed(lists, edges, walked, tables, max_tokens):  # type: ignore[no-unt
 
 
 @njit(cache=True, nogil=True)
-def _put_from(lists, edges, walked, tables, done, max_tokens):  # type: ignore[no-untyped-def]
+def _put_from(lists, edges, walked, tables, done, max_tokens):
     """Sets the lists from state number `done` on until the capacity or `max_tokens` is reached. Returns how
     many states are done. Does the work of `add_list` in place: compares and copies from the edges."""
     states, met, met_ends, costly = walked
@@ -99,7 +99,7 @@ def _put_from(lists, edges, walked, tables, done, max_tokens):  # type: ignore[n
 
 
 @njit(cache=True, nogil=True)
-def put_costly(lists, edges, walked, kinds, kind_of, tables, max_tokens):  # type: ignore[no-untyped-def]
+def put_costly(lists, edges, walked, kinds, kind_of, tables, max_tokens):
     """Sets the masks and the remaining lists of costly states; `kind_of` is the kind of each. Stops once
     there are more than `max_tokens`. Returns the lists."""
     costly = np.flatnonzero(walked.costly)
@@ -124,7 +124,7 @@ def put_costly(lists, edges, walked, kinds, kind_of, tables, max_tokens):  # typ
 
 
 @njit(cache=True, nogil=True)
-def _others(edges, walked, number, part):  # type: ignore[no-untyped-def]
+def _others(edges, walked, number, part):
     """The undecided tokens (part 1) or openers (part 2) of a state that are not quote-free."""
     met = walked.met[walked.met_ends[number - 1] if number else 0 : walked.met_ends[number]]
     ends = edges.ends
@@ -141,7 +141,7 @@ def _others(edges, walked, number, part):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def put_based_on(lists, differences, states, bases, tables, marks, max_tokens):  # type: ignore[no-untyped-def]
+def put_based_on(lists, differences, states, bases, tables, marks, max_tokens):
     """Gives states [n] the masks and lists of their bases, with the differences. `marks`, bool [tokens], are
     false before and after. Stops once there are more than `max_tokens`. Returns the lists."""
     for i in range(len(states)):
@@ -169,7 +169,7 @@ def put_based_on(lists, differences, states, bases, tables, marks, max_tokens): 
 
 
 @njit(cache=True, nogil=True)
-def symmetric_difference(tokens, others, marks):  # type: ignore[no-untyped-def]
+def symmetric_difference(tokens, others, marks):
     """The tokens that only one of two lists contains. `marks`, bool [tokens], are false before and after."""
     for token in tokens:
         marks[token] = True
@@ -189,7 +189,7 @@ def symmetric_difference(tokens, others, marks):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _spans(tokens, ends, number):  # type: ignore[no-untyped-def]
+def _spans(tokens, ends, number):
     start = ends[number - 1, 2] if number else 0
     first, second, third = ends[number]
     return tokens[start:first], tokens[first:second], tokens[second:third]

@@ -93,7 +93,7 @@ def token_lengths(tries: TokenTries) -> NDArray[np.int32]:
 
 
 @njit(cache=True)
-def _nodes(data, offsets, second):  # type: ignore[no-untyped-def]
+def _nodes(data, offsets, second):
     """Byte, depth, end and first token of each node, for texts in order; text `second` begins the second
     trie."""
     byte = np.empty(len(data), np.uint8)
@@ -124,7 +124,7 @@ def _nodes(data, offsets, second):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _children(ends):  # type: ignore[no-untyped-def]
+def _children(ends):
     """The offsets of the children of each node, and the children."""
     first = np.zeros(len(ends) + 1, np.int32)
     children = np.empty(len(ends), np.int32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +51,7 @@ class Walker:
         (counts,) = self._walk(walk_quote_free, state)
         return [tokens[:count] for tokens, count in zip(self.context.buffers, counts, strict=True)]
 
-    def _walk(self, walk: Callable[..., tuple], *arguments: object) -> tuple:  # type: ignore[type-arg]
+    def _walk(self, walk: Callable[..., tuple[Any, ...]], *arguments: object) -> tuple[Any, ...]:
         """Repeats the walk with more configurations until their capacity suffices."""
         while True:
             *results, had_capacity = walk(self.context, *arguments)

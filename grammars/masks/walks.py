@@ -64,7 +64,7 @@ class Context(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def root_groups(tries, machine):  # type: ignore[no-untyped-def]
+def root_groups(tries, machine):
     in_order = np.argsort(machine.class_of_byte, kind="mergesort")
     nodes, first, columns = np.empty(512, np.int32), np.empty(513, np.int32), np.empty(512, np.int32)
     sizes, ends = np.zeros(512, np.int32), np.zeros(3, np.int32)
@@ -86,14 +86,14 @@ def root_groups(tries, machine):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def append(tokens, count, more):  # type: ignore[no-untyped-def]
+def append(tokens, count, more):
     for i in range(len(more)):
         tokens[count + i] = more[i]
     return count + len(more)
 
 
 @njit(nogil=True, forceinline=True)
-def add(found, count, tokens, first, last):  # type: ignore[no-untyped-def]
+def add(found, count, tokens, first, last):
     """Adds `tokens[first:last]`. Most nodes have one token or none, so the first is always written, which is
     faster than a test, and counts only if it exists."""
     found[count] = tokens[first]
@@ -103,7 +103,7 @@ def add(found, count, tokens, first, last):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, forceinline=True)
-def step_of(machine, configurations, here, column):  # type: ignore[no-untyped-def]
+def step_of(machine, configurations, here, column):
     """The step from a configuration by a byte class; may be `CONFIGURATIONS_FULL`."""
     states = len(machine.transitions)
     if here < states:
@@ -116,13 +116,13 @@ def step_of(machine, configurations, here, column):  # type: ignore[no-untyped-d
 
 
 @njit(nogil=True, forceinline=True)
-def marks_of(context, configuration):  # type: ignore[no-untyped-def]
+def marks_of(context, configuration):
     states = len(context.machine.transitions)
     return context.configurations.parts[configuration - states, 2] if configuration >= states else 0
 
 
 @njit(nogil=True, forceinline=True)
-def sort_tokens(context, counts, node, step):  # type: ignore[no-untyped-def]
+def sort_tokens(context, counts, node, step):
     """Adds the tokens of a node that a step reached to the buffers; all of its subtree if it is undecided.
     Returns the new counts of the three buffers."""
     tries, found = context.tries, context.buffers
@@ -141,7 +141,7 @@ def sort_tokens(context, counts, node, step):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, forceinline=True)
-def walk_in_order(context, counts, node, stop):  # type: ignore[no-untyped-def]
+def walk_in_order(context, counts, node, stop):
     """Walks the nodes from `node` up to `stop` in preorder, from `levels[0, 0]`. Returns the new counts of
     the buffers, and False if the configurations ran out of capacity."""
     tries, machine, places = context.tries, context.machine, context.levels[0]
@@ -159,7 +159,7 @@ def walk_in_order(context, counts, node, stop):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def walk_quote_free(context, state):  # type: ignore[no-untyped-def]
+def walk_quote_free(context, state):
     """Finds the quote-free tokens of one state. Returns the counts of the buffers, and False if the
     configurations ran out of capacity. Visits nodes in preorder, as most of them are allowed."""
     context = unowned(context)

@@ -43,7 +43,7 @@ class Dfa:
 
 
 @njit(cache=True)
-def _label(cuts, class_of_cut, transitions, labels, points):  # type: ignore[no-untyped-def]
+def _label(cuts, class_of_cut, transitions, labels, points):
     state = 0
     for point in points:
         state = transitions[state, class_of_cut[np.searchsorted(cuts, point, "right") - 1]]
@@ -130,7 +130,7 @@ def combine(left: Dfa, right: Dfa, label: Callable[[int, int], int]) -> Dfa:
 
 
 @njit(cache=True)
-def _common_classes(left_cuts, left_classes, right_cuts, right_classes):  # type: ignore[no-untyped-def]
+def _common_classes(left_cuts, left_classes, right_cuts, right_classes):
     """The cuts of both, the left and right class of each joint class, and the joint class of each cut."""
     most = len(left_cuts) + len(right_cuts)
     cuts, class_of_cut = np.empty(most, np.int32), np.empty(most, np.int32)
@@ -162,7 +162,7 @@ def _common_classes(left_cuts, left_classes, right_cuts, right_classes):  # type
 
 
 @njit(cache=True)
-def _product(left, right, left_class, right_class, limit):  # type: ignore[no-untyped-def]
+def _product(left, right, left_class, right_class, limit):
     """The pairs reached from (0, 0), and their transitions. The last row is the dead state. The search stops
     at `limit` pairs."""
     n_left, n_right, classes = len(left), len(right), len(left_class)
@@ -201,7 +201,7 @@ def _product(left, right, left_class, right_class, limit):  # type: ignore[no-un
 
 
 @njit(cache=True)
-def _slot_of_pair(known, pairs, left, right):  # type: ignore[no-untyped-def]
+def _slot_of_pair(known, pairs, left, right):
     """The slot of the pair in the table, filled or free."""
     code = (np.uint64(left) << np.uint64(32) | np.uint64(right)) * np.uint64(0x9E3779B97F4A7C15)
     slot = np.int64(code >> np.uint64(32)) & (len(known) - 1)
@@ -211,7 +211,7 @@ def _slot_of_pair(known, pairs, left, right):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _rehash(pairs, size):  # type: ignore[no-untyped-def]
+def _rehash(pairs, size):
     known = np.full(size, -1, np.int32)
     for number in range(len(pairs)):
         known[_slot_of_pair(known, pairs, pairs[number, 0], pairs[number, 1])] = number
@@ -219,7 +219,7 @@ def _rehash(pairs, size):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _longer(rows, limit):  # type: ignore[no-untyped-def]
+def _longer(rows, limit):
     longer = np.empty((min(2 * len(rows), limit), rows.shape[1]), rows.dtype)
     longer[: len(rows)] = rows
     return longer
@@ -238,14 +238,14 @@ def minimal(dfa: Dfa) -> Dfa:
 
 
 @njit(cache=True)
-def distinct_columns(table):  # type: ignore[no-untyped-def]
+def distinct_columns(table):
     """The first index of each distinct column of int32 [rows, columns], and for each column its place among
     them; int64. Columns are compared by a 64-bit hash."""
     return first_of_each(_column_hashes(table))
 
 
 @njit(cache=True)
-def first_of_each(hashes):  # type: ignore[no-untyped-def]
+def first_of_each(hashes):
     """The first index of each distinct hash of uint64 [n], and for each hash its place among them; int64."""
     size = 4
     while size < 2 * len(hashes):
@@ -274,7 +274,7 @@ def spread(numbers: NDArray[np.integer]) -> NDArray[np.uint64]:
 
 
 @njit(cache=True)
-def _column_hashes(table):  # type: ignore[no-untyped-def]
+def _column_hashes(table):
     hashes = np.zeros(table.shape[1], np.uint64)
     for row in table:
         for column in range(len(row)):
@@ -284,7 +284,7 @@ def _column_hashes(table):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def minimal_table(transitions, labels):  # type: ignore[no-untyped-def]
+def minimal_table(transitions, labels):
     """The table with equal states merged, numbered from the start; empty if the start reaches no label."""
     alive = alive_states(transitions, labels)
     if not alive[0]:
@@ -308,7 +308,7 @@ def minimal_table(transitions, labels):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def alive_states(transitions, labels):  # type: ignore[no-untyped-def]
+def alive_states(transitions, labels):
     """Whether each state reaches a label or an exit, by a search against the edges."""
     states, classes = transitions.shape
     count = np.zeros(states + 1, np.int64)
@@ -341,7 +341,7 @@ def alive_states(transitions, labels):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _number_blocks(transitions, block):  # type: ignore[no-untyped-def]
+def _number_blocks(transitions, block):
     """One state of each reached block, breadth first."""
     seen = np.zeros(block.max() + 1, np.bool_)
     order = np.empty(block.max() + 1, np.int64)

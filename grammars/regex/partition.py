@@ -28,7 +28,7 @@ class _Partition(NamedTuple):
 
 
 @njit(cache=True)
-def equal_futures(transitions, labels):  # type: ignore[no-untyped-def]
+def equal_futures(transitions, labels):
     """A number for each state, int32: equal for states from which equal texts lead to equal labels.
 
     transitions: [states, classes], negative where there is none
@@ -55,7 +55,7 @@ def equal_futures(transitions, labels):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _edges(transitions):  # type: ignore[no-untyped-def]
+def _edges(transitions):
     states, classes = transitions.shape
     count = 0
     for state in range(states):
@@ -72,7 +72,7 @@ def _edges(transitions):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _sort_by_key(keys, most):  # type: ignore[no-untyped-def]
+def _sort_by_key(keys, most):
     """Where the elements with each key (less than `most`) begin, [most + 1], and the elements in that
     order."""
     first = np.zeros(most + 1, np.int32)
@@ -89,7 +89,7 @@ def _sort_by_key(keys, most):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _partition(keys):  # type: ignore[no-untyped-def]
+def _partition(keys):
     """One set for each key that occurs."""
     count = len(keys)
     bounds, elements = _sort_by_key(keys, keys.max() + 1 if count else 0)
@@ -110,7 +110,7 @@ def _partition(keys):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _mark(partition, element):  # type: ignore[no-untyped-def]
+def _mark(partition, element):
     elements, place = partition.elements, partition.place
     own = partition.set_of[element]
     here, there = place[element], partition.first[own] + partition.marked[own]
@@ -125,7 +125,7 @@ def _mark(partition, element):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _split(partition):  # type: ignore[no-untyped-def]
+def _split(partition):
     """Splits each set with some marked elements in two; the smaller part becomes a new set."""
     first, past, marked = partition.first, partition.past, partition.marked
     while partition.counts[1]:

@@ -35,7 +35,7 @@ def edges(nodes: int, sources: NDArray[np.int32], targets: NDArray[np.int32]) ->
 
 
 @njit(cache=True)
-def closures(edges, sources, place, words):  # type: ignore[no-untyped-def]
+def closures(edges, sources, place, words):
     """For each source the places of all nodes that edges lead to, and its own: uint64 [sources, words].
 
     place: the place of each node, -1 for a node without one
@@ -62,7 +62,7 @@ def closures(edges, sources, place, words):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def subsets(start, moves, limit):  # type: ignore[no-untyped-def]
+def subsets(start, moves, limit):
     """The sets that texts lead to, uint64 [states, words], and their transitions [states, classes].
 
     State 0 is the empty text's, and no text leads back to it. The search stops at `limit` states.
@@ -100,7 +100,7 @@ def subsets(start, moves, limit):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _follow(places, moves, following):  # type: ignore[no-untyped-def]
+def _follow(places, moves, following):
     """Adds to `following[class]` the places to which the moves of these places lead."""
     for word in range(len(places)):
         rest = places[word]
@@ -118,7 +118,7 @@ def _follow(places, moves, following):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _code(places):  # type: ignore[no-untyped-def]
+def _code(places):
     code = np.uint64(0)
     for part in places:
         code = (code ^ part) * np.uint64(0x9E3779B97F4A7C15)
@@ -127,7 +127,7 @@ def _code(places):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _slot(known, sets, places):  # type: ignore[no-untyped-def]
+def _slot(known, sets, places):
     """The slot of the set in the table, filled or free."""
     slot = np.int64(_code(places) & np.uint64(len(known) - 1))
     while known[slot] >= 0:
@@ -142,7 +142,7 @@ def _slot(known, sets, places):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _rehash(sets, size):  # type: ignore[no-untyped-def]
+def _rehash(sets, size):
     known = np.full(size, -1, np.int32)
     for state in range(1, len(sets)):
         known[_slot(known, sets, sets[state])] = state
@@ -150,7 +150,7 @@ def _rehash(sets, size):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _grow(rows, empty, limit):  # type: ignore[no-untyped-def]
+def _grow(rows, empty, limit):
     grown = np.full((min(2 * len(rows), limit), rows.shape[1]), empty, rows.dtype)
     grown[: len(rows)] = rows
     return grown

@@ -39,7 +39,7 @@ KEEP_BELOW = 384 << 20
 """Bytes of memory; a process that has grown by more ends with its job."""
 
 
-class BeforeCompiling(Listener):  # type: ignore[misc]
+class BeforeCompiling(Listener):
     """Calls `tell` before each function of its own that this process compiles."""
 
     def __init__(self, tell: Callable[[], None]) -> None:

@@ -286,7 +286,7 @@ class Tables:
 
 
 @njit(cache=True)
-def _inherit(table, accepting, bodies, states, others):  # type: ignore[no-untyped-def]
+def _inherit(table, accepting, bodies, states, others):
     """Fills in the inherited entries, and then makes `TAKEN` entries dead.
 
     Returns for each state the string body from which it inherits, or the state itself.
@@ -308,7 +308,7 @@ def _inherit(table, accepting, bodies, states, others):  # type: ignore[no-untyp
 
 
 @njit(cache=True)
-def _write_stamp(rows, first, transitions, columns, after, push_numbers, first_action, counting):  # type: ignore[no-untyped-def]
+def _write_stamp(rows, first, transitions, columns, after, push_numbers, first_action, counting):
     """Writes a copy of a block from state `first` on. An entry between two counting states is instead the
     action `counting[target]`, which is `DEAD` for other states."""
     for state in range(len(transitions)):

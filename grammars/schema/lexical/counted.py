@@ -78,7 +78,7 @@ def limit_length(dfa: Dfa, most: int) -> CountedDfa:
 
 
 @njit(cache=True)
-def _ending(transitions, labels, distance, entered, tail):  # type: ignore[no-untyped-def]
+def _ending(transitions, labels, distance, entered, tail):
     """The transitions and labels of the states that know how many code points are left. The first of them
     are those of the `entered` states with `tail` left."""
     states, classes = transitions.shape
@@ -106,7 +106,7 @@ def _ending(transitions, labels, distance, entered, tail):  # type: ignore[no-un
 
 
 @njit(cache=True)
-def _to_end(transitions, labels):  # type: ignore[no-untyped-def]
+def _to_end(transitions, labels):
     distance = np.where(labels >= 0, 0, _FAR).astype(np.int32)
     changing = True
     while changing:
@@ -120,7 +120,7 @@ def _to_end(transitions, labels):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _depths(transitions):  # type: ignore[no-untyped-def]
+def _depths(transitions):
     """The code points of the longest text that leads to each state, `_FAR` if there is none."""
     states = len(transitions)
     waiting = np.zeros(states, np.int32)  # edges from states whose depth is not known yet

@@ -207,7 +207,7 @@ def _without_graph(
 
 
 @njit(cache=True)
-def _product(transitions, labels, graph):  # type: ignore[no-untyped-def]
+def _product(transitions, labels, graph):
     """The table of the product: one state for each pair of a state and a node. Equal pairs are merged.
 
     A node's number is higher than the numbers of the nodes to which it leads, so one pass merges equal pairs.
@@ -250,7 +250,7 @@ def _product(transitions, labels, graph):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _trim(rows):  # type: ignore[no-untyped-def]
+def _trim(rows):
     """The rows that can be reached from the first one and from which an exit can be reached."""
     alive = alive_states(rows, np.full(len(rows), -1, np.int32))
     number = np.full(len(rows), -1, np.int32)

@@ -9,7 +9,7 @@ from ...regex.dfa import DEAD
 
 
 @njit(cache=True)
-def prune(graph, nodes, alive):  # type: ignore[no-untyped-def]
+def prune(graph, nodes, alive):
     """For each state, the nodes without the paths to its dead classes. Equal nodes are merged.
 
     graph: int32 [nodes, byte classes] of nodes or -2 - class, each after its successors
@@ -34,7 +34,7 @@ def prune(graph, nodes, alive):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _write_pruned(entries, number, alive, row):  # type: ignore[no-untyped-def]
+def _write_pruned(entries, number, alive, row):
     """Writes the entries that are left of a node, and returns whether there are any."""
     is_left = False
     for column in range(len(entries)):
@@ -49,7 +49,7 @@ def _write_pruned(entries, number, alive, row):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def distinct(table):  # type: ignore[no-untyped-def]
+def distinct(table):
     """The distinct rows, and the position of each row among them."""
     rows, slots, used = np.empty((64, table.shape[1]), np.int32), np.full(256, -1, np.int32), 0
     place = np.empty(len(table), np.int32)
@@ -59,7 +59,7 @@ def distinct(table):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _intern(rows, slots, used, row):  # type: ignore[no-untyped-def]
+def _intern(rows, slots, used, row):
     """Adds a row if it is new. Returns the rows, their slots by hash, their number, and the position of the
     row."""
     slot = _slot(rows, slots, row)
@@ -78,7 +78,7 @@ def _intern(rows, slots, used, row):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _slot(rows, slots, row):  # type: ignore[no-untyped-def]
+def _slot(rows, slots, row):
     """The slot that has the row, or the free slot for it."""
     code = np.uint64(0)
     for entry in row:
