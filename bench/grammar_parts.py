@@ -31,6 +31,7 @@ from arbora.grammars.regex.pattern import without_anchors
 from arbora.grammars.regex.regex_dfa import matching
 from arbora.grammars.schema.compile import SchemaCompiler
 from arbora.grammars.schema.solve.nesting import Nesting
+from arbora.runtime.grammar_spec import GrammarSpec
 
 WALKS, STEPS = 40, 3_000
 TOO_LONG = r"^(?:\S+\s+){0,99}\S+$"  # each compiler takes more than a minute for it
@@ -82,14 +83,14 @@ def measure_guard(schemas: list[Any]) -> None:
             answers.append(can_get_stuck(nesting))
             return answers[-1]
 
-        compiler = SchemaCompiler()
+        compiler, spec = SchemaCompiler(), GrammarSpec("json_schema", text, whitespace="compact")
         with patch.object(Nesting, "can_get_stuck", noted):
-            guarded, ms = timed(partial(compiler.compile, text))
+            guarded, ms = timed(lambda: compiler.compile(spec).machine)  # noqa: B023
         if guarded is None or not any(answers):
             continue
         with patch.object(Nesting, "can_get_stuck", lambda _: False):
-            free, free_ms = timed(partial(compiler.compile, text))
-        served, _ = timed(partial(host.json_schema, text, (",", ":")))
+            free, free_ms = timed(lambda: compiler.compile(spec).machine)  # noqa: B023
+        served, _ = timed(partial(host.compile, spec))
         found.append((ms, free_ms, guarded.nbytes, free.nbytes, gets_stuck(free), served is not None))
     ms, free_ms, nbytes, free_nbytes, stuck, served = map(sum, zip(*found, strict=True))
     print(f"guarded: {len(found)} of {len(schemas)}; {stuck} seen stuck without; llguidance serves {served}")

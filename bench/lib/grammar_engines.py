@@ -138,7 +138,8 @@ class LlGuidance:
 
     def compile(self, schema: str) -> Grammar | None:
         try:
-            return _LlGuidanceGrammar(self._host.json_schema(schema, self._whitespace), self._words)
+            spec = GrammarSpec("json_schema", schema, whitespace=self._whitespace)
+            return _LlGuidanceGrammar(self._host.compile(spec), self._words)
         except GrammarError:
             return None
 

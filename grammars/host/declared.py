@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..schema.read.json_text import Json, objects
+from ..schema.read.json_text import NAMED, Json, objects
 from .json_schema import target
 
 _SEVERAL = frozenset(
@@ -28,7 +28,6 @@ _SAYING = frozenset(
     )
 )
 _MEMBERS = frozenset(("properties", "additionalProperties", "items", "prefixItems", "additionalItems"))
-_NAMED = frozenset(("properties", "patternProperties", "dependentSchemas", "dependencies"))
 _WITHOUT_MEANING = frozenset(
     ("title", "description", "default", "examples", "$schema", "$defs", "definitions")
 )
@@ -65,7 +64,7 @@ def _inner(root: Json, fields: dict[str, Json], is_alone: bool) -> Iterator[tupl
         if keyword == "$ref":
             yield target(root, str(value)), is_inner_alone
         elif isinstance(value, dict):
-            children = value.values() if keyword in _NAMED else (value,)
+            children = value.values() if keyword in NAMED else (value,)
             yield from ((child, is_inner_alone) for child in children)
         elif isinstance(value, list):
             yield from ((child, is_inner_alone) for child in value)

@@ -9,7 +9,7 @@ from ...runtime.grammar_spec import FIXED, JsonSpacing
 from ..errors import GrammarError, NotCoveredError, WrongKeywordError
 from ..regex.ecma import MalformedError, RegexError
 from ..regex.rust import convert_to_rust
-from ..schema.read.json_text import Json, objects
+from ..schema.read.json_text import DATA, NAMED, Json, objects
 
 _BOUNDED = r" |\n( {0,64}|\t{0,16})"  # white space between two tokens
 MAX_REFERENCES = 1000  # in a row; each takes some of llguidance's stack
@@ -51,10 +51,6 @@ def _spacing_of(whitespace: JsonSpacing) -> dict[str, Json]:
     return {"whitespace_flexible": False, "item_separator": item, "key_separator": key}
 
 
-_NAMED = frozenset(("properties", "$defs", "definitions", "dependentSchemas", "dependencies"))
-_VALUES = frozenset(("enum", "const", "default", "examples", "example"))
-
-
 def _with_rust_patterns(schema: Json, path: tuple[str, ...]) -> Json:
     """A copy of a schema, or of a list of schemas, whose patterns llguidance reads as ECMA-262 does."""
     if isinstance(schema, list):
@@ -73,10 +69,10 @@ def _with_rust_patterns(schema: Json, path: tuple[str, ...]) -> Json:
             }
             if len(rewritten) < len(said):
                 raise NotCoveredError(keyword, _pointer(path, keyword), "two of its patterns are the same")
-        elif keyword in _NAMED and isinstance(said, dict):
+        elif keyword in NAMED and isinstance(said, dict):
             copy[keyword] = {name: _with_rust_patterns(part, (*inside, name)) for name, part in said.items()}
         else:
-            is_schema = keyword not in _VALUES and not keyword.startswith("x-")
+            is_schema = keyword not in DATA and not keyword.startswith("x-")
             copy[keyword] = _with_rust_patterns(said, inside) if is_schema else said
     return copy
 

@@ -13,12 +13,12 @@ from llguidance._tokenizer import TokenizerWrapper
 from msgspec import structs
 from numpy.typing import NDArray
 
-from ...runtime.grammar_spec import FIXED, AdditionalProperties, GrammarSpec, JsonSpacing, Unenforced
+from ...runtime.grammar_spec import FIXED, GrammarSpec, JsonSpacing
 from ..errors import CompilerError, GrammarError, NotCoveredError, ParserFailedError, WrongKeywordError
 from ..machine.jump_forward import MAX_TEXT
 from ..regex.pattern import read_regex
 from ..schema.read.json_text import Json, parse_schema
-from ..tags.format import Format, Grammar, JsonSchema, Thinking, read_format
+from ..tags.format import Grammar, JsonSchema, Thinking, read_format
 from ..tags.lark import write_lark
 from .declared import forbid_undeclared
 from .gbnf import convert_to_lark
@@ -101,67 +101,48 @@ class HostCompiler:
         """Compiles a grammar of any kind. Raises GrammarError."""
         match spec.kind:
             case "regex" | "choice":
-                return self.regex(read_regex(spec))
+                return self._compile(LLMatcher.grammar_from_regex(read_regex(spec)), "regex")
             case "grammar":
-                return self.lark(convert_to_lark(spec.text))
+                return self._compile(LLMatcher.grammar_from_lark(convert_to_lark(spec.text)), "grammar")
             case "structural_tag":
-                format = read_format(spec.text)
-                if isinstance(format, Thinking) and isinstance(format.content, Grammar):
-                    content = Grammar(convert_to_lark(format.content.grammar))
-                    format = structs.replace(format, content=content)
-                return self.structural_tag(format, spec.whitespace, spec.additional_properties)
-        return self.json_schema(spec.schema, spec.whitespace, spec.unenforced, spec.additional_properties)
+                return self._compile_tag(spec)
+        return self._compile_schema(spec)
 
-    def json_schema(
-        self,
-        text: str,
-        whitespace: JsonSpacing,
-        unenforced: Unenforced = "refuse",
-        additional_properties: AdditionalProperties = "schema",
-    ) -> NativeGrammar:
-        """Compiles a schema. If `unenforced` allows it, leaves out the keywords that can't be enforced."""
-        schema = parse_schema(text)
+    def _compile_schema(self, spec: GrammarSpec) -> NativeGrammar:
+        """Compiles a schema. If the spec allows it, leaves out the keywords that can't be enforced."""
+        schema = _read_schema(spec.schema, spec)
         check_references(schema)
-        if additional_properties == "declared":
-            forbid_undeclared(schema)
         left_out: list[tuple[str, str]] = []
         while True:
             try:
-                grammar = self._json_schema(schema, whitespace)
+                grammar = self._compile_whole_schema(schema, spec.whitespace)
                 return replace(grammar, left_out=tuple(left_out))
             except NotCoveredError as error:
-                if unenforced != "allow" or isinstance(error, WrongKeywordError):
+                if spec.unenforced != "allow" or isinstance(error, WrongKeywordError):
                     raise
                 remove_culprit(error, schema)
                 left_out.append((error.keyword, error.path))
 
-    def _json_schema(self, schema: Json, whitespace: JsonSpacing) -> NativeGrammar:
+    def _compile_whole_schema(self, schema: Json, whitespace: JsonSpacing) -> NativeGrammar:
         if isinstance(whitespace, str) and whitespace not in FIXED:
-            self._json_schema(schema, "compact")  # forces text, so the probe finds what allows nothing
+            self._compile_whole_schema(
+                schema, "compact"
+            )  # forces text, so the probe finds what allows nothing
         options = json.dumps(with_options(schema, whitespace))
         return self._compile(LLMatcher.grammar_from_json_schema(options), "schema", schema)
 
-    def regex(self, regex: str) -> NativeGrammar:
-        return self._compile(LLMatcher.grammar_from_regex(regex), "regex")
+    def _compile_tag(self, spec: GrammarSpec) -> NativeGrammar:
+        format = read_format(spec.text)
+        if isinstance(format, Thinking) and isinstance(format.content, Grammar):
+            content = Grammar(convert_to_lark(format.content.grammar))
+            format = structs.replace(format, content=content)
 
-    def lark(self, grammar: str) -> NativeGrammar:
-        return self._compile(LLMatcher.grammar_from_lark(grammar), "grammar")
-
-    def structural_tag(
-        self,
-        format: Format,
-        whitespace: JsonSpacing = "model",
-        additional_properties: AdditionalProperties = "schema",
-    ) -> NativeGrammar:
         def schema_of(part: JsonSchema) -> dict[str, Json]:
-            schema = parse_schema(bytes(part.json_schema).decode())
-            if additional_properties == "declared":
-                forbid_undeclared(schema)
-            return with_options(schema, part.separators or whitespace)
+            schema = _read_schema(bytes(part.json_schema).decode(), spec)
+            return with_options(schema, part.separators or spec.whitespace)
 
-        return self._compile(
-            write_lark(format, self._literal, schema_of, self._named.values()), "structural tag"
-        )
+        grammar = write_lark(format, self._literal, schema_of, self._named.values())
+        return self._compile(grammar, "structural tag")
 
     def _compile(self, grammar: str, what: str, schema: Json | None = None) -> NativeGrammar:
         """Compiles a grammar. `what` names it in errors; `schema` is the schema that it was made from, if
@@ -208,6 +189,14 @@ class HostCompiler:
         """The special tokens that structural tags may name and free text may contain."""
         named = [token for token in self._special if self._tokens[token] and token not in self._eos_tokens]
         return {self._tokens[token].decode(errors="replace"): token for token in reversed(named)}
+
+
+def _read_schema(text: str, spec: GrammarSpec) -> Json:
+    """Parses a schema, in which the spec may forbid undeclared properties."""
+    schema = parse_schema(text)
+    if spec.additional_properties == "declared":
+        forbid_undeclared(schema)
+    return schema
 
 
 def _in_plain_words(error: str) -> str:

@@ -47,7 +47,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = control_socket()
     compiler = _make_compiler(decode_vocabulary(sys.stdin.buffer.read()))
-    compiler.json_schema('{"type":"object","required":["a"]}', (",", ":")).matcher()
+    compiler.compile(GrammarSpec("json_schema", '{"type":"object","required":["a"]}')).matcher()
     prepare_to_fork()
     ForkServer(control, partial(_serve, compiler), MAX_GROWTH).run()
 

@@ -22,7 +22,6 @@ from ..regex.byte_automaton import compile_regex
 from ..regex.pattern import read_regex
 from ..schema.compile import SchemaCompiler
 from ..tags.compile import TagCompiler
-from ..tags.format import read_format
 from ..tags.special_tokens import SpecialTokens
 
 _FIRST_SCHEMAS = (
@@ -63,22 +62,9 @@ class AutomatonBuilder:
             case "regex" | "choice":
                 return add_masks(key, compile_regex(read_regex(spec)), self._masks)
             case "json_schema" | "json_object":
-                compiled = self._schemas.compile_allowing(
-                    spec.unenforced,
-                    spec.schema,
-                    spec.whitespace,
-                    additional_properties=spec.additional_properties,
-                    property_order=spec.property_order,
-                )
+                compiled = self._schemas.compile(spec)
             case "structural_tag":
-                compiled = self._tags.compile(
-                    read_format(spec.text),
-                    self._special.bytes_of,
-                    spec.whitespace,
-                    additional_properties=spec.additional_properties,
-                    property_order=spec.property_order,
-                    unenforced=spec.unenforced,
-                )
+                compiled = self._tags.compile(spec, self._special.bytes_of)
         return replace(add_masks(key, compiled.machine, self._masks), left_out=compiled.left_out)
 
     def warm_up(self) -> None:

@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from typing import NamedTuple, TypeAlias
 
-from ...runtime.grammar_spec import AdditionalProperties, JsonSpacing, PropertyOrder, Unenforced
+from msgspec import structs
+
+from ...runtime.grammar_spec import GrammarSpec
 from ..errors import GrammarError, NotCoveredError, NoValueError, TooLargeError, WrongKeywordError
 from ..machine.stack_automaton import StackAutomaton
 from ..regex.byte_automaton import compile_regex
 from ..regex.pattern import without_anchors
 from ..schema.compile import CompiledSchema, SchemaCompiler
-from ..schema.read.document import SchemaDocument
+from ..schema.read.document import Reading, SchemaDocument
 from ..schema.read.formula import formulas_in
 from ..schema.read.formulas import Formulas
 from ..schema.read.keywords import read_document
@@ -32,6 +34,7 @@ from .format import (
     TagsWithSeparator,
     Thinking,
     TriggeredTags,
+    read_format,
 )
 from .free_text import Pattern, free_text
 from .linker import AmbiguousError, Linker
@@ -50,40 +53,27 @@ class TagCompiler:
     def __init__(self, schemas: SchemaCompiler) -> None:
         self._schemas = schemas
 
-    def compile(
-        self,
-        format: Format,
-        bytes_of: BytesOf,
-        whitespace: JsonSpacing = "compact",
-        *,
-        additional_properties: AdditionalProperties = "schema",
-        property_order: PropertyOrder = "schema",
-        unenforced: Unenforced = "refuse",
-    ) -> CompiledSchema:
-        """Compiles a format. `whitespace` is that of JSON without separators of its own. Raises GrammarError
-        for a wrong or ambiguous format, otherwise as `SchemaCompiler.compile`.
+    def compile(self, spec: GrammarSpec, bytes_of: BytesOf) -> CompiledSchema:
+        """Compiles a structural tag. The spec's white space is that of JSON without separators of its own.
+        Raises GrammarError for a wrong or ambiguous format, otherwise as `SchemaCompiler.compile`.
 
         The path of a keyword that is left out begins with the name of the function whose parameters have it.
         If anything other than formats is left out of a function's parameters, its whole call is checked
         later.
         """
 
-        def compiled(text: str, separators: tuple[str, str] | None, is_checked: bool) -> CompiledSchema:
-            return self._schemas.compile_allowing(
-                unenforced,
-                text,
-                separators or whitespace,
-                additional_properties=additional_properties,
-                property_order=property_order,
-                is_checked=is_checked,
-            )
+        def compile_schema(text: str, separators: tuple[str, str] | None, is_checked: bool) -> CompiledSchema:
+            whitespace = separators or spec.whitespace
+            schema = structs.replace(spec, kind="json_schema", text=text, whitespace=whitespace)
+            return self._schemas.compile(schema, is_checked=is_checked)
 
+        format = read_format(spec.text)
         try:
-            return _Builder(compiled, bytes_of).build(format)
+            return _Builder(compile_schema, bytes_of).build(format)
         except AmbiguousError:
             if not isinstance(format, Thinking) or format.is_open:
                 raise
-            return _Builder(compiled, bytes_of).build(format.content)
+            return _Builder(compile_schema, bytes_of).build(format.content)
 
 
 class _Place(NamedTuple):
@@ -311,7 +301,8 @@ def _first_mistake(text: str) -> GrammarError | None:
     allows no value."""
     formulas = Formulas()
     try:
-        document = read_document(json.loads(text, parse_float=Decimal), formulas, unenforced="allow")
+        root = json.loads(text, parse_float=Decimal)
+        document = read_document(root, formulas, Reading(unenforced="allow"))
         _read_all(document)
         if document.expand(document.whole) is formulas.false:
             return GrammarError("the schema allows no value")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -15,7 +14,6 @@ from arbora.grammars.machine.automaton import Automaton
 from arbora.grammars.masks.spellings import Spellings
 from arbora.grammars.masks.stack import StackMasks
 from arbora.grammars.masks.token_trie import build_tries, tries_of
-from arbora.grammars.schema.compile import SchemaCompiler
 from arbora.grammars.service.builder import add_masks
 from arbora.kernels.automaton import AutomatonPool, SlotRegisters
 from arbora.kernels.automaton import cpu as automaton_cpu
@@ -38,6 +36,7 @@ from arbora.runtime.automaton_format import (
 from arbora.runtime.grammar_spec import JsonSpacing, PropertyOrder
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from json_automata import compile_schema
 from pooled_automata import CPU, allowed, configurations, entered, int32, pool_of, triton_mask
 from sampling_cases import batch
 from stack_automata import EOS, VOCABULARY, Configuration, Grammar, random_configurations, random_grammar
@@ -267,9 +266,7 @@ def masks() -> StackMasks:
 @cache
 def compiled(name: str) -> Automaton:
     case = CASES[name]
-    machine = SchemaCompiler().compile(
-        json.dumps(case.schema), whitespace=case.whitespace, property_order=case.order
-    )
+    machine = compile_schema(case.schema, whitespace=case.whitespace, property_order=case.order)
     assert set(case.actions) <= set(machine.actions[:, 0].tolist())
     automaton = add_masks(name, machine, masks())
     assert len(automaton.tables.masks) < 30

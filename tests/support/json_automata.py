@@ -9,6 +9,26 @@ from itertools import islice, permutations, product
 from typing import Any
 
 from arbora.grammars.machine.stack_automaton import StackAutomaton
+from arbora.grammars.schema.compile import CompiledSchema, SchemaCompiler
+from arbora.grammars.tags.compile import BytesOf, TagCompiler
+from arbora.runtime.grammar_spec import GrammarSpec, JsonSpacing
+
+COMPILER = SchemaCompiler()
+TAGS = TagCompiler(COMPILER)
+
+
+def compile_schema(schema: object, whitespace: JsonSpacing = "compact", **options: Any) -> StackAutomaton:
+    """The automaton of a schema, or of its text. `options`: fields of `GrammarSpec`."""
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    return COMPILER.compile(GrammarSpec("json_schema", text, whitespace=whitespace, **options)).machine
+
+
+def compile_tag(
+    format: object, bytes_of: BytesOf = str.encode, whitespace: JsonSpacing = "compact", **options: Any
+) -> CompiledSchema:
+    """The automaton of a structural tag. `options`: fields of `GrammarSpec`."""
+    spec = GrammarSpec("structural_tag", json.dumps(format), whitespace=whitespace, **options)
+    return TAGS.compile(spec, bytes_of)
 
 
 def compact(value: object) -> bytes:

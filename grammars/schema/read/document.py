@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ....runtime.grammar_spec import Unenforced
 from ...errors import GrammarError, NotCoveredError, WrongKeywordError
@@ -26,47 +26,47 @@ Beside: TypeAlias = "Callable[[SchemaDocument, Place, Sequence[str | int]], tupl
 """Finds the subschemas of the same value as a subschema's part; None for too many."""
 
 
-class SchemaDocument:
-    """Reads one schema document. `whole` is its formula; `expand` reads the subschemas of one value.
+class Readers(NamedTuple):
+    keywords: Mapping[str, Reader]
+    """In the order in which they are read."""
+    forbid_undeclared: Reader
+    beside: Beside
 
-    A keyword without an automaton raises NotCoveredError, or is left out, with its path in `left_out`: every
-    such keyword if `unenforced` is "allow", and those in `CHECKED` if the whole value `is_checked` later. A
-    keyword with a meaningless value always raises an error. An unknown format is only an annotation, unless
-    `unenforced` is "refuse". The keywords at the paths in `ignored` are left out. With `only_declared` an
-    object has only the properties that its subschemas declare, if these have `properties` and don't
-    say otherwise.
+
+class Reading(NamedTuple):
+    """What is enforced of a schema.
+
+    A keyword without an automaton raises NotCoveredError, or is left out: every such keyword if `unenforced`
+    is "allow", and those in `CHECKED` if the whole value `is_checked` later. A keyword with a meaningless
+    value always raises an error. An unknown format is only an annotation, unless `unenforced` is "refuse".
+    The keywords at the paths in `ignored` are left out. With `only_declared` an object has only the
+    properties that its subschemas declare, if these have `properties` and don't say otherwise.
     """
 
-    def __init__(
-        self,
-        root: Json,
-        formulas: Formulas,
-        readers: Mapping[str, Reader],
-        forbid_undeclared: Reader,
-        beside: Beside,
-        *,
-        unenforced: Unenforced,
-        is_checked: bool,
-        only_declared: bool,
-        ignored: frozenset[str],
-    ) -> None:
+    unenforced: Unenforced = "refuse"
+    is_checked: bool = False
+    only_declared: bool = False
+    ignored: frozenset[str] = frozenset()
+
+
+class SchemaDocument:
+    """Reads one schema document. `whole` is its formula; `expand` reads the subschemas of one value.
+    `left_out` are the keywords that are not enforced, by path."""
+
+    def __init__(self, root: Json, formulas: Formulas, readers: Readers, reading: Reading) -> None:
         self.formulas = formulas
         self.references = References(root)
         self._readers = readers
-        self._forbid_undeclared = forbid_undeclared
-        self._beside = beside
+        self._reading = reading
         self._places: list[Place] = []
         self._known: dict[tuple[object, ...], Formula] = {}
         self._rests: dict[tuple[object, ...], Place] = {}
         self._identities = Identities()
         self._opened: dict[int, Formula | None] = {}
-        self._unenforced = unenforced
-        self._is_checked = is_checked and unenforced != "refuse"
         self.left_out: dict[str, str] = {}
-        self._ignored = ignored
         self.path_of_pattern: dict[str, tuple[str, str]] = {}
         self._length_keywords: dict[int, tuple[str, str]] = {}
-        self.whole = self.schema(root, "#", "", "forbidden" if only_declared else "as written")
+        self.whole = self.schema(root, "#", "", "forbidden" if reading.only_declared else "as written")
 
     def expand(self, formula: Formula) -> Formula:
         return self.formulas.rewrite(formula, "expanded", self._open_atom, SCHEMA)
@@ -119,7 +119,7 @@ class SchemaDocument:
         undeclared = place.undeclared_under(str(steps[0]))
         if undeclared == "as written" or not _may_declare(schema):
             return "as written", ()
-        found = self._beside(self, place, steps)
+        found = self._readers.beside(self, place, steps)
         return ("as written", ()) if found is None else (undeclared, found)
 
     def children(self, place: Place, keyword: str) -> list[Formula]:
@@ -158,7 +158,7 @@ class SchemaDocument:
     @property
     def is_strict(self) -> bool:
         """Whether formats, too, are enforced or refused."""
-        return self._unenforced == "refuse"
+        return self._reading.unenforced == "refuse"
 
     def note_length(self, count: int, place: Place, keyword: str) -> None:
         """Remembers the keyword that tells texts of at least `count` code points from shorter ones."""
@@ -176,7 +176,8 @@ class SchemaDocument:
         self.left_out[refusal.path] = refusal.keyword
 
     def _may_leave_out(self, keyword: str) -> bool:
-        return self._unenforced == "allow" or (self._is_checked and keyword in CHECKED)
+        is_checked = self._reading.is_checked and not self.is_strict and keyword in CHECKED
+        return is_checked or self._reading.unenforced == "allow"
 
     def _open_atom(self, atom: Atom) -> Formula:
         assert isinstance(atom.fact, Subschema)
@@ -192,13 +193,14 @@ class SchemaDocument:
 
     def _formula_of(self, place: Place) -> Formula:
         said: list[Formula] = []
-        for keyword, read in self._readers.items():
-            if self._ignored and (path := f"{place.path}/{keyword}") in self._ignored:
+        ignored = self._reading.ignored
+        for keyword, read in self._readers.keywords.items():
+            if ignored and (path := f"{place.path}/{keyword}") in ignored:
                 self.left_out[path] = keyword
             elif keyword in place.fields:
                 said += self._read(read, place)
         if place.undeclared == "forbidden":
-            said += self._read(self._forbid_undeclared, place)
+            said += self._read(self._readers.forbid_undeclared, place)
         return self.formulas.all_of(said)
 
     def _read(self, read: Reader, place: Place) -> list[Formula]:

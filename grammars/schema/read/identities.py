@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from .json_text import Json
+from .json_text import DATA, NAMED, Json
 
 _ANNOTATIONS = {"title", "description", "default", "examples", "example", "$comment", "readOnly", "writeOnly"}
-_MAPS = {"properties", "patternProperties", "dependentRequired", "dependentSchemas", "dependencies"}
 _Kind: TypeAlias = Literal["schema", "map", "data"]
 
 
@@ -46,6 +45,6 @@ class Identities:
 
 def _kind_of(name: str, parent: _Kind) -> _Kind:
     """The kind of value under this key of a parent."""
-    if parent == "data" or (parent == "schema" and name in ("enum", "const")):
-        return "data"
-    return "map" if parent == "schema" and name in _MAPS else "schema"
+    if parent != "schema":
+        return "data" if parent == "data" else "schema"
+    return "data" if name in DATA else "map" if name in NAMED else "schema"

@@ -8,12 +8,11 @@ from fractions import Fraction
 from functools import partial
 from itertools import combinations
 
-from ....runtime.grammar_spec import Unenforced
 from ...errors import TooLargeError
 from ..lexical.formats import FORMATS, HINTS
 from .array_keywords import ARRAYS
 from .declared import forbid_undeclared
-from .document import Reader, SchemaDocument
+from .document import Reader, Readers, Reading, SchemaDocument
 from .formula import (
     ARRAY,
     BOOLEAN,
@@ -243,7 +242,7 @@ def _referred(keyword: str, document: SchemaDocument, place: Place) -> Iterator[
     yield document.refer(place, keyword)
 
 
-_READERS: dict[str, Reader] = {  # in the order in which they are read
+_KEYWORDS: dict[str, Reader] = {
     **OBJECTS,  # first, because they determine the order of properties
     **ARRAYS,
     "$ref": partial(_referred, "$ref"),
@@ -275,24 +274,8 @@ _READERS: dict[str, Reader] = {  # in the order in which they are read
 }
 
 
-def read_document(
-    root: Json,
-    formulas: Formulas,
-    *,
-    unenforced: Unenforced = "refuse",
-    is_checked: bool = False,
-    only_declared: bool = False,
-    ignored: frozenset[str] = frozenset(),
-) -> SchemaDocument:
-    """Reads the schema document `root`. The options are those of `SchemaDocument`."""
-    return SchemaDocument(
-        root,
-        formulas,
-        _READERS,
-        forbid_undeclared,
-        beside,
-        unenforced=unenforced,
-        is_checked=is_checked,
-        only_declared=only_declared,
-        ignored=ignored,
-    )
+_READERS = Readers(_KEYWORDS, forbid_undeclared, beside)
+
+
+def read_document(root: Json, formulas: Formulas, reading: Reading) -> SchemaDocument:
+    return SchemaDocument(root, formulas, _READERS, reading)

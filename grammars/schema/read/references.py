@@ -6,13 +6,10 @@ from collections import Counter
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 from ...errors import NotCoveredError, WrongKeywordError
-from .json_text import Json
+from .json_text import DATA, NAMED, Json
 
 _OLD_DRAFTS = ("draft-03", "draft-04", "draft-05", "draft-06", "draft-07")
 _OUTSIDE = "leads out of the schema"
-_DATA = ("const", "default", "enum", "examples")
-_NAMED = ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties")
-"""Keywords of objects that hold subschemas by name."""
 
 
 class References:
@@ -96,9 +93,9 @@ class References:
             elif isinstance(value, dict):
                 base = base if is_named else self._register(value, base)
                 pending += [
-                    (child, base, not is_named and key in _NAMED)
+                    (child, base, not is_named and key in NAMED)
                     for key, child in value.items()
-                    if isinstance(child, dict | list) and (is_named or key not in _DATA)
+                    if isinstance(child, dict | list) and (is_named or key not in DATA)
                 ]
 
     def _register(self, schema: dict[str, Json], base: str) -> str:

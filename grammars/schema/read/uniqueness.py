@@ -66,7 +66,7 @@ def _are_few(values: int, most_items: float) -> bool:
 
 def _most_items(place: Place) -> float:
     most = place.fields.get("maxItems")
-    return most if is_number(most) else float("inf")  # type: ignore[return-value]
+    return most if is_number(most) else float("inf")
 
 
 def _item_schemas(place: Place) -> list[Json]:

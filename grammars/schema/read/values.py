@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
+from typing import TypeGuard
 
 from ...errors import GrammarError
 from .formula import (
@@ -90,7 +91,7 @@ def is_listed(make: Formulas, name: str, names: Formula) -> bool:
     return names.kinds == LIST and make.rewrite(names, ("name", name), decided) is make.true
 
 
-def is_number(value: Json) -> bool:
+def is_number(value: Json) -> TypeGuard[float]:
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
 
 

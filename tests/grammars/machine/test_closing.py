@@ -11,11 +11,10 @@ import pytest
 from arbora.grammars.machine.closing import Closing
 from arbora.grammars.machine.stack_automaton import StackAutomaton
 from arbora.grammars.regex.byte_automaton import compile_regex
-from arbora.grammars.schema.compile import SchemaCompiler
 from arbora.runtime.automaton_format import STACK_DEPTH
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from json_automata import steps, walked
+from json_automata import compile_schema, steps, walked
 
 SCHEMAS: list[Any] = [
     True,
@@ -61,10 +60,9 @@ UNORDERED: list[Any] = [
         "required": ["p"],
     },
 ]
-COMPILER = SchemaCompiler()
-MACHINES = [COMPILER.compile(json.dumps(schema)) for schema in SCHEMAS]
+MACHINES = [compile_schema(schema) for schema in SCHEMAS]
 CLOSINGS = [Closing(machine) for machine in MACHINES]
-UNORDERED_MACHINES = [COMPILER.compile(json.dumps(schema), property_order="any") for schema in UNORDERED]
+UNORDERED_MACHINES = [compile_schema(schema, property_order="any") for schema in UNORDERED]
 UNORDERED_CLOSINGS = [Closing(machine) for machine in UNORDERED_MACHINES]
 number = st.integers(0, len(SCHEMAS) - 1)
 SEARCHED = 3
@@ -160,6 +158,6 @@ def test_it_is_not_known_where_nothing_fits_on_the_stack_any_more() -> None:
     nested: Any = {"const": 1}
     for _ in range(4):
         nested = {"type": "array", "items": nested, "minItems": 1}
-    machine = SchemaCompiler().compile(json.dumps(nested), whitespace=(",", ":"))
+    machine = compile_schema(nested, whitespace=(",", ":"))
     assert Closing(machine).text(machine.start, []) == b"[[[[1]]]]"
     assert Closing(machine).text(machine.start, [0] * STACK_DEPTH) is None

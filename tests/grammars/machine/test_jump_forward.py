@@ -9,13 +9,14 @@ from collections.abc import Sequence
 import pytest
 import tokenizers
 from arbora.grammars import ForcedText, Segmenter, forced_text
-from arbora.grammars.host.native import HostCompiler
+from arbora.grammars.host.native import HostCompiler, NativeMatcher
 from arbora.grammars.machine.automaton import Automaton
 from arbora.grammars.machine.stack_automaton import CHOICE, END
-from arbora.grammars.schema.compile import SchemaCompiler
 from arbora.runtime.automaton_format import DEAD
+from arbora.runtime.grammar_spec import GrammarSpec
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from json_automata import compile_schema
 from stack_automata import random_grammar, unmasked
 from tokenizers_for_tests import KINDS, tokenizer_of_kind
 
@@ -55,7 +56,7 @@ PERSON = form(name={"type": "string"}, home=form(arguments={}))
 
 def with_schema(schema: object) -> Automaton:
     text = json.dumps(schema)
-    return unmasked(SchemaCompiler().compile(text, whitespace=(",", ":")))
+    return unmasked(compile_schema(text, whitespace=(",", ":")))
 
 
 def after(grammar: Automaton, text: bytes) -> ForcedText:
@@ -202,8 +203,12 @@ def test_an_end_that_reads_like_a_special_token_is_spelled_in_bytes(kind: str) -
 BYTES = [*(bytes([byte]) for byte in range(256)), b"<end>"]
 
 
+def host_matcher(grammar: str) -> NativeMatcher:
+    return HostCompiler(BYTES, [256], (256,)).compile(GrammarSpec("grammar", grammar)).matcher()
+
+
 def test_a_host_grammar_reports_its_forced_text() -> None:
-    matcher = HostCompiler(BYTES, [256], (256,)).lark('start: "Dear " /[A-Z]+/ "! Yé" "s"?').matcher()
+    matcher = host_matcher('start: "Dear " /[A-Z]+/ "! Yé" "s"?')
     told = [matcher.forced_text()]
     for byte in b"Dear A!":
         assert matcher.consume(byte) is None
@@ -212,6 +217,6 @@ def test_a_host_grammar_reports_its_forced_text() -> None:
 
 
 def test_a_grammar_of_the_host_that_was_left_forces_nothing() -> None:
-    matcher = HostCompiler(BYTES, [256], (256,)).lark('start: "Dear"').matcher()
+    matcher = host_matcher('start: "Dear"')
     assert matcher.consume(ord("x")) is not None
     assert matcher.forced_text() == b""

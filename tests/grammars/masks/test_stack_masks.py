@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from typing import Any
 
@@ -23,16 +22,14 @@ from arbora.grammars.masks.token_trie import (
 )
 from arbora.grammars.masks.walker import Walker
 from arbora.grammars.masks.walks import Machine, buffers_for
-from arbora.grammars.schema.compile import SchemaCompiler
 from arbora.runtime.automaton_format import AutomatonTables
 from arbora.runtime.grammar_spec import PropertyOrder
 from hypothesis import given
 from hypothesis import strategies as st
-from json_automata import steps
+from json_automata import compile_schema, steps
 from mask_tables import state_mask
 from numpy.typing import NDArray
 
-COMPILER = SchemaCompiler()
 END = 0
 PIECES = ["a", "b", "ab", "name", "é", "\u20ac", "\U0001f600", "1", "12", ".5", "true", "null", " ", "\n"]
 JOINTS = ['"', '",', '":', '":"', '"}', '"]', "}", "]", "}}", "]}", "},", '},{"', '{"', "[{", "[[", "["]
@@ -121,7 +118,7 @@ def random_place(automaton: StackAutomaton, chance: random.Random) -> tuple[int,
 def test_a_mask_allows_the_tokens_whose_bytes_are_allowed(
     schema: Any, order: PropertyOrder, masks: StackMasks
 ) -> None:
-    automaton = COMPILER.compile(json.dumps(schema), property_order=order)
+    automaton = compile_schema(schema, property_order=order)
     tables = masks.of(automaton)
     chance = random.Random(3)
     for _ in range(60):
@@ -134,7 +131,7 @@ def test_a_mask_allows_the_tokens_whose_bytes_are_allowed(
 
 
 def test_openers_are_the_tokens_that_a_full_stack_forbids(masks: StackMasks) -> None:
-    automaton = COMPILER.compile("true")
+    automaton = compile_schema("true")
     mask = state_mask(masks.of(automaton), automaton.start)
     full = [0] * automaton.max_depth
     forbidden = {
@@ -148,7 +145,7 @@ def test_openers_are_the_tokens_that_a_full_stack_forbids(masks: StackMasks) -> 
 
 def test_the_stack_decides_on_few_tokens_between_members(masks: StackMasks) -> None:
     schema = {"properties": {"a": {"type": "null"}}, "additionalProperties": False}
-    automaton = COMPILER.compile(json.dumps(schema))
+    automaton = compile_schema(schema)
     state, stack = automaton.start, list[int]()
     for byte in b'{"a":null':
         state = automaton.step(state, stack, byte)
@@ -159,7 +156,7 @@ def test_the_stack_decides_on_few_tokens_between_members(masks: StackMasks) -> N
 @pytest.mark.parametrize("text", [b'{"ab":1', b'{"ab":1,', b'{"b":"a'])
 def test_the_stack_does_not_decide_on_tokens_that_every_set_forbids(text: bytes, masks: StackMasks) -> None:
     schema = {"properties": {"ab": {}, "aname": {}, "b": {}}, "additionalProperties": False}
-    automaton = COMPILER.compile(json.dumps(schema), property_order="any")
+    automaton = compile_schema(schema, property_order="any")
     stack: list[int] = []
     state = automaton.walk(automaton.start, stack, text)
     undecided = [TOKENS[token - 1] for token in state_mask(masks.of(automaton), state).undecided]
@@ -172,7 +169,7 @@ def test_the_stack_does_not_decide_on_tokens_that_every_set_forbids(text: bytes,
 def strings(names: int) -> StackAutomaton:
     properties = {f"p{i}": {"type": "string"} for i in range(names)}
     schema = {"type": "object", "properties": properties, "additionalProperties": False}
-    return COMPILER.compile(json.dumps(schema))
+    return compile_schema(schema)
 
 
 def test_strings_share_their_masks_within_and_between_schemas(masks: StackMasks) -> None:
@@ -183,9 +180,7 @@ def test_strings_share_their_masks_within_and_between_schemas(masks: StackMasks)
 
 def test_declared_names_beside_free_ones_cost_only_their_differences(masks: StackMasks) -> None:
     few, many = (
-        masks.of(
-            COMPILER.compile(json.dumps({"properties": {f"name{i}": {"type": "null"} for i in range(count)}}))
-        )
+        masks.of(compile_schema({"properties": {f"name{i}": {"type": "null"} for i in range(count)}}))
         for count in (20, 40)
     )
     states = len(many.states) - len(few.states)
@@ -232,7 +227,7 @@ def tables_of(walker: Walker, walked: WalkedStates) -> list[NDArray[np.generic]]
 
 
 def test_walks_that_run_out_of_capacity_find_the_same_with_more() -> None:
-    automaton = COMPILER.compile(json.dumps({"type": "array", "items": {"maxLength": 70}}))
+    automaton = compile_schema({"type": "array", "items": {"maxLength": 70}})
     machine = Machine(automaton.transitions, automaton.class_of_byte, automaton.actions, automaton.returns)
     tries = tries_of([(text, token) for token, text in enumerate(TOKENS)], (len(TOKENS),), len(TOKENS) + 1)
     states = np.arange(len(automaton.accepting), dtype=np.int32)

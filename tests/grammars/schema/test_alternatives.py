@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from arbora.grammars.schema.compile import SchemaCompiler
 from arbora.grammars.schema.read.formula import Formula, Has
 from arbora.grammars.schema.read.formulas import Formulas
 from arbora.grammars.schema.solve.scalars import is_true
@@ -16,9 +14,8 @@ from arbora.grammars.schema.solve.simplifying import simplify
 from arbora.runtime.grammar_spec import PropertyOrder
 from hypothesis import given
 from hypothesis import strategies as st
-from json_automata import walked
+from json_automata import compile_schema, walked
 
-COMPILER = SchemaCompiler()
 MAKE = Formulas()
 ATOMS = [MAKE.atom(Has(name)) for name in "abcd"]
 
@@ -63,7 +60,7 @@ def alternatives(keyword: str, *, closed: bool) -> dict[str, Any]:
 
 @pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
 def test_optional_properties_of_alternatives_may_come_in_any_order(keyword: str) -> None:
-    automaton = COMPILER.compile(json.dumps(alternatives(keyword, closed=True)), property_order="any")
+    automaton = compile_schema(alternatives(keyword, closed=True), property_order="any")
     names = ["b", *(f"b{number}" for number in range(8)), *(f"s{number}" for number in range(4))]
     for seed in range(5):
         random.Random(seed).shuffle(names)
@@ -76,7 +73,7 @@ def test_optional_properties_of_alternatives_may_come_in_any_order(keyword: str)
 
 def test_an_object_of_too_many_nodes_keeps_the_declared_order() -> None:
     schema = alternatives("oneOf", closed=False)
-    automaton = COMPILER.compile(json.dumps(schema), property_order="any")
+    automaton = compile_schema(schema, property_order="any")
     assert automaton.accepts(b'{"a":1,"a0":true,"s1":2,"b0":0}')
     assert not automaton.accepts(b'{"a0":true,"a":1}')
 
@@ -91,7 +88,7 @@ def test_properties_that_depend_on_none_of_too_many_others_may_come_in_any_order
         "required": ["x"],
         "additionalProperties": False,
     }
-    automaton = COMPILER.compile(json.dumps(schema), property_order="any")
+    automaton = compile_schema(schema, property_order="any")
     for text in (
         '{"y":1,"a1":0,"x":2,"b1":0,"a7":0,"b7":0}',
         '{"a0":0,"b0":0,"y":1,"x":2}',
@@ -122,7 +119,7 @@ def test_many_objects_of_many_properties_stay_within_the_limit(order: PropertyOr
         }
 
     schema = {"type": "object", "properties": {f"k{number}": kind(number) for number in range(12)}}
-    automaton = COMPILER.compile(json.dumps(schema), property_order=order)
+    automaton = compile_schema(schema, property_order=order)
     for number in range(12):
         first, second = (f'"property {number} {place}":""' for place in range(2))
         assert automaton.accepts(f'{{"k{number}":{{{first},{second}}}}}'.encode())
@@ -135,7 +132,7 @@ def test_one_of_closed_objects_may_require_a_name_that_another_lacks(order: Prop
         {"properties": {"x": {}, name: {}}, "required": [name], "additionalProperties": False}
         for name in ("a", "b")
     ]
-    automaton = COMPILER.compile(json.dumps({"type": "object", "oneOf": closed}), property_order=order)
+    automaton = compile_schema({"type": "object", "oneOf": closed}, property_order=order)
     for text in ('{"x":1,"a":1}', '{"x":1,"b":1}', '{"a":1}'):
         assert automaton.accepts(text.encode()), text
     for text in ('{"x":1}', '{"a":1,"b":1}', '{"x":1,"a":1,"b":1}', "{}"):
@@ -147,7 +144,7 @@ def test_required_names_distinguish_alternatives() -> None:
         {"properties": {"kind": {"const": kind}, kind: {"type": "null"}}} for kind in ("first", "second")
     ]
     schema = {"type": "object", "required": ["kind"], "oneOf": kinds}
-    automaton = COMPILER.compile(json.dumps(schema))
+    automaton = compile_schema(schema)
     assert automaton.accepts(b'{"kind":"first","first":null,"second":1}')
     for text in ('{"kind":"first","first":1}', '{"kind":"third"}', '{"first":null}'):
         assert not automaton.accepts(text.encode()), text

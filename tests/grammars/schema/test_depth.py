@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 from arbora.grammars.errors import GrammarError, TooLargeError
 from arbora.grammars.machine.stack_automaton import StackAutomaton
-from arbora.grammars.schema.compile import SchemaCompiler
 from arbora.runtime.automaton_format import STACK_DEPTH
 from arbora.runtime.grammar_spec import PropertyOrder
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from json_automata import compile_schema
 
-COMPILER = SchemaCompiler()
 CLOSED: dict[str, Any] = {"type": "object", "additionalProperties": False}
 
 
@@ -149,7 +148,7 @@ def ended(automaton: StackAutomaton, text: bytes, at: Place, chance: random.Rand
 @pytest.mark.parametrize("name", RECURSIVE)
 def test_every_value_that_can_begin_can_end(name: str, order: PropertyOrder) -> None:
     down, schema = RECURSIVE[name]
-    machine = COMPILER.compile(json.dumps(schema), property_order=order)
+    machine = compile_schema(schema, property_order=order)
     automaton = replace(machine, max_depth=STACK_DEPTH)
     chance = random.Random(name)
     begun, at = bytearray(), (automaton.start, list[int]())
@@ -189,7 +188,7 @@ OBJECTS = st.fixed_dictionaries(
 @given(OBJECTS, st.integers(0, 9999), st.sampled_from(["schema", "any"]))
 def test_no_nested_value_gets_stuck(schema: dict[str, Any], seed: int, order: PropertyOrder) -> None:
     try:
-        machine = COMPILER.compile(json.dumps(schema), property_order=order)
+        machine = compile_schema(schema, property_order=order)
     except (GrammarError, TooLargeError):
         assume(False)
     automaton, chance = replace(machine, max_depth=STACK_DEPTH), random.Random(seed)
@@ -207,7 +206,5 @@ def test_no_nested_value_gets_stuck(schema: dict[str, Any], seed: int, order: Pr
 @pytest.mark.parametrize("order", ["schema", "any"])
 def test_a_schema_that_needs_more_levels_than_the_stack_has_is_too_large(order: PropertyOrder) -> None:
     with pytest.raises(TooLargeError, match="more than 30 levels"):
-        COMPILER.compile(json.dumps(needed(STACK_DEPTH + 1)), property_order=order)
-    assert COMPILER.compile(json.dumps(needed(STACK_DEPTH))).accepts(
-        b'{"n":' * STACK_DEPTH + b"null" + b"}" * STACK_DEPTH
-    )
+        compile_schema(needed(STACK_DEPTH + 1), property_order=order)
+    assert compile_schema(needed(STACK_DEPTH)).accepts(b'{"n":' * STACK_DEPTH + b"null" + b"}" * STACK_DEPTH)

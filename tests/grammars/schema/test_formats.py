@@ -12,14 +12,13 @@ from datetime import date, datetime
 
 import pytest
 from arbora.grammars.errors import NotCoveredError, TooLargeError
-from arbora.grammars.schema.compile import SchemaCompiler
 from arbora.grammars.schema.lexical.formats import FORMATS, HINTS
+from arbora.runtime.grammar_spec import GrammarSpec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.provisional import domains, urls
-from json_automata import compact, walked
+from json_automata import COMPILER, compact, compile_schema, walked
 
-COMPILER = SchemaCompiler()
 LONGEST_LABEL = "a" * 63
 
 RIGHT_AND_WRONG = {
@@ -126,11 +125,13 @@ def test_a_format_accepts_the_texts_of_its_standard(name: str) -> None:
 @pytest.mark.parametrize("name", ["regex", "idn-email", "idn-hostname", "no-such"])
 def test_a_format_without_an_automaton_constrains_nothing_and_is_listed(name: str) -> None:
     schema = json.dumps({"type": "string", "format": name})
-    compiled = COMPILER.compile_allowing("annotations", schema, (",", ":"), property_order="schema")
+    compiled = COMPILER.compile(
+        GrammarSpec("json_schema", schema, whitespace=(",", ":"), unenforced="annotations")
+    )
     assert compiled.left_out == (("format", "#/format"),)
     assert compiled.machine.accepts(b'"((("')
     with pytest.raises(NotCoveredError, match="'format' at #/format"):
-        COMPILER.compile(schema)
+        compile_schema(schema)
 
 
 def read_time(text: str) -> None:
@@ -150,7 +151,7 @@ READERS: dict[str, Callable[[str], object]] = {
 
 @pytest.mark.parametrize("name", READERS)
 def test_other_libraries_read_the_texts_that_a_format_allows(name: str) -> None:
-    automaton = COMPILER.compile(json.dumps({"type": "string", "format": name}))
+    automaton = compile_schema({"type": "string", "format": name})
     chance = random.Random(7)
     for length in range(80):
         text = json.loads(walked(automaton, chance, length % 40))
@@ -183,28 +184,30 @@ def test_texts_that_other_libraries_write_have_their_format(written: tuple[str, 
 
 @pytest.mark.parametrize("name", sorted(HINTS))
 def test_a_format_without_constraints_allows_any_string(name: str) -> None:
-    automaton = COMPILER.compile(json.dumps({"type": "string", "format": name}))
+    automaton = compile_schema({"type": "string", "format": name})
     assert automaton.accepts(compact('any "text"'))
 
 
 @pytest.mark.parametrize("name", ["url", "Date", "semver"])
 def test_a_format_without_an_automaton_is_refused_by_name(name: str) -> None:
     with pytest.raises(NotCoveredError, match=f"'format' at #/items/format.*{name}"):
-        COMPILER.compile(json.dumps({"items": {"format": name}}))
+        compile_schema({"items": {"format": name}})
 
 
 def test_an_unknown_format_is_not_listed_if_no_string_is_allowed() -> None:
     schema = {"type": ["integer", "null"], "format": "int64"}
-    assert COMPILER.compile(json.dumps(schema)).accepts(b"7")
+    assert compile_schema(schema).accepts(b"7")
 
 
 def test_the_pattern_by_which_zod_repeats_the_format_hostname_is_enforced_for_each_label() -> None:
     label = "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
     pattern = rf"^(?=.{{1,253}}\.?$){label}(?:\.[a-zA-Z0-9](?:[-0-9a-zA-Z]{{0,61}}[0-9a-zA-Z])?)*\.?$"
     schema = json.dumps({"type": "string", "format": "hostname", "pattern": pattern})
-    compiled = COMPILER.compile_allowing("annotations", schema, "compact", property_order="schema")
+    compiled = COMPILER.compile(
+        GrammarSpec("json_schema", schema, whitespace="compact", unenforced="annotations")
+    )
     names = ["example.com", "a" * 63 + ".b", "a" * 64 + ".b", "a_b", "", "-a"]
     accepted = [name for name in names if compiled.machine.accepts(json.dumps(name).encode())]
     assert accepted == ["example.com", "a" * 63 + ".b"] and not compiled.left_out
     with pytest.raises(TooLargeError):  # asked to enforce all of it
-        COMPILER.compile_allowing("refuse", schema, "compact", property_order="schema")
+        COMPILER.compile(GrammarSpec("json_schema", schema, whitespace="compact", unenforced="refuse"))

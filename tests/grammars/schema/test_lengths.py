@@ -9,12 +9,11 @@ import re
 import pytest
 from arbora.grammars.errors import NotCoveredError
 from arbora.grammars.regex.regex_dfa import matching, searching
-from arbora.grammars.schema.compile import SchemaCompiler
 from arbora.grammars.schema.lexical.counted import longest, shortest
 from arbora.runtime.automaton_format import COUNT, KIND
-from json_automata import compact, walked
+from arbora.runtime.grammar_spec import GrammarSpec
+from json_automata import COMPILER, compact, compile_schema, walked
 
-COMPILER = SchemaCompiler()
 REPEATED = [  # a pattern, and texts that are repeated to texts around the bound
     ("^[a-z]+$", ["a", "ab"]),
     ("^[^<>]*$", ["é", "a\n", "😀", '"\\', "\x7fé"]),
@@ -33,7 +32,7 @@ def test_a_pattern_with_a_maximum_length_is_exact(
     pattern: str, units: list[str], most: int, least: int
 ) -> None:
     schema = {"type": "string", "pattern": pattern, "maxLength": most, "minLength": least}
-    automaton = COMPILER.compile(json.dumps(schema))
+    automaton = compile_schema(schema)
     assert any(automaton.actions[:, KIND] == COUNT)
     dfa = searching(pattern)
     for unit in units:
@@ -52,16 +51,14 @@ def test_no_reply_gets_stuck_before_the_bound(seed: int) -> None:
         "items": {"pattern": pattern, "type": "string", "maxLength": 120},
         "minItems": 2,
     }
-    automaton = COMPILER.compile(json.dumps(schema))
+    automaton = compile_schema(schema)
     items = json.loads(walked(automaton, random.Random(seed), 500 + 20 * seed))
     assert len(items) >= 2
     assert all(re.search(pattern, item) and len(item) <= 120 for item in items)
 
 
 def test_a_url_may_have_all_2083_characters_of_a_browsers_limit() -> None:
-    automaton = COMPILER.compile(
-        json.dumps({"type": "string", "format": "uri", "maxLength": 2083, "minLength": 1})
-    )
+    automaton = compile_schema({"type": "string", "format": "uri", "maxLength": 2083, "minLength": 1})
     for length in (12, 300, 2051, 2082, 2083):
         url = ("https://ab.c/" + "d%20/" * 500)[:length]
         url = url.rstrip("%2").ljust(length, "x")
@@ -73,9 +70,7 @@ def test_a_url_may_have_all_2083_characters_of_a_browsers_limit() -> None:
 def test_a_bound_that_a_pattern_cant_reach_costs_no_count() -> None:
     for format in ("uuid", "date-time", "ipv4"):
         schema = {"type": "string", "format": format}
-        free, bounded = (
-            COMPILER.compile(json.dumps({**schema, **bound})) for bound in ({}, {"maxLength": 2083})
-        )
+        free, bounded = (compile_schema({**schema, **bound}) for bound in ({}, {"maxLength": 2083}))
         is_finite = format != "date-time"  # its fractions of a second are of any length
         assert any(bounded.actions[:, KIND] == COUNT) != is_finite
         assert (len(bounded.transitions) == len(free.transitions)) == is_finite
@@ -89,7 +84,7 @@ def test_the_shortest_and_the_longest_text_of_an_automaton_are_known() -> None:
 
 def test_a_pattern_whose_shortest_text_is_too_long_matches_nothing() -> None:
     with pytest.raises(ValueError, match="allows no value"):
-        COMPILER.compile(json.dumps({"type": "string", "pattern": "^a{300}b*$", "maxLength": 299}))
+        compile_schema({"type": "string", "pattern": "^a{300}b*$", "maxLength": 299})
 
 
 UNCOUNTED = {"type": "string", "pattern": "^a", "minLength": 300}
@@ -109,8 +104,10 @@ def test_a_length_that_no_automaton_counts_is_named_and_may_be_left_out(
 ) -> None:
     text = json.dumps(schema)
     with pytest.raises(NotCoveredError) as refused:
-        COMPILER.compile(text)
+        compile_schema(text)
     assert (refused.value.keyword, refused.value.path) == (keyword, path)
     assert "automata count up to 256 characters" in str(refused.value)
-    left_out = COMPILER.compile_allowing("allow", text, (",", ":"), property_order="schema").left_out
+    left_out = COMPILER.compile(
+        GrammarSpec("json_schema", text, whitespace=(",", ":"), unenforced="allow")
+    ).left_out
     assert left_out[0] == (keyword, path)

@@ -12,14 +12,12 @@ import pytest
 from arbora.grammars import GrammarError
 from arbora.grammars.errors import NotCoveredError, TooLargeError
 from arbora.grammars.machine.stack_automaton import StackAutomaton
-from arbora.grammars.schema.compile import SchemaCompiler
 from arbora.runtime.grammar_spec import AdditionalProperties, PropertyOrder
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from json_automata import accepts_in_some_order, walked
+from json_automata import accepts_in_some_order, compile_schema, walked
 from llguidance_bytes import Peer
 
-COMPILER = SchemaCompiler()
 LONG_NUMBER = re.compile(rb"[\d.]{14}|[eE][+]?\d{3}")  # which a double rounds or cannot hold
 NAMES = ("a", "ab", "b")
 SLOW = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -134,7 +132,7 @@ def compiled(
 ) -> StackAutomaton | None:
     """The automaton, or None if no value is allowed."""
     try:
-        return COMPILER.compile(json.dumps(schema), property_order=order, additional_properties=additional)
+        return compile_schema(schema, property_order=order, additional_properties=additional)
     except (NotCoveredError, TooLargeError):
         assume(False)
         raise
@@ -202,7 +200,7 @@ SHARED_WITH_LLGUIDANCE: list[Any] = [
 
 @pytest.mark.parametrize("schema", SHARED_WITH_LLGUIDANCE)
 def test_llguidance_accepts_the_texts_of_random_walks(schema: Any) -> None:
-    automaton = COMPILER.compile(json.dumps(schema))
+    automaton = compile_schema(schema)
     peer = Peer(schema)
     chance = random.Random(1)
     for length in range(0, 60, 3):

@@ -10,11 +10,10 @@ import jsonschema
 import pytest
 from arbora.grammars import GrammarError
 from arbora.grammars.errors import NotCoveredError
-from arbora.grammars.schema.compile import SchemaCompiler
-from json_automata import compact
+from arbora.runtime.grammar_spec import GrammarSpec
+from json_automata import COMPILER, compact, compile_schema
 from pydantic import BaseModel, Field, HttpUrl
 
-COMPILER = SchemaCompiler()
 COLORS = {"enum": ["red", "green", "é"]}
 DEFINED = {"$defs": {"color": COLORS, "loop": {"anyOf": [{"$ref": "#/$defs/loop"}]}}}
 UNIQUE: dict[str, Any] = {"type": "array", "uniqueItems": True}
@@ -42,7 +41,7 @@ VALUES = ["red", "green", "é", 0, 1, 2, None, True, False]
 @pytest.mark.parametrize("name", CASES)
 def test_uniqueness_is_enforced_for_items_of_few_values(name: str) -> None:
     schema = {**UNIQUE, **CASES[name]}
-    automaton = COMPILER.compile(json.dumps(schema))
+    automaton = compile_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
     arrays = [list(items) for length in range(4) for items in product(VALUES, repeat=length)]
     allowed = [array for array in arrays if validator.is_valid(array)]
@@ -52,7 +51,7 @@ def test_uniqueness_is_enforced_for_items_of_few_values(name: str) -> None:
 
 def test_all_values_may_come_once_and_then_no_item() -> None:
     letters = list("abcdefgh")
-    automaton = COMPILER.compile(json.dumps({**UNIQUE, "items": {"enum": letters}}))
+    automaton = compile_schema({**UNIQUE, "items": {"enum": letters}})
     assert automaton.accepts(compact(letters[::-1])) and automaton.accepts(compact(letters))
     assert not automaton.accepts(compact([*letters, "a"]))
     state, stack = automaton.start, list[int]()
@@ -63,7 +62,7 @@ def test_all_values_may_come_once_and_then_no_item() -> None:
 
 @pytest.mark.parametrize(("one", "other"), [("1", "1.0"), ("-0.5", "-0.5"), ('"é"', '"\\u00e9"')])
 def test_equal_values_are_equal_however_they_are_written(one: str, other: str) -> None:
-    automaton = COMPILER.compile(json.dumps({**UNIQUE, "items": {"enum": [1, 1.0, 2, "é", -0.5]}}))
+    automaton = compile_schema({**UNIQUE, "items": {"enum": [1, 1.0, 2, "é", -0.5]}})
     assert automaton.accepts(f"[{one},2]".encode()) and automaton.accepts(f"[{other},2]".encode())
     pairs = [f"[{first},{second}]" for first in (one, other) for second in (one, other)]
     assert not any(automaton.accepts(pair.encode()) for pair in pairs)
@@ -72,7 +71,7 @@ def test_equal_values_are_equal_however_they_are_written(one: str, other: str) -
 def test_not_unique_items_allows_only_arrays_with_repeated_items() -> None:
     items = {"enum": [1, "a"]}
     schema = {"type": "array", "items": items, "not": {"uniqueItems": True, "items": items}}
-    automaton = COMPILER.compile(json.dumps(schema))
+    automaton = compile_schema(schema)
     assert automaton.accepts(b"[1,1]") and automaton.accepts(b'["a",1,1]')
     assert not automaton.accepts(b"[1]") and not automaton.accepts(b'["a",1]')
 
@@ -97,13 +96,13 @@ def test_not_unique_items_allows_only_arrays_with_repeated_items() -> None:
 )
 def test_items_of_many_values_are_refused(said: dict[str, Any]) -> None:
     with pytest.raises(NotCoveredError) as caught:
-        COMPILER.compile(json.dumps({**UNIQUE, **said}))
+        compile_schema({**UNIQUE, **said})
     assert caught.value.path == "#/uniqueItems" and "at most 9 possible values" in str(caught.value)
 
 
 def test_an_array_of_more_items_than_distinct_values_matches_nothing() -> None:
     with pytest.raises(GrammarError, match="allows no value"):
-        COMPILER.compile(json.dumps({**UNIQUE, "items": COLORS, "minItems": 4}))
+        compile_schema({**UNIQUE, "items": COLORS, "minItems": 4})
 
 
 class Page(BaseModel):
@@ -134,13 +133,10 @@ def test_pydantics_sets_are_left_to_the_check_of_a_call_and_all_else_is_enforced
         "prices": [1, "1.25"],
     }
     with pytest.raises(NotCoveredError, match="'uniqueItems' at #/properties/urls/uniqueItems"):
-        COMPILER.compile(json.dumps(schema))
+        compile_schema(schema)
     for unenforced, is_checked in (("annotations", True), ("allow", False), ("allow", True)):
-        automaton, left_out = COMPILER.compile_allowing(
-            unenforced,  # type: ignore[arg-type]
-            json.dumps(schema),
-            (",", ":"),
-            property_order="schema",
+        automaton, left_out = COMPILER.compile(
+            GrammarSpec("json_schema", json.dumps(schema), whitespace=(",", ":"), unenforced=unenforced),
             is_checked=is_checked,
         )
         unique = [("uniqueItems", f"#/properties/{name}/uniqueItems") for name in ("urls", "hosts", "prices")]

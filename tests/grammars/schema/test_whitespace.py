@@ -12,16 +12,12 @@ from arbora.grammars.errors import TooLargeError
 from arbora.grammars.machine.closing import Closing
 from arbora.grammars.machine.jump_forward import forced_text
 from arbora.grammars.machine.stack_automaton import StackAutomaton
-from arbora.grammars.schema.compile import SchemaCompiler
-from arbora.grammars.tags.compile import TagCompiler
-from arbora.grammars.tags.format import read_format
 from arbora.runtime.automaton_format import DEAD
 from arbora.runtime.grammar_spec import PropertyOrder
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from json_automata import steps
+from json_automata import compile_schema, compile_tag, steps
 
-COMPILER = SchemaCompiler()
 PERSON = {
     "type": "object",
     "properties": {
@@ -43,7 +39,7 @@ VALUES = st.recursive(
 
 
 def compiled(schema: Any, whitespace: Any = "model", order: PropertyOrder = "schema") -> StackAutomaton:
-    return COMPILER.compile(json.dumps(schema), whitespace=whitespace, property_order=order)
+    return compile_schema(schema, whitespace=whitespace, property_order=order)
 
 
 ANY = {order: compiled(True, order=order) for order in ORDERS}
@@ -287,7 +283,7 @@ def test_forced_text_closes_what_the_reply_has_opened() -> None:
 def test_a_value_that_may_be_left_out_is_not_forced() -> None:
     array = {"type": "json_schema", "json_schema": {"type": "array"}}
     optional = {"type": "or", "elements": [{"type": "const_string", "value": ""}, array]}
-    machine = TagCompiler(COMPILER).compile(read_format(json.dumps(optional)), str.encode, "model").machine
+    machine = compile_tag(optional, whitespace="model").machine
     assert machine.accepts(b"") and machine.accepts(b"[]")
     assert not forced_text(machine, machine.forced(), machine.start, machine.bottom).text
 

@@ -6,7 +6,6 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
-from functools import cache
 from typing import Any, Literal
 
 import jsonschema
@@ -14,12 +13,10 @@ import numpy as np
 import pytest
 from arbora.grammars import Automaton, GrammarCompiler, GrammarError, HostGrammar
 from arbora.grammars.errors import NotCoveredError
-from arbora.grammars.schema.compile import SchemaCompiler
-from arbora.grammars.tags.compile import TagCompiler
-from arbora.grammars.tags.format import read_format
 from grammar_world import CALL_TOKEN, EOS, Follower, compiled, compiler, spelled
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from json_automata import compile_tag
 from pydantic import BaseModel, HttpUrl
 
 TEXTS = ["".join(letters) for length in range(7) for letters in itertools.product("ab", repeat=length)]
@@ -42,13 +39,8 @@ def word(value: str) -> dict[str, Any]:
     return {"type": "const_string", "value": value}
 
 
-@cache
-def tags() -> TagCompiler:
-    return TagCompiler(SchemaCompiler())
-
-
 def accepted(format: dict[str, Any], texts: list[str]) -> list[str]:
-    machine = tags().compile(read_format(json.dumps(format)), str.encode).machine
+    machine = compile_tag(format).machine
     return [text for text in texts if machine.accepts(text.encode())]
 
 
@@ -368,8 +360,7 @@ def test_a_functions_sets_of_urls_are_left_to_the_check_of_its_calls() -> None:
     content = {"type": "json_schema", "json_schema": Links.model_json_schema(), "function": "open"}
     tag = {"type": "tag", "begin": "<open>", "content": content, "ends": ["</call>"]}
     for unenforced in ("annotations", "allow"):
-        read = read_format(json.dumps(tag))
-        machine, left_out = tags().compile(read, str.encode, unenforced=unenforced)
+        machine, left_out = compile_tag(tag, unenforced=unenforced)
         assert left_out == (("uniqueItems", "open#/properties/urls/uniqueItems"),)
         url = "https://a.b/" + "c" * 2071
         assert machine.accepts(f'<open>{{"urls":["{url}"],"kinds":["b","a"]}}</call>'.encode())
@@ -378,7 +369,7 @@ def test_a_functions_sets_of_urls_are_left_to_the_check_of_its_calls() -> None:
     with pytest.raises(
         NotCoveredError, match="'uniqueItems' at #/properties/urls/uniqueItems of the function"
     ):
-        tags().compile(read, str.encode)
+        compile_tag(tag)
 
 
 def test_the_strings_of_all_tools_share_their_masks(grammars: GrammarCompiler) -> None:

@@ -9,11 +9,10 @@ from itertools import accumulate
 import pytest
 from arbora.grammars.errors import NotCoveredError
 from arbora.grammars.host.native import HostCompiler
-from arbora.grammars.schema.compile import SchemaCompiler
-from arbora.grammars.tags.compile import TagCompiler
-from arbora.grammars.tags.format import read_format
 from arbora.grammars.tags.special_tokens import SpecialTokens
+from arbora.runtime.grammar_spec import GrammarSpec
 from grammar_world import CALL_TOKEN, EOS, MODEL_VOCAB, vocabulary
+from json_automata import compile_tag
 
 CALL = "<tool_call>"
 SPECIAL = {CALL: b"\xff\x01\xfe"}
@@ -26,14 +25,9 @@ def host() -> HostCompiler:
     return HostCompiler(tokens, [CALL_TOKEN, EOS, *range(words.size, MODEL_VOCAB)], (EOS,))
 
 
-@cache
-def tags() -> TagCompiler:
-    return TagCompiler(SchemaCompiler())
-
-
 def ends_by_host(text: str, parts: list[str]) -> list[bool]:
     """Whether the text may end after each of its parts."""
-    grammar = host().structural_tag(read_format(text))
+    grammar = host().compile(GrammarSpec("structural_tag", text))
     ends = []
     for part in accumulate(parts, lambda one, other: one + other):
         matcher = grammar.matcher()
@@ -48,7 +42,7 @@ def read(piece: str) -> list[int]:
 
 def ends_by_automaton(text: str, parts: list[str]) -> list[bool]:
     bytes_of = SpecialTokens(SPECIAL).bytes_of
-    machine = tags().compile(read_format(text), bytes_of).machine
+    machine = compile_tag(json.loads(text), bytes_of).machine
     return [machine.accepts(bytes_of(part)) for part in accumulate(parts, lambda one, other: one + other)]
 
 
@@ -63,7 +57,7 @@ def test_llguidance_refuses_free_text_that_stops_at_a_special_token_beside_text(
     ]
     for format in formats:
         with pytest.raises(NotCoveredError):
-            host().structural_tag(read_format(json.dumps(format)))
+            host().compile(GrammarSpec("structural_tag", json.dumps(format)))
 
 
 def test_the_text_of_an_end_of_sequence_is_text() -> None:
@@ -76,4 +70,4 @@ def test_a_trigger_that_ends_within_a_special_token_is_not_taken_for_text() -> N
     tag = {"type": "tag", "begin": CALL, "content": {"type": "const_string", "value": "a"}, "ends": [""]}
     format = {"type": "triggered_tags", "triggers": ["<tool"], "tags": [tag]}
     with pytest.raises(NotCoveredError, match="special token"):
-        host().structural_tag(read_format(json.dumps(format)))
+        host().compile(GrammarSpec("structural_tag", json.dumps(format)))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-from functools import cache
 from typing import Any, get_args
 
 import pytest
@@ -20,10 +18,9 @@ from arbora.frontend.core.tools.tool_grammar import (
     find_partly_enforced,
 )
 from arbora.grammars.errors import GrammarError, NotCoveredError
-from arbora.grammars.schema.compile import CompiledSchema, SchemaCompiler
-from arbora.grammars.tags.compile import TagCompiler
-from arbora.grammars.tags.format import read_format
+from arbora.grammars.schema.compile import CompiledSchema
 from arbora.runtime.grammar_spec import Unenforced
+from json_automata import compile_tag
 
 CITY = {"type": "string", "maxLength": 9}
 
@@ -66,13 +63,8 @@ BOTH: dict[Dialect, str] = {
 }
 
 
-@cache
-def compiler() -> TagCompiler:
-    return TagCompiler(SchemaCompiler())
-
-
 def compiled(format: dict[str, Any], unenforced: Unenforced = "refuse") -> CompiledSchema:
-    return compiler().compile(read_format(json.dumps(format)), str.encode, unenforced=unenforced)
+    return compile_tag(format, unenforced=unenforced)
 
 
 def accepts(format: dict[str, Any], *texts: str) -> list[bool]:
