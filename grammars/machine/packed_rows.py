@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ...runtime.automaton_format import DEAD, ENTRY, ENTRY_COLUMNS, OWNER
 from ..jit import njit
+from ..jit.arrays import sort_by_key
 
 _FREE = -1
 
@@ -82,27 +83,6 @@ def _find_kept(transitions, default_state):
 
 
 @njit(cache=True, nogil=True)
-def _longest_first(ends, most):
-    """The rows, those with most columns (`most` at most) first."""
-    first = np.zeros(most + 2, np.int32)
-    for row in range(len(ends)):
-        first[most - _length(ends, row) + 1] += 1
-    for length in range(most + 1):
-        first[length + 1] += first[length]
-    order = np.empty(len(ends), np.int32)
-    for row in range(len(ends)):
-        place = most - _length(ends, row)
-        order[first[place]] = row
-        first[place] += 1
-    return order
-
-
-@njit(cache=True, nogil=True)
-def _length(ends, row):
-    return ends[row] - (ends[row - 1] if row else 0)
-
-
-@njit(cache=True, nogil=True)
 def _place_rows(ends, columns, classes):
     """Where each row begins, and the number of places.
 
@@ -112,7 +92,9 @@ def _place_rows(ends, columns, classes):
     row_starts = np.zeros(len(ends), np.int32)
     start = behind = 0
     long = classes
-    for state in _longest_first(ends, classes):
+    fewer = classes - ends
+    fewer[1:] += ends[:-1]
+    for state in sort_by_key(fewer, classes + 1)[1]:  # those with most columns first
         row = columns[ends[state - 1] if state else 0 : ends[state]]
         if not len(row):
             break

@@ -28,6 +28,7 @@ from ...runtime.automaton_format import (
 )
 from ...runtime.json_gaps import WIDEST_WAY
 from ..jit import njit
+from ..jit.arrays import DistinctRows, grow_rows, longer, no_rows, number_next
 from ..machine.stack_automaton import TAIL
 
 UNDECIDED, NOT_COMPUTED, CONFIGURATIONS_FULL = -2, -3, -4
@@ -47,55 +48,34 @@ class Configurations(NamedTuple):
 
     after_action: NDArray[np.int32]  # [actions], steps from states on which nothing was pushed
     rows: NDArray[np.int32]  # [capacity, classes], steps from configurations
-    parts: NDArray[np.int32]  # [capacity, 3]
-    slots: NDArray[np.int32]  # hash table of parts, -1 where empty
-    used: NDArray[np.int64]  # [1], number of parts
+    parts: DistinctRows  # [capacity, 3]
 
 
 @njit(cache=True, nogil=True)
 def no_configurations(machine):
     states, classes = machine.transitions.shape
+    capacity = _FIRST_CAPACITY + 4 * states
     after_action = np.full(len(machine.actions), NOT_COMPUTED, np.int32)
-    return _with_capacity(after_action, _FIRST_CAPACITY + 4 * states, classes)
+    parts = no_rows(np.empty((capacity, 3), np.int32))
+    return Configurations(after_action, np.empty((capacity, classes), np.int32), parts)
 
 
 @njit(cache=True, nogil=True)
 def grow(configurations):
-    """A copy with twice the capacity."""
-    rows, parts = configurations.rows, configurations.parts
-    larger = _with_capacity(configurations.after_action.copy(), 2 * len(rows), rows.shape[1])
-    used = configurations.used[0]
-    larger.rows[:used] = rows[:used]
-    larger.parts[:used] = parts[:used]
-    larger.used[0] = used
-    for part in range(used):
-        larger.slots[_slot(larger, parts[part, 0], parts[part, 1], parts[part, 2])] = part
-    return larger
-
-
-@njit(cache=True, nogil=True)
-def _with_capacity(after_action, capacity, classes):
-    slots = 1
-    while slots < 2 * capacity:
-        slots *= 2
-    return Configurations(
-        after_action,
-        np.empty((capacity, classes), np.int32),
-        np.empty((capacity, 3), np.int32),
-        np.full(slots, -1, np.int32),
-        np.zeros(1, np.int64),
-    )
+    """The configurations with twice the capacity."""
+    after_action, rows, parts = configurations
+    return Configurations(after_action, longer(rows, 2 * len(rows)), grow_rows(parts))
 
 
 @njit(cache=True, nogil=True)
 def follow(machine, configurations, here, column):
     """Computes and stores the step from a configuration by a byte class; may be `CONFIGURATIONS_FULL`."""
-    if configurations.used[0] + 3 > len(configurations.parts):
+    if configurations.parts.used[0] + 3 > len(configurations.rows):
         return np.int32(CONFIGURATIONS_FULL)
     states = len(machine.transitions)
     state, frame, marks = np.int64(here), np.int64(-1), np.int64(0)
     if here >= states:
-        state, frame, marks = configurations.parts[here - states]
+        state, frame, marks = configurations.parts.rows[here - states]
     entry = np.int64(machine.transitions[state, column])
     if entry < DEAD:
         step = _act(machine, configurations, -2 - entry, frame, marks)
@@ -112,7 +92,7 @@ def follow(machine, configurations, here, column):
 def _configuration(machine, configurations, state, frame, marks):
     if state < 0 or (frame < 0 and marks == 0):
         return np.int32(state)
-    known = configurations.used[0]
+    known = configurations.parts.used[0]
     part = _part(configurations, state, frame, marks)
     if part == known:
         for column in range(machine.transitions.shape[1]):
@@ -124,7 +104,7 @@ def _configuration(machine, configurations, state, frame, marks):
 @njit(cache=True, nogil=True)
 def _act(machine, configurations, action, frame, marks):
     """The step of an action."""
-    parts = configurations.parts
+    parts = configurations.parts.rows
     kind, target, operand, reserve, gap, words = machine.actions[action, : WORDS + 1].astype(np.int64)
     is_count = kind in (COUNT, COUNT_CALL)
     value = np.int64(parts[frame, 0]) if frame >= 0 else np.int64(_UNKNOWN)
@@ -170,30 +150,6 @@ def _act(machine, configurations, action, frame, marks):
 @njit(cache=True, nogil=True)
 def _part(configurations, first, second, third):
     """The number of this part, which is added if it is new. The caller ensures the capacity."""
-    slot = _slot(configurations, first, second, third)
-    part = np.int64(configurations.slots[slot])
-    if part < 0:
-        part = configurations.used[0]
-        configurations.used[0] += 1
-        configurations.slots[slot] = part
-        configurations.parts[part, 0] = first
-        configurations.parts[part, 1] = second
-        configurations.parts[part, 2] = third
-    return part
-
-
-@njit(cache=True, nogil=True)
-def _slot(configurations, first, second, third):
-    """The hash table's slot of this part, or the empty slot for it."""
-    slots, parts = configurations.slots, configurations.parts
-    code = np.uint64(0)
-    for number in (first, second, third):
-        code = (code ^ np.uint64(np.uint32(number))) * np.uint64(0x9E3779B97F4A7C15)
-        code ^= code >> np.uint64(29)
-    slot = np.int64(code & np.uint64(len(slots) - 1))
-    while slots[slot] >= 0:
-        part = slots[slot]
-        if parts[part, 0] == first and parts[part, 1] == second and parts[part, 2] == third:
-            break
-        slot = (slot + 1) & (len(slots) - 1)
-    return slot
+    rows, new = configurations.parts.rows, configurations.parts.used[0]
+    rows[new, 0], rows[new, 1], rows[new, 2] = first, second, third
+    return number_next(configurations.parts)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ...runtime.automaton_format import DEAD
 from ..jit import njit
+from ..jit.arrays import longer
 from .configurations import ASKED, CONFIGURATIONS_FULL, OPENS, UNDECIDED
 from .token_trie import OTHER, QUOTE_FREE
 from .unowned import unowned
@@ -48,9 +49,7 @@ def _keep(tokens, used, found, counts, ends):
     are used."""
     total = used + counts[0] + counts[1] + counts[2]
     if total > len(tokens):
-        longer = np.empty(2 * total, np.int32)
-        longer[:used] = tokens[:used]
-        tokens = longer
+        tokens = longer(tokens, 2 * total)
     used = append(tokens, used, found.allowed[: counts[0]])
     ends[0] = used
     used = append(tokens, used, found.undecided[: counts[1]])

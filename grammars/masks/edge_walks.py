@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from ...runtime.automaton_format import DEAD
 from ..jit import njit
+from ..jit.arrays import longer
 from .configurations import CONFIGURATIONS_FULL
-from .lists import code_of, longer, sum_of
+from .lists import code_of, sum_of
 from .token_trie import OTHER, QUOTE_FREE, TokenTries
 from .unowned import unowned
 from .walks import Machine, RootGroups, sort_tokens, step_of, walk_in_order
@@ -97,20 +98,11 @@ def _with_capacity(walked, edges, done, tokens):
     if count + most > len(met):
         met = longer(met, 2 * (count + most))
     if used[0] + most > len(visited):
-        visited, ends, codes = _with_rows(visited, ends, codes, 2 * (used[0] + most))
+        rows = 2 * (used[0] + most)
+        visited, ends, codes = longer(visited, rows), longer(ends, rows), longer(codes, rows)
     if used[1] + tokens > len(found):
         found = longer(found, 2 * (used[1] + tokens))
     return WalkedStates(states, met, met_ends, costly), Edges(of_entry, visited, ends, codes, found, used)
-
-
-@njit(cache=True, nogil=True)
-def _with_rows(visited, ends, codes, rows):
-    more_visited, more_ends = np.empty(rows, np.int32), np.empty((rows, 4), np.int32)
-    more_codes = np.empty((rows, 3), np.uint64)
-    more_visited[: len(visited)] = visited
-    more_ends[: len(ends)] = ends
-    more_codes[: len(codes)] = codes
-    return more_visited, more_ends, more_codes
 
 
 @njit(cache=True, nogil=True)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..jit import njit
+from ..jit.arrays import longer
 
 _FIRST_TOKENS = 1 << 14
 _FIRST_LISTS = 1 << 9
@@ -92,13 +93,6 @@ def _rehash(lists, size):
         middle = len(tokens) - openers[number]
         lists.slots[_slot(lists, tokens[:middle], tokens[middle:])] = number
     return lists
-
-
-@njit(cache=True, nogil=True)
-def longer(array, size):
-    longer = np.empty(size, array.dtype)
-    longer[: len(array)] = array
-    return longer
 
 
 @njit(cache=True, nogil=True)

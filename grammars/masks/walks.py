@@ -118,7 +118,7 @@ def step_of(machine, configurations, here, column):
 @njit(nogil=True, forceinline=True)
 def marks_of(context, configuration):
     states = len(context.machine.transitions)
-    return context.configurations.parts[configuration - states, 2] if configuration >= states else 0
+    return context.configurations.parts.rows[configuration - states, 2] if configuration >= states else 0
 
 
 @njit(nogil=True, forceinline=True)

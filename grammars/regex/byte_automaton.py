@@ -10,12 +10,12 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 from outlines_core import Index, Vocabulary
 
 from ...runtime.automaton_format import ACTION_COLUMNS
 from ..errors import GrammarError, TooLargeError
 from ..machine.stack_automaton import StackAutomaton
+from .dfa import DEAD, REJECT, distinct_columns, minimal_table
 
 SENTINEL = "\U0010ffff"
 MAX_STATES = 20_000
@@ -39,15 +39,29 @@ def compile_regex(regex: str) -> StackAutomaton:
         raise GrammarError("the regex matches no text at all")
     order = _reachable(table, start)
     number = {state: position for position, state in enumerate(order)}
-    dense = np.full((len(order), 256), -1, np.int32)
-    accepting = np.zeros(len(order), np.bool_)
+    dense = np.full((len(order), 256), DEAD, np.int32)
+    labels = np.full(len(order), REJECT, np.int32)
     for position, state in enumerate(order):
         for byte, target in table.get(state, {}).items():
             if byte != _END:
                 dense[position, byte] = number[target]
         end = _walk(table, state, sentinel)
-        accepting[position] = end is not None and index.is_final_state(end)
-    return _compress(*_without_dead_ends(dense, accepting))
+        if end is not None and index.is_final_state(end):
+            labels[position] = 0
+    transitions, labels = minimal_table(dense, labels)  # without the states of the closing sentinel
+    if not len(labels):
+        raise GrammarError("the regex matches no text at all")
+    columns, class_of_byte = distinct_columns(transitions)
+    return StackAutomaton(
+        start=0,
+        class_of_byte=class_of_byte.astype(np.uint8),
+        transitions=np.take(transitions, columns, axis=1),
+        actions=np.zeros((0, ACTION_COLUMNS), np.int32),
+        returns=np.zeros(0, np.int32),
+        accepting=labels >= 0,
+        body_of_state=np.zeros(len(labels), np.int8),
+        like_state=np.arange(len(labels), dtype=np.int32),
+    )
 
 
 @cache
@@ -75,35 +89,3 @@ def _reachable(table: dict[int, dict[int, int]], start: int) -> list[int]:
         if len(order) > MAX_STATES:
             raise TooLargeError(f"more than {MAX_STATES} states")
     return order
-
-
-def _without_dead_ends(
-    transitions: NDArray[np.int32], accepting: NDArray[np.bool_]
-) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    """Drops the states that reach no accepting state: those of the closing sentinel."""
-    alive = accepting
-    while True:
-        reaching = accepting | (alive[transitions] & (transitions >= 0)).any(axis=1)
-        if (reaching == alive).all():
-            break
-        alive = reaching
-    if not alive[0]:
-        raise GrammarError("the regex matches no text at all")
-    number = np.where(alive, np.cumsum(alive) - 1, -1)
-    kept = np.where(transitions >= 0, number[transitions], -1)
-    return kept[alive].astype(np.int32), accepting[alive]
-
-
-def _compress(transitions: NDArray[np.int32], accepting: NDArray[np.bool_]) -> StackAutomaton:
-    """The automaton with one class for all bytes that no state tells apart."""
-    columns, class_of_byte = np.unique(transitions, axis=1, return_inverse=True)
-    return StackAutomaton(
-        start=0,
-        class_of_byte=class_of_byte.reshape(256).astype(np.uint8),
-        transitions=np.ascontiguousarray(columns),
-        actions=np.zeros((0, ACTION_COLUMNS), np.int32),
-        returns=np.zeros(0, np.int32),
-        accepting=accepting,
-        body_of_state=np.zeros(len(columns), np.int8),
-        like_state=np.arange(len(columns), dtype=np.int32),
-    )

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from ..errors import TooLargeError
 from ..jit import njit
-from .partition import equal_futures
+from ..jit.arrays import distinct_rows, grow_rows, longer, no_rows, number_next, sort_by_key
+from .partition import equal_futures, list_edges
 
 MAX_STATES = 6_000
 MAX_CELLS = 4_000_000
@@ -118,7 +119,7 @@ def combine(left: Dfa, right: Dfa, label: Callable[[int, int], int]) -> Dfa:
     every_pair = (len(left.labels) + 1) * (len(right.labels) + 1)
     limit = min(every_pair + 1, MAX_STATES * 4, MAX_CELLS // len(left_class))
     pairs, transitions = _product(left.transitions, right.transitions, left_class, right_class, limit)
-    if len(pairs) == limit:
+    if len(pairs) >= limit:
         raise TooLargeError(f"{limit} states in a product of strings or numbers")
     most_left, most_right = int(left.labels.max()), int(right.labels.max())
     table = np.array(
@@ -163,66 +164,26 @@ def _common_classes(left_cuts, left_classes, right_cuts, right_classes):
 
 @njit(cache=True)
 def _product(left, right, left_class, right_class, limit):
-    """The pairs reached from (0, 0), and their transitions. The last row is the dead state. The search stops
-    at `limit` pairs."""
+    """The pairs reached from (0, 0), and their transitions. A pair's number of states stands for the dead
+    state. The search stops at `limit` pairs."""
     n_left, n_right, classes = len(left), len(right), len(left_class)
-    pairs = np.zeros((min(limit, 64), 2), np.int32)
-    transitions = np.empty((len(pairs), classes), np.int32)
-    known = np.full(256, -1, np.int32)
-    known[_slot_of_pair(known, pairs, 0, 0)] = 0
-    found = 1
-    current = 0
-    while current < found:
-        a, b = pairs[current, 0], pairs[current, 1]
+    pairs = no_rows(np.zeros((64, 2), np.int32))
+    transitions = np.empty((64, classes), np.int32)
+    current = number_next(pairs)
+    while current < pairs.used[0] and pairs.used[0] < limit:
+        if current == len(transitions):
+            transitions = longer(transitions, 2 * current)
+        a, b = pairs.rows[current, 0], pairs.rows[current, 1]
         for column in range(classes):
+            if pairs.used[0] == len(pairs.rows):
+                pairs = grow_rows(pairs)
             to_left = left[a, left_class[column]] if a < n_left else DEAD
             to_right = right[b, right_class[column]] if b < n_right else DEAD
-            if to_left < 0:
-                to_left = n_left
-            if to_right < 0:
-                to_right = n_right
-            slot = _slot_of_pair(known, pairs, to_left, to_right)
-            if known[slot] < 0:
-                if found == limit:
-                    return pairs, transitions
-                if found == len(pairs):
-                    pairs, transitions = _longer(pairs, limit), _longer(transitions, limit)
-                pairs[found, 0] = to_left
-                pairs[found, 1] = to_right
-                known[slot] = found
-                found += 1
-                if 2 * found > len(known):
-                    known = _rehash(pairs[:found], 2 * len(known))
-                transitions[current, column] = found - 1
-            else:
-                transitions[current, column] = known[slot]
+            pairs.rows[pairs.used[0], 0] = to_left if to_left >= 0 else n_left
+            pairs.rows[pairs.used[0], 1] = to_right if to_right >= 0 else n_right
+            transitions[current, column] = number_next(pairs)
         current += 1
-    return pairs[:found].copy(), transitions[:found].copy()
-
-
-@njit(cache=True)
-def _slot_of_pair(known, pairs, left, right):
-    """The slot of the pair in the table, filled or free."""
-    code = (np.uint64(left) << np.uint64(32) | np.uint64(right)) * np.uint64(0x9E3779B97F4A7C15)
-    slot = np.int64(code >> np.uint64(32)) & (len(known) - 1)
-    while known[slot] >= 0 and (pairs[known[slot], 0] != left or pairs[known[slot], 1] != right):
-        slot = (slot + 1) & (len(known) - 1)
-    return slot
-
-
-@njit(cache=True)
-def _rehash(pairs, size):
-    known = np.full(size, -1, np.int32)
-    for number in range(len(pairs)):
-        known[_slot_of_pair(known, pairs, pairs[number, 0], pairs[number, 1])] = number
-    return known
-
-
-@njit(cache=True)
-def _longer(rows, limit):
-    longer = np.empty((min(2 * len(rows), limit), rows.shape[1]), rows.dtype)
-    longer[: len(rows)] = rows
-    return longer
+    return pairs.rows[: pairs.used[0]].copy(), transitions[:current].copy()
 
 
 def minimal(dfa: Dfa) -> Dfa:
@@ -241,28 +202,7 @@ def minimal(dfa: Dfa) -> Dfa:
 def distinct_columns(table):
     """The first index of each distinct column of int32 [rows, columns], and for each column its place among
     them; int64. Columns are compared by a 64-bit hash."""
-    return first_of_each(_column_hashes(table))
-
-
-@njit(cache=True)
-def first_of_each(hashes):
-    """The first index of each distinct hash of uint64 [n], and for each hash its place among them; int64."""
-    size = 4
-    while size < 2 * len(hashes):
-        size *= 2
-    slots = np.full(size, -1, np.int64)
-    firsts, places = np.empty(len(hashes), np.int64), np.empty(len(hashes), np.int64)
-    found = 0
-    for number in range(len(hashes)):
-        slot = np.int64(hashes[number] >> np.uint64(20)) & (size - 1)
-        while slots[slot] >= 0 and hashes[firsts[slots[slot]]] != hashes[number]:
-            slot = (slot + 1) & (size - 1)
-        if slots[slot] < 0:
-            slots[slot] = found
-            firsts[found] = number
-            found += 1
-        places[number] = slots[slot]
-    return firsts[:found].copy(), places
+    return distinct_rows(_column_hashes(table).reshape(-1, 1))
 
 
 def spread(numbers: NDArray[np.integer]) -> NDArray[np.uint64]:
@@ -310,30 +250,18 @@ def minimal_table(transitions, labels):
 @njit(cache=True)
 def alive_states(transitions, labels):
     """Whether each state reaches a label or an exit, by a search against the edges."""
-    states, classes = transitions.shape
-    count = np.zeros(states + 1, np.int64)
     alive = labels >= 0
-    for state in range(states):
-        for column in range(classes):
-            target = transitions[state, column]
-            if target >= 0:
-                count[target + 1] += 1
-            elif target < -1:
+    for state in range(len(transitions)):
+        for target in transitions[state]:
+            if target < DEAD:
                 alive[state] = True
-    first = np.cumsum(count)
-    sources = np.empty(first[-1], np.int32)
-    filled = first[:-1].copy()
-    for state in range(states):
-        for column in range(classes):
-            target = transitions[state, column]
-            if target >= 0:
-                sources[filled[target]] = state
-                filled[target] += 1
+    tails, _, heads = list_edges(transitions)
+    first, order = sort_by_key(heads, len(labels))
     pending = [np.int64(final) for final in np.flatnonzero(alive)]
     while len(pending) > 0:
         reached = pending.pop()
         for position in range(first[reached], first[reached + 1]):
-            source = sources[position]
+            source = tails[order[position]]
             if not alive[source]:
                 alive[source] = True
                 pending.append(np.int64(source))

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..jit import njit
+from ..jit.arrays import sort_by_key
 
 
 class _Partition(NamedTuple):
@@ -34,8 +35,8 @@ def equal_futures(transitions, labels):
     transitions: [states, classes], negative where there is none
     labels: int32 [states]
     """
-    tails, columns, heads = _edges(transitions)
-    incoming, order = _sort_by_key(heads, len(labels))
+    tails, columns, heads = list_edges(transitions)
+    incoming, order = sort_by_key(heads, len(labels))
     blocks = _partition(labels - labels.min())
     cords = _partition(columns)
     block, cord = 1, 0
@@ -55,7 +56,8 @@ def equal_futures(transitions, labels):
 
 
 @njit(cache=True)
-def _edges(transitions):
+def list_edges(transitions):
+    """The state, the class and the target of each transition."""
     states, classes = transitions.shape
     count = 0
     for state in range(states):
@@ -72,27 +74,10 @@ def _edges(transitions):
 
 
 @njit(cache=True)
-def _sort_by_key(keys, most):
-    """Where the elements with each key (less than `most`) begin, [most + 1], and the elements in that
-    order."""
-    first = np.zeros(most + 1, np.int32)
-    for key in keys:
-        first[key + 1] += 1
-    for key in range(most):
-        first[key + 1] += first[key]
-    order = np.empty(len(keys), np.int32)
-    filled = first[:-1].copy()
-    for element in range(len(keys)):
-        order[filled[keys[element]]] = element
-        filled[keys[element]] += 1
-    return first, order
-
-
-@njit(cache=True)
 def _partition(keys):
     """One set for each key that occurs."""
     count = len(keys)
-    bounds, elements = _sort_by_key(keys, keys.max() + 1 if count else 0)
+    bounds, elements = sort_by_key(keys, keys.max() + 1 if count else 0)
     place, set_of = np.empty(count, np.int32), np.empty(count, np.int32)
     first, past = np.empty(count, np.int32), np.empty(count, np.int32)
     sets = 0

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..jit import njit
+from ..jit.arrays import grow_rows, longer, no_rows, number_next
 from .dfa import DEAD
 
 
@@ -68,35 +69,24 @@ def subsets(start, moves, limit):
     State 0 is the empty text's, and no text leads back to it. The search stops at `limit` states.
     """
     words, classes = len(start), moves.takes.shape[1]
-    sets = np.zeros((min(limit, 64), words), np.uint64)
-    transitions = np.full((len(sets), classes), DEAD, np.int32)
-    sets[0] = start
-    known = np.full(256, -1, np.int32)
+    sets = no_rows(np.zeros((64, words), np.uint64))  # but the first
+    transitions = np.empty((64, classes), np.int32)
     following = np.empty((classes, words), np.uint64)
-    found = 1
     current = 0
-    while current < found:
+    while current <= sets.used[0] and sets.used[0] + 1 < limit:
+        if current == len(transitions):
+            transitions = longer(transitions, 2 * current)
         following[:] = 0
-        _follow(sets[current], moves, following)
+        _follow(sets.rows[current - 1] if current else start, moves, following)
         for column in range(classes):
-            if not following[column].any():
-                continue
-            slot = _slot(known, sets, following[column])
-            if known[slot] < 0:
-                if found == limit:
-                    return sets, transitions
-                if found == len(sets):
-                    sets = _grow(sets, np.uint64(0), limit)
-                    transitions = _grow(transitions, np.int32(DEAD), limit)
-                if 2 * found >= len(known):
-                    known = _rehash(sets[:found], 2 * len(known))
-                    slot = _slot(known, sets, following[column])
-                sets[found] = following[column]
-                known[slot] = found
-                found += 1
-            transitions[current, column] = known[slot]
+            transitions[current, column] = DEAD
+            if following[column].any():
+                if sets.used[0] == len(sets.rows):
+                    sets = grow_rows(sets)
+                sets.rows[sets.used[0]] = following[column]
+                transitions[current, column] = 1 + number_next(sets)
         current += 1
-    return sets[:found].copy(), transitions[:found].copy()
+    return np.concatenate((start.reshape(1, -1), sets.rows[: sets.used[0]])), transitions[:current].copy()
 
 
 @njit(cache=True)
@@ -115,42 +105,3 @@ def _follow(places, moves, following):
                                 following[column, part] |= reached[part]
             rest >>= np.uint64(1)
             place += 1
-
-
-@njit(cache=True)
-def _code(places):
-    code = np.uint64(0)
-    for part in places:
-        code = (code ^ part) * np.uint64(0x9E3779B97F4A7C15)
-        code ^= code >> np.uint64(29)
-    return code
-
-
-@njit(cache=True)
-def _slot(known, sets, places):
-    """The slot of the set in the table, filled or free."""
-    slot = np.int64(_code(places) & np.uint64(len(known) - 1))
-    while known[slot] >= 0:
-        state = known[slot]
-        part = 0
-        while part < len(places) and sets[state, part] == places[part]:
-            part += 1
-        if part == len(places):
-            break
-        slot = (slot + 1) & (len(known) - 1)
-    return slot
-
-
-@njit(cache=True)
-def _rehash(sets, size):
-    known = np.full(size, -1, np.int32)
-    for state in range(1, len(sets)):
-        known[_slot(known, sets, sets[state])] = state
-    return known
-
-
-@njit(cache=True)
-def _grow(rows, empty, limit):
-    grown = np.full((min(2 * len(rows), limit), rows.shape[1]), empty, rows.dtype)
-    grown[: len(rows)] = rows
-    return grown

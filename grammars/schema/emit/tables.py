@@ -27,9 +27,10 @@ from ....runtime.automaton_format import (
 from ....runtime.json_gaps import NO_GAP
 from ...errors import TooLargeError
 from ...jit import njit
+from ...jit.arrays import distinct_rows
 from ...machine.depth_guard import Frames, with_depth_guard
 from ...machine.stack_automaton import StackAutomaton, least_reserve
-from ...regex.dfa import distinct_columns, first_of_each, spread
+from ...regex.dfa import distinct_columns, spread
 from ..lexical.json_string_bytes import PUSHES, Block
 from .deep_members import DeepMembers
 from .names import TAKEN
@@ -274,7 +275,7 @@ class Tables:
         blocks = [stamp.block for stamp in self._stamps]
         for block in {id(block.class_of_byte): block for block in blocks}.values():
             code = code * _ODD + block.class_code
-        samples, class_of_byte = first_of_each(code)
+        samples, class_of_byte = distinct_rows(code.reshape(-1, 1))
         return class_of_byte, samples
 
     def _reserve(self, count: int) -> int:

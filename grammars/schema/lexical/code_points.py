@@ -13,6 +13,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ...jit import njit
+from ...jit.arrays import distinct_rows, grow_rows, no_rows, number_next
 from ...regex.dfa import DEAD, distinct_columns
 
 Escapes: TypeAlias = Literal["any", "usual", "lower"]
@@ -244,3 +246,44 @@ def _with_byte_classes(table: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDA
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     return rank[class_of_byte].astype(np.int32), np.take(table, columns[order], axis=1)
+
+
+@njit(cache=True)
+def prune(graph, nodes, alive):
+    """For each state, the nodes without the paths to its dead classes. Equal nodes are merged.
+
+    graph: int32 [nodes, byte classes] of nodes or -2 - class, each after its successors
+    nodes: int64 [n], the nodes to prune
+    alive: bool [states, classes], the classes that lead on from each state
+
+    Returns the position of each pruned node for each state, int32 [states, n], `DEAD` if none of its entries
+    is left; and the nodes, int32 [positions, byte classes].
+    """
+    sets, set_of = distinct_rows(alive.astype(np.int32))
+    pruned = no_rows(np.empty((64, graph.shape[1]), np.int32))
+    number = np.full(len(graph), DEAD, np.int32)
+    places = np.full((len(sets), len(nodes)), DEAD, np.int32)
+    for which in range(len(sets)):
+        for node in range(1, len(graph)):
+            if pruned.used[0] == len(pruned.rows):
+                pruned = grow_rows(pruned)
+            is_left = _write_pruned(graph[node], number, alive[sets[which]], pruned.rows[pruned.used[0]])
+            number[node] = number_next(pruned) if is_left else DEAD
+        for i in range(len(nodes)):
+            places[which, i] = number[nodes[i]]
+    return places[set_of], pruned.rows[: pruned.used[0]].copy()
+
+
+@njit(cache=True)
+def _write_pruned(entries, number, alive, row):
+    """Writes the entries that are left of a node, and returns whether there are any."""
+    is_left = False
+    for column in range(len(entries)):
+        entry = entries[column]
+        if entry >= 0:
+            entry = number[entry]
+        elif entry < DEAD and not alive[-2 - entry]:
+            entry = DEAD
+        row[column] = entry
+        is_left = is_left or entry != DEAD
+    return is_left

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from ....runtime.automaton_format import CALL, COUNT_CALL
 from ...errors import TooLargeError
 from ...jit import njit
+from ...jit.arrays import distinct_rows
 from ...machine.stack_automaton import TAIL
-from ...regex.dfa import DEAD, Dfa, alive_states, first_of_each, minimal_table, spread
-from .code_points import Escapes, code_point_graph
+from ...regex.dfa import DEAD, Dfa, alive_states, minimal_table, spread
+from .code_points import Escapes, code_point_graph, prune
 from .counted import limit_length, longest, shortest
-from .pruning import distinct, prune
 
 _MAX_CELLS = 4_000_000
 _NOTHING = -2
@@ -70,9 +70,10 @@ class Block:
         nodes = PUSHES - self.transitions[states, columns]
         pairs, pair_of_entry = np.unique(states * (len(self.graph) + 1) + nodes, return_inverse=True)
         states, nodes = np.divmod(pairs, len(self.graph) + 1)
-        rows, row_of_state = distinct(self.ends[np.unique(states)])
-        row = row_of_state[np.unique(states, return_inverse=True)[1]]
-        firsts, action_of_pair = first_of_each(spread(row * (len(self.graph) + 1) + nodes))
+        kept, place_of_state = np.unique(states, return_inverse=True)
+        first_rows, row_of_state = distinct_rows(self.ends[kept])
+        rows, row = self.ends[kept[first_rows]], row_of_state[place_of_state]
+        firsts, action_of_pair = distinct_rows((row * (len(self.graph) + 1) + nodes).reshape(-1, 1))
         sizes = (rows > _NOTHING).sum(axis=1)
         starts = np.cumsum(sizes) - sizes
         size_at = np.zeros(sizes.sum(), np.int32)
