@@ -8,27 +8,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ..lexical.json_string_bytes import Block
 
 TAKEN = -(1 << 30)
 
 
+@dataclass(eq=False, slots=True)
 class NameTrie:
     """A trie of names. `value` is the state after the closing quote, which follows `tail`; a trie with a tail
     has no children. `base`: the state of an undeclared name with the same bytes, or -1. `below`: in an
     unordered object, the bits of the names below this node."""
 
-    __slots__ = ("base", "below", "children", "tail", "value")
-
-    def __init__(
-        self, children: dict[int, NameTrie], value: int | None, base: int, below: int = 0, tail: bytes = b""
-    ) -> None:
-        self.children = children
-        self.value = value
-        self.base = base
-        self.below = below
-        self.tail = tail
+    children: dict[int, NameTrie]
+    value: int | None
+    base: int
+    below: int = 0
+    tail: bytes = b""
 
     @property
     def is_blank(self) -> bool:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import reduce
+from operator import and_, or_
 from typing import Any, ClassVar
 
 import msgspec
@@ -183,22 +185,8 @@ class Formula:
         return (self,)
 
 
-class Always(Formula):
-    __slots__ = ()
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number, possible=EVERY_TYPE, certain=EVERY_TYPE)
-
-
-class Never(Formula):
-    __slots__ = ()
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number, possible=0, certain=0)
-
-
 class HasType(Formula):
-    """The value is of one of these types."""
+    """The value is of one of these types. With all types the formula is always true, with none never."""
 
     __slots__ = ("types",)
     __match_args__ = ("types",)
@@ -236,13 +224,9 @@ class And(Formula):
     __match_args__ = ("parts",)
 
     def __init__(self, number: int, parts: tuple[Formula, ...]) -> None:
-        possible = certain = EVERY_TYPE
-        kinds = 0
-        for part in parts:
-            possible &= part.possible
-            certain &= part.certain
-            kinds |= part.kinds
-        super().__init__(number, parts, possible=possible, certain=certain, kinds=kinds)
+        possible = reduce(and_, (part.possible for part in parts))
+        certain = reduce(and_, (part.certain for part in parts))
+        super().__init__(number, parts, possible=possible, certain=certain, kinds=_kinds_of(parts))
 
     def conjuncts(self) -> tuple[Formula, ...]:
         return self.parts
@@ -253,12 +237,13 @@ class Or(Formula):
     __match_args__ = ("parts",)
 
     def __init__(self, number: int, parts: tuple[Formula, ...]) -> None:
-        possible = certain = kinds = 0
-        for part in parts:
-            possible |= part.possible
-            certain |= part.certain
-            kinds |= part.kinds
-        super().__init__(number, parts, possible=possible, certain=certain, kinds=kinds)
+        possible = reduce(or_, (part.possible for part in parts))
+        certain = reduce(or_, (part.certain for part in parts))
+        super().__init__(number, parts, possible=possible, certain=certain, kinds=_kinds_of(parts))
+
+
+def _kinds_of(parts: tuple[Formula, ...]) -> int:
+    return reduce(or_, (part.kinds for part in parts))
 
 
 def formulas_in(fact: Fact) -> tuple[Formula, ...]:

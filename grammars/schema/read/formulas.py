@@ -12,13 +12,11 @@ from .formula import (
     EVERY_TYPE,
     LIST,
     STRING,
-    Always,
     And,
     Atom,
     Fact,
     Formula,
     HasType,
-    Never,
     Not,
     Numbers,
     Or,
@@ -35,8 +33,8 @@ class Formulas:
         self._known: dict[Any, Any] = {}
         self._conjunctions: dict[tuple[Formula, ...], Formula] = {}
         self._disjunctions: dict[tuple[Formula, ...], Formula] = {}
-        self.true: Formula = self._intern(Always, Always)
-        self.false: Formula = self._intern(Never, Never)
+        self.true = self.types(EVERY_TYPE)
+        self.false = self.types(0)
 
     def dissolve(self) -> None:
         """Breaks the cycles in which formulas refer to each other, so that they are freed at once."""
@@ -44,9 +42,7 @@ class Formulas:
             formula.cache.clear()
 
     def types(self, mask: int) -> Formula:
-        if mask & EVERY_TYPE == EVERY_TYPE:
-            return self.true
-        return self._intern((HasType, mask), lambda number: HasType(number, mask)) if mask else self.false
+        return self._intern((HasType, mask), lambda number: HasType(number, mask))
 
     def atom(self, fact: Fact) -> Formula:
         match fact:
@@ -70,9 +66,7 @@ class Formulas:
                 return self.any_of(self.negation(part) for part in parts)
             case Or(parts):
                 return self.all_of(self.negation(part) for part in parts)
-            case HasType(types):
-                return self.types(EVERY_TYPE & ~types)
-        return self.false if formula is self.true else self.true
+        return self.types(EVERY_TYPE & ~formula.possible)
 
     def all_of(self, formulas: Iterable[Formula]) -> Formula:
         joined = tuple(formulas)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from ...errors import NotCoveredError, WrongKeywordError
@@ -20,22 +21,18 @@ SAME_VALUE = frozenset((*REFERENCES, *MAPS_BY_NAME, "allOf", "anyOf", "oneOf", "
 _MAY_BE_NEGATED = frozenset(["not", "if", "contains", "propertyNames"])
 
 
+@dataclass(frozen=True, eq=False, slots=True)
 class Place:
     """A subschema's keywords, its path, and the base URI of its references.
 
     `beside`: the subschemas of the same value outside of this one, if `undeclared` is not "as written".
     """
 
-    __slots__ = ("base", "beside", "fields", "path", "undeclared")
-
-    def __init__(
-        self, fields: Fields, path: str, base: str, undeclared: Undeclared, beside: tuple[Place, ...] = ()
-    ) -> None:
-        self.fields = fields
-        self.path = path
-        self.base = base
-        self.undeclared = undeclared
-        self.beside = beside
+    fields: Fields
+    path: str
+    base: str
+    undeclared: Undeclared
+    beside: tuple[Place, ...] = ()
 
     def as_written(self) -> Place:
         return Place(self.fields, self.path, self.base, "as written")
@@ -85,6 +82,6 @@ class Place:
 
     def count(self, keyword: str) -> int:
         value = self.fields[keyword]
-        if not is_number(value) or value < 0 or value != int(value):  # type: ignore[operator,arg-type]
+        if not is_number(value) or value < 0 or value != int(value):
             raise self.mistake(keyword, "it must be a whole number of at least 0")
         return int(value)

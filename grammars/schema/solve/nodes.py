@@ -28,15 +28,13 @@ class UndeclaredNames:
     """Every undeclared name has label 0, and `dfa` accepts declared names too."""
 
 
+@dataclass(eq=False, slots=True)
 class Edge:
     """A member: its name, its value, and the next node for each verdict of the value."""
 
-    __slots__ = ("name", "targets", "value")
-
-    def __init__(self, name: str | int | None, value: Value, targets: tuple[Node, ...]) -> None:
-        self.name = name
-        self.value = value
-        self.targets = targets
+    name: str | int | None
+    value: Value
+    targets: tuple[Node, ...]
 
 
 class Node:

@@ -30,18 +30,18 @@ from ..lexical.json_string_bytes import Block, ascii_block, bounded_block, inlin
 from ..lexical.numbers import compare, multiples, number_texts, one_of
 from ..lexical.texts import MAX_UNITS, at_least, labelled_literals, literals
 from ..read.formula import (
-    Always,
+    EVERY_TYPE,
     And,
     AtLeast,
     Atom,
     Fact,
     Format,
     Formula,
+    HasType,
     Integer,
     MinLength,
     MoreThan,
     MultipleOf,
-    Never,
     Not,
     Numbers,
     Or,
@@ -225,8 +225,11 @@ def _trim(cache: OrderedDict[Content, Any]) -> None:
 
 def content(formula: Formula) -> Content:
     """A key for a formula over strings or numbers that is equal across schemas."""
-    if isinstance(formula, Atom):
-        return (formula.fact,)
+    match formula:
+        case Atom(fact):
+            return (fact,)
+        case HasType(types):
+            return (types,)
     return (type(formula), *map(content, formula.parts))
 
 
@@ -239,10 +242,8 @@ def _with_label(known: Dfa, dfa: Dfa, label: int) -> Dfa:
 def _build(formula: Formula, atom: Callable[[Fact], Dfa]) -> Dfa:
     """The automaton of the texts that satisfy the formula."""
     match formula:
-        case Always():
-            return ANYTHING
-        case Never():
-            return NOTHING
+        case HasType(types):
+            return ANYTHING if types else NOTHING
         case Atom(fact):
             return atom(fact)
         case Not(negated):
@@ -290,10 +291,12 @@ def _string_satisfies(text: str, atom: Atom) -> bool:
 def _without_lists(formula: Formula) -> Formula:
     """The formula for strings that are in no list."""
     match formula:
-        case Atom(Strings()) | Never():
+        case Atom(Strings()):
             return _FALSE
-        case Not(Atom(Strings())) | Always():
+        case Not(Atom(Strings())):
             return _TRUE
+        case HasType(types):
+            return _TRUE if types else _FALSE
         case Atom() | Not():
             return formula
     kind, neutral, decisive = (And, _TRUE, _FALSE) if isinstance(formula, And) else (Or, _FALSE, _TRUE)
@@ -303,7 +306,7 @@ def _without_lists(formula: Formula) -> Formula:
     return kind(0, tuple(parts))
 
 
-_TRUE, _FALSE = Always(0), Never(0)
+_TRUE, _FALSE = HasType(0, EVERY_TYPE), HasType(0, 0)
 
 
 def _label_of(formulas: Sequence[Formula], holds: Callable[[Atom], bool]) -> int:
@@ -321,7 +324,7 @@ def is_true(formula: Formula, holds: Callable[[Atom], bool]) -> bool:
             return all(is_true(part, holds) for part in parts)
         case Or(parts):
             return any(is_true(part, holds) for part in parts)
-    return isinstance(formula, Always)
+    return formula.possible != 0
 
 
 def _number_atom(fact: Fact) -> Dfa:
@@ -368,7 +371,7 @@ def _listed_numbers(formula: Formula) -> frozenset[str] | None:
     match formula:
         case Atom(Numbers(texts=texts)):
             return texts
-        case Never():
+        case HasType(0):
             return frozenset()
     listed = [_listed_numbers(part) for part in formula.parts if not isinstance(formula, Not)]
     known = [texts for texts in listed if texts is not None]
