@@ -28,7 +28,7 @@ from arbora.grammars.host.native import HostCompiler
 from arbora.grammars.machine.stack_automaton import StackAutomaton
 from arbora.grammars.regex.byte_automaton import compile_regex
 from arbora.grammars.regex.pattern import without_anchors
-from arbora.grammars.regex.regex_dfa import matching
+from arbora.grammars.regex.regex_dfa import compile_match
 from arbora.grammars.schema.compile import SchemaCompiler
 from arbora.grammars.schema.solve.nesting import Nesting
 from arbora.runtime.grammar_spec import GrammarSpec
@@ -117,7 +117,7 @@ def measure_regexes(schemas: list[Any]) -> None:
     for pattern in sorted({*patterns_in(schemas)} - {TOO_LONG}):
         both = (
             timed(partial(_compiled_by_outlines, pattern)),
-            timed(partial(matching.__wrapped__, pattern)),
+            timed(partial(compile_match.__wrapped__, pattern)),
         )
         if all(made is not None for made, _ in both):
             times.append([ms for _, ms in both])

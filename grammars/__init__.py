@@ -3,7 +3,7 @@
 from .errors import BusyError, CompilerError, GrammarError
 from .host.grammar import HostGrammar, HostMatcher
 from .machine.automaton import Automaton
-from .machine.jump_forward import ForcedText, Segmenter, forced_text, load_segmenter
+from .machine.jump_forward import ForcedText, ForcedTextTokenizer, forced_text, load_forced_text_tokenizer
 from .machine.stack_automaton import CHOICE
 from .service.compiler import GrammarCompiler
 from .service.files import GrammarFiles, default_directory
@@ -14,13 +14,13 @@ __all__ = [
     "BusyError",
     "CompilerError",
     "ForcedText",
+    "ForcedTextTokenizer",
     "GrammarCompiler",
     "GrammarError",
     "GrammarFiles",
     "HostGrammar",
     "HostMatcher",
-    "Segmenter",
     "default_directory",
     "forced_text",
-    "load_segmenter",
+    "load_forced_text_tokenizer",
 ]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..schema.read.json_text import NAMED, Json, objects
-from .json_schema import target
+from ..schema.read.json_text import NAMED, Json, walk_objects
+from .json_schema import find_target
 
 _SEVERAL = frozenset(
     ("$ref", "allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas", "dependencies", "patternProperties")
@@ -35,7 +35,7 @@ _WITHOUT_MEANING = frozenset(
 
 def forbid_undeclared(schema: Json) -> None:
     """Sets `additionalProperties` to false in the schema's objects that have `properties` and don't say."""
-    if not all(_refers_by_pointer(path, fields) for path, fields in objects(schema)):
+    if not all(_refers_by_pointer(path, fields) for path, fields in walk_objects(schema)):
         return
     found: dict[int, tuple[dict[str, Json], bool]] = {}
     pending = [(schema, True)]
@@ -46,13 +46,13 @@ def forbid_undeclared(schema: Json) -> None:
         known = found.get(id(part))
         if known is None or (known[1] and not is_alone):
             found[id(part)] = part, is_alone
-            pending += _inner(schema, part, is_alone)
+            pending += _list_inner(schema, part, is_alone)
     for fields, is_alone in found.values():
         if is_alone and _may_be_closed(fields):
             fields["additionalProperties"] = False
 
 
-def _inner(root: Json, fields: dict[str, Json], is_alone: bool) -> Iterator[tuple[Json, bool]]:
+def _list_inner(root: Json, fields: dict[str, Json], is_alone: bool) -> Iterator[tuple[Json, bool]]:
     """The subschemas of a subschema, and whether each alone constrains its value."""
     only = fields.keys() - _WITHOUT_MEANING
     is_plain = is_alone and _SEVERAL.isdisjoint(fields) and "contains" not in fields
@@ -62,7 +62,7 @@ def _inner(root: Json, fields: dict[str, Json], is_alone: bool) -> Iterator[tupl
         passes_on = is_alone and only == {keyword} and keyword in ("$ref", "anyOf")
         is_inner_alone = passes_on or (is_plain and keyword in _MEMBERS)
         if keyword == "$ref":
-            yield target(root, str(value)), is_inner_alone
+            yield find_target(root, str(value)), is_inner_alone
         elif isinstance(value, dict):
             children = value.values() if keyword in NAMED else (value,)
             yield from ((child, is_inner_alone) for child in children)

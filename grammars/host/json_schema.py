@@ -9,7 +9,7 @@ from ...runtime.grammar_spec import FIXED, JsonSpacing
 from ..errors import GrammarError, NotCoveredError, WrongKeywordError
 from ..regex.ecma import MalformedError, RegexError
 from ..regex.rust import convert_to_rust
-from ..schema.read.json_text import DATA, NAMED, Json, objects
+from ..schema.read.json_text import DATA, NAMED, Json, walk_objects
 
 _BOUNDED = r" |\n( {0,64}|\t{0,16})"  # white space between two tokens
 MAX_REFERENCES = 1000  # in a row; each takes some of llguidance's stack
@@ -39,11 +39,11 @@ def with_options(schema: Json, whitespace: JsonSpacing) -> dict[str, Json]:
         raise GrammarError("the schema `false` allows no value")
     read = _with_rust_patterns(schema, ())
     fields = dict(read) if isinstance(read, dict) else {}
-    fields["x-guidance"] = {**_spacing_of(whitespace), "coerce_one_of": False, "lenient": False}
+    fields["x-guidance"] = {**_describe_spacing(whitespace), "coerce_one_of": False, "lenient": False}
     return fields
 
 
-def _spacing_of(whitespace: JsonSpacing) -> dict[str, Json]:
+def _describe_spacing(whitespace: JsonSpacing) -> dict[str, Json]:
     separators = FIXED.get(whitespace) if isinstance(whitespace, str) else whitespace
     if separators is None:  # llguidance can neither bind later white space to earlier nor require it
         return {"whitespace_flexible": True, "whitespace_pattern": _BOUNDED}
@@ -61,10 +61,10 @@ def _with_rust_patterns(schema: Json, path: tuple[str, ...]) -> Json:
     for keyword, said in schema.items():
         inside = (*path, keyword)
         if keyword == "pattern" and isinstance(said, str):
-            copy[keyword] = _in_rust(said, path, keyword)
+            copy[keyword] = _convert_pattern(said, path, keyword)
         elif keyword == "patternProperties" and isinstance(said, dict):
             copy[keyword] = rewritten = {
-                _in_rust(name, path, keyword): _with_rust_patterns(part, (*inside, name))
+                _convert_pattern(name, path, keyword): _with_rust_patterns(part, (*inside, name))
                 for name, part in said.items()
             }
             if len(rewritten) < len(said):
@@ -77,7 +77,7 @@ def _with_rust_patterns(schema: Json, path: tuple[str, ...]) -> Json:
     return copy
 
 
-def _in_rust(pattern: str, path: tuple[str, ...], keyword: str) -> str:
+def _convert_pattern(pattern: str, path: tuple[str, ...], keyword: str) -> str:
     try:
         return convert_to_rust(pattern)
     except RegexError as error:
@@ -87,7 +87,7 @@ def _in_rust(pattern: str, path: tuple[str, ...], keyword: str) -> str:
 
 def explain(error: str, what: str, schema: Json) -> GrammarError:
     """Turns llguidance's message into an error with the path of the schema's keyword at fault."""
-    found = _culprit(error, schema)
+    found = _find_culprit(error, schema)
     if found is None:
         return GrammarError(f"the {what} can't be enforced: {error}")
     path, keyword, value = found
@@ -104,7 +104,7 @@ def _is_meaningless(keyword: str, value: Json) -> bool:
 
 def remove_culprit(error: NotCoveredError, schema: Json) -> None:
     """Removes the keyword of an error that `explain` made."""
-    for path, fields in objects(schema):
+    for path, fields in walk_objects(schema):
         if error.keyword in fields and _pointer(path, error.keyword) == error.path:
             del fields[error.keyword]
             return
@@ -114,7 +114,7 @@ def _pointer(path: tuple[str, ...], keyword: str) -> str:
     return "#" + "".join(f"/{part}" for part in (*path, keyword))
 
 
-def _culprit(error: str, schema: Json) -> tuple[tuple[str, ...], str, Json] | None:
+def _find_culprit(error: str, schema: Json) -> tuple[tuple[str, ...], str, Json] | None:
     """Finds the keyword at fault: the path of its object, the keyword, and its value."""
     for pattern, keyword in _KEYWORDS_IN_ERRORS:
         match = pattern.search(error)
@@ -122,7 +122,7 @@ def _culprit(error: str, schema: Json) -> tuple[tuple[str, ...], str, Json] | No
             continue
         name = keyword or match.group(1)
         value = match.groupdict().get("value")
-        for path, fields in objects(schema):
+        for path, fields in walk_objects(schema):
             if name in fields and (value is None or value in json.dumps(fields[name], ensure_ascii=False)):
                 return path, name, fields[name]
     return None
@@ -138,18 +138,18 @@ def check_references(schema: Json) -> None:
     while pending:
         pointer = pending.pop()
         if pointer not in found:
-            part = target(schema, pointer)
+            part = find_target(schema, pointer)
             found[pointer] = [
-                ref for _, fields in objects(part) if isinstance(ref := fields.get("$ref"), str)
+                ref for _, fields in walk_objects(part) if isinstance(ref := fields.get("$ref"), str)
             ]
             pending += found[pointer]
-    if _longest(found) > MAX_REFERENCES:
+    if _measure_longest(found) > MAX_REFERENCES:
         raise GrammarError(
             f"the schema's references ($ref) follow each other more than {MAX_REFERENCES} times"
         )
 
 
-def target(schema: Json, pointer: str) -> Json:
+def find_target(schema: Json, pointer: str) -> Json:
     """The target of a local pointer; None for other references."""
     if pointer == "#":
         return schema
@@ -167,7 +167,7 @@ def target(schema: Json, pointer: str) -> Json:
     return part
 
 
-def _longest(found: dict[str, list[str]]) -> int:
+def _measure_longest(found: dict[str, list[str]]) -> int:
     """The length of the longest chain of references from the whole schema; a cycle counts once."""
     lengths: dict[str, int] = {}
     above: set[str] = set()

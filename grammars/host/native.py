@@ -45,21 +45,21 @@ class NativeMatcher:
 
     def _consume(self, token: int) -> GrammarError | CompilerError | None:
         if self._matcher.is_error():  # beyond a limit the mask allows only the end
-            return self._not_followed()
+            return self._explain_fault()
         if token in self._eos_tokens and (self._matcher.is_accepting() or self._matcher.is_stopped()):
             return None
         if self._matcher.consume_token(token):
             return None
         error = self._matcher.get_error()
         if error.startswith(_PANIC) or _TOO_WIDE.search(error):
-            return self._not_followed()
-        return CompilerError(f"the output left its grammar: {_in_plain_words(error)}")
+            return self._explain_fault()
+        return CompilerError(f"the output left its grammar: {_reword(error)}")
 
-    def _not_followed(self) -> GrammarError:
+    def _explain_fault(self) -> GrammarError:
         error = self._matcher.get_error()
         if error.startswith(_PANIC):
             return ParserFailedError(f"llguidance fails at it: {error.removeprefix(_PANIC).splitlines()[0]}")
-        return GrammarError(f"the grammar can't be followed: {_in_plain_words(error)}")
+        return GrammarError(f"the grammar can't be followed: {_reword(error)}")
 
     def forced_text(self) -> bytes:
         """The text that must come next."""
@@ -137,11 +137,11 @@ class HostCompiler:
             content = Grammar(convert_to_lark(format.content.grammar))
             format = structs.replace(format, content=content)
 
-        def schema_of(part: JsonSchema) -> dict[str, Json]:
+        def read_schema(part: JsonSchema) -> dict[str, Json]:
             schema = _read_schema(bytes(part.json_schema).decode(), spec)
             return with_options(schema, part.separators or spec.whitespace)
 
-        grammar = write_lark(format, self._literal, schema_of, self._named.values())
+        grammar = write_lark(format, self._literal, read_schema, self._named.values())
         return self._compile(grammar, "structural tag")
 
     def _compile(self, grammar: str, what: str, schema: Json | None = None) -> NativeGrammar:
@@ -154,7 +154,7 @@ class HostCompiler:
         probe = matcher.deep_copy()
         self._follow_forced(probe)
         if probe.is_error():  # some grammars that allow nothing fail only here
-            raise GrammarError(f"the {what} {_in_plain_words(probe.get_error())}")
+            raise GrammarError(f"the {what} {_reword(probe.get_error())}")
         return NativeGrammar(matcher, self._eos_tokens)
 
     def _follow_forced(self, probe: LLMatcher) -> None:
@@ -199,7 +199,7 @@ def _read_schema(text: str, spec: GrammarSpec) -> Json:
     return schema
 
 
-def _in_plain_words(error: str) -> str:
+def _reword(error: str) -> str:
     """Rewords llguidance's messages about its parser as faults of the grammar."""
     if error.startswith(_PANIC):
         return f"makes llguidance fail: {error.removeprefix(_PANIC).splitlines()[0]}"

@@ -20,7 +20,7 @@ from ...runtime.grammar_spec import GrammarSpec
 from ..errors import encode_error
 from ..processes.channel import receive, send
 from ..processes.fork_server import ForkServer, control_socket, prepare_to_fork
-from ..processes.limits import keep_to_limits, limit_memory, resident, run_limited
+from ..processes.limits import keep_to_limits, limit_memory, measure_memory, run_limited
 from ..processes.messages import (
     Advance,
     DeleteMatcher,
@@ -63,7 +63,7 @@ def _make_compiler(vocabulary: HostVocabulary) -> HostCompiler:
 def _serve(compiler: HostCompiler, channel: socket.socket) -> None:
     """Runs one job in a newly forked process, then follows replies until the scheduler closes the channel."""
     job = decode_job(receive(channel))
-    before = resident()
+    before = measure_memory()
     keep_to_limits(COMPILE_BYTES)
     grammar: NativeGrammar | None = None
 
@@ -76,7 +76,7 @@ def _serve(compiler: HostCompiler, channel: socket.socket) -> None:
 
     outcome = run_limited(job.deadline_s, run)
     if isinstance(outcome, MatcherReady):
-        outcome.nbytes = max(0, resident() - before)
+        outcome.nbytes = max(0, measure_memory() - before)
     send(channel, encode(Finished(outcome, is_last=True)))
     if grammar is not None:
         limit_memory(FOLLOW_BYTES)

@@ -54,7 +54,7 @@ class Closing:
         reached[-1][state] = _Route(0, ())
         for height in range(len(stack), 0, -1):
             for here, begun in reached[height].items():
-                for popped, after, way in self._below(here, stack[:height]):
+                for popped, after, way in self._list_exits(here, stack[:height]):
                     length = begun.length + way.length
                     known = reached[height - popped].get(after)
                     if after != DEAD and (known is None or length < known.length):
@@ -66,7 +66,7 @@ class Closing:
         ]
         return min(ending, default=None)
 
-    def _below(self, state: int, stack: Sequence[int]) -> Iterator[tuple[int, int, _Route]]:
+    def _list_exits(self, state: int, stack: Sequence[int]) -> Iterator[tuple[int, int, _Route]]:
         """(number of places popped, state after that, route) for each exit from the stack's top."""
         words = 0
         for exit, length in self._exits.lengths[state].items():

@@ -58,7 +58,7 @@ def _forced_byte(machine: StackAutomaton, forced: NDArray[np.int16], state: int,
     return live[0] if len(live) == 1 else CHOICE
 
 
-class Segmenter:
+class ForcedTextTokenizer:
     """Cuts forced text into tokens as the tokenizer would cut the whole reply.
 
     The last tokens of a text may change when text is appended, because a token may span the end or the
@@ -156,12 +156,14 @@ class Segmenter:
         return own if is_plain and tokens[: len(anchor)] == anchor else []
 
 
-def load_segmenter(
+def load_forced_text_tokenizer(
     path: Path, spelled: Sequence[bytes], special: Iterable[int], ends: Sequence[int]
-) -> Segmenter:
-    """A segmenter for the tokenizer.json at `path`; for the other arguments see `Segmenter`."""
+) -> ForcedTextTokenizer:
+    """The one for the tokenizer.json at `path`; for the other arguments see `ForcedTextTokenizer`."""
     encode = Tokenizer.from_file(str(path)).encode
-    return Segmenter(lambda text: encode(text, add_special_tokens=False).ids, spelled, special, ends)
+    return ForcedTextTokenizer(
+        lambda text: encode(text, add_special_tokens=False).ids, spelled, special, ends
+    )
 
 
 def _whole_characters(text: bytes) -> bytes:

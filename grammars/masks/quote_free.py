@@ -15,7 +15,7 @@ from .state_lists import Kinds
 from .token_trie import TokenTries, token_lengths
 from .unowned import unowned
 from .walker import Walker
-from .walks import Buffers, buffers_for
+from .walks import Buffers, make_buffers
 
 MAX_LIST_SHARE = 4  # a list of differences takes at most 1/4 of a mask's bytes
 MAX_REMEMBERED = 2048  # masks, of 16 KB each for 131k tokens
@@ -39,7 +39,7 @@ class VocabularyTables:
         self.tries = tries
         self.max_differences = tries.mask_words // MAX_LIST_SHARE
         """tokens by which two states may differ that share a mask"""
-        self.buffers: Buffers = buffers_for(len(tries.tokens) + len(tries.eos))
+        self.buffers: Buffers = make_buffers(len(tries.tokens) + len(tries.eos))
         self.token_lengths = token_lengths(tries)
         self.marks = np.zeros(32 * tries.mask_words, np.bool_)
         """scratch, one for each token; all false between uses"""

@@ -40,7 +40,7 @@ class StackMasks:
     def __init__(self, tries: TokenTries) -> None:
         self._vocabulary = VocabularyTables(tries)
 
-    def of(self, automaton: StackAutomaton) -> AutomatonTables:
+    def build(self, automaton: StackAutomaton) -> AutomatonTables:
         """The automaton's tables. Raises TooLargeError if the masks take too much memory."""
         tables = _MaskBuilder(self._vocabulary, automaton).build()
         self._vocabulary.trim()

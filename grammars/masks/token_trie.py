@@ -50,10 +50,10 @@ def build_tries(spellings: Spellings) -> TokenTries:
         for token, (start, end) in enumerate(itertools.pairwise(offsets))
         if start < end
     ]
-    return tries_of(spelled, spellings.eos_tokens, spellings.vocab_size)
+    return make_tries(spelled, spellings.eos_tokens, spellings.vocab_size)
 
 
-def tries_of(
+def make_tries(
     spelled: Sequence[tuple[bytes, int]], eos_tokens: tuple[int, ...], vocab_size: int
 ) -> TokenTries:
     """The tries of (bytes, token) pairs, none of them empty."""

@@ -37,7 +37,7 @@ class Buffers(NamedTuple):
     openers: NDArray[np.int32]
 
 
-def buffers_for(tokens: int) -> Buffers:
+def make_buffers(tokens: int) -> Buffers:
     return Buffers(*(np.empty(tokens, np.int32) for _ in Buffers._fields))
 
 

@@ -19,7 +19,7 @@ from ..errors import (
 )
 from .channel import Channel, ChannelClosedError
 from .fork_client import ForkServerProcess
-from .limits import end_in_words, processor_s
+from .limits import describe_status, measure_processor_s
 from .messages import (
     KILL,
     NOT_FORKED,
@@ -178,7 +178,7 @@ class CompilerProcess:
                 return TooLargeError(_SIGNALS[status])
             case int() if status == NOT_FORKED:
                 return BusyError("no process could be started for it")
-        return ProcessEndedError(f"its process ended with {end_in_words(status)}")
+        return ProcessEndedError(f"its process ended with {describe_status(status)}")
 
     def _processor_s(self) -> float:
-        return 0.0 if self._pid is None else processor_s(self._pid)
+        return 0.0 if self._pid is None else measure_processor_s(self._pid)

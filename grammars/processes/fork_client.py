@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ..errors import CompilerError
-from .limits import end_in_words
+from .limits import describe_status
 from .messages import FORK, CompilesOwnCode, ForkedProcessEnded, decode_report
 
 END_DEADLINE_S = 2.0  # for the server to end
@@ -133,7 +133,7 @@ class ForkServerProcess:
     def describe_end(self) -> str:
         """How the server itself ended, in words."""
         with suppress(subprocess.TimeoutExpired):
-            return f"it ended with {end_in_words(self.process.wait(END_DEADLINE_S))}"
+            return f"it ended with {describe_status(self.process.wait(END_DEADLINE_S))}"
         return "it does not end"
 
     def close(self) -> None:

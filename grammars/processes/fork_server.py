@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from ...runtime.system_memory import give_back_freed_memory
 from .channel import send
-from .limits import die_with, resident
+from .limits import die_with, measure_memory
 from .messages import FORK, NOT_FORKED, CompilesOwnCode, ForkedProcessEnded, Started, encode
 
 WATCH_MS = 500
@@ -126,7 +126,7 @@ class ForkServer:
         channel.close()
         self._numbers[pid] = number
         with suppress(OSError, IndexError):
-            self._first_bytes[pid] = resident(pid)
+            self._first_bytes[pid] = measure_memory(pid)
 
     def _become_child(self, parent: int, channel: socket.socket) -> NoReturn:
         signal.set_wakeup_fd(-1)
@@ -157,7 +157,7 @@ class ForkServer:
         grown: dict[int, int] = {}
         for pid, first in self._first_bytes.items():
             with suppress(OSError, IndexError):
-                grown[pid] = resident(pid) - first
+                grown[pid] = measure_memory(pid) - first
         if self._max_growth is not None and sum(grown.values()) > self._max_growth:
             os.kill(max(grown, key=grown.__getitem__), signal.SIGKILL)
 

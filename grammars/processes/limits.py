@@ -20,12 +20,12 @@ from .messages import Failed, Outcome
 PR_SET_PDEATHSIG = 1
 
 
-def resident(process: int | str = "self") -> int:
+def measure_memory(process: int | str = "self") -> int:
     """The resident memory of a process in bytes."""
     return _pages(process, 1)
 
 
-def processor_s(process: int) -> float:
+def measure_processor_s(process: int) -> float:
     """The seconds of processor time of a process; 0 if it has ended."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
@@ -83,7 +83,7 @@ def die_with(parent: int) -> None:
         os._exit(0)
 
 
-def end_in_words(status: int) -> str:
+def describe_status(status: int) -> str:
     """An exit status, as `subprocess` gives it, in words."""
     if status >= 0:
         return f"exit status {status}"

@@ -15,7 +15,7 @@ from outlines_core import Index, Vocabulary
 from ...runtime.automaton_format import ACTION_COLUMNS
 from ..errors import GrammarError, TooLargeError
 from ..machine.stack_automaton import StackAutomaton
-from .dfa import DEAD, REJECT, distinct_columns, minimal_table
+from .dfa import DEAD, REJECT, distinct_columns, minimize_table
 
 SENTINEL = "\U0010ffff"
 MAX_STATES = 20_000
@@ -37,7 +37,7 @@ def compile_regex(regex: str) -> StackAutomaton:
     start = _walk(table, index.get_initial_state(), sentinel)
     if start is None:
         raise GrammarError("the regex matches no text at all")
-    order = _reachable(table, start)
+    order = _find_reached(table, start)
     number = {state: position for position, state in enumerate(order)}
     dense = np.full((len(order), 256), DEAD, np.int32)
     labels = np.full(len(order), REJECT, np.int32)
@@ -48,7 +48,7 @@ def compile_regex(regex: str) -> StackAutomaton:
         end = _walk(table, state, sentinel)
         if end is not None and index.is_final_state(end):
             labels[position] = 0
-    transitions, labels = minimal_table(dense, labels)  # without the states of the closing sentinel
+    transitions, labels = minimize_table(dense, labels)  # without the states of the closing sentinel
     if not len(labels):
         raise GrammarError("the regex matches no text at all")
     columns, class_of_byte = distinct_columns(transitions)
@@ -78,7 +78,7 @@ def _walk(table: dict[int, dict[int, int]], state: int, text: bytes) -> int | No
     return state
 
 
-def _reachable(table: dict[int, dict[int, int]], start: int) -> list[int]:
+def _find_reached(table: dict[int, dict[int, int]], start: int) -> list[int]:
     order = [start]
     seen = {start}
     for state in order:

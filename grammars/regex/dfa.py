@@ -102,12 +102,12 @@ def complement(dfa: Dfa) -> Dfa:
     return combine(dfa, NOTHING, lambda left, _: REJECT if left >= 0 else 0)
 
 
-def intersection(left: Dfa, right: Dfa) -> Dfa:
+def intersect(left: Dfa, right: Dfa) -> Dfa:
     """The automaton of the texts that both accept, with the left one's labels."""
     return combine(left, right, lambda a, b: a if a >= 0 and b >= 0 else REJECT)
 
 
-def union(left: Dfa, right: Dfa) -> Dfa:
+def unite(left: Dfa, right: Dfa) -> Dfa:
     return combine(left, right, lambda a, b: a if a >= 0 else b)
 
 
@@ -127,7 +127,7 @@ def combine(left: Dfa, right: Dfa, label: Callable[[int, int], int]) -> Dfa:
     )
     of_left = np.append(left.labels, np.int32(REJECT))[pairs[:, 0]]
     of_right = np.append(right.labels, np.int32(REJECT))[pairs[:, 1]]
-    return minimal(Dfa(cuts, class_of_cut, transitions, table[of_left + 1, of_right + 1]))
+    return minimize(Dfa(cuts, class_of_cut, transitions, table[of_left + 1, of_right + 1]))
 
 
 @njit(cache=True)
@@ -186,9 +186,9 @@ def _product(left, right, left_class, right_class, limit):
     return pairs.rows[: pairs.used[0]].copy(), transitions[:current].copy()
 
 
-def minimal(dfa: Dfa) -> Dfa:
+def minimize(dfa: Dfa) -> Dfa:
     """The automaton with the fewest states and classes; states that reach no label are dropped."""
-    transitions, labels = minimal_table(dfa.transitions, dfa.labels)
+    transitions, labels = minimize_table(dfa.transitions, dfa.labels)
     if not len(labels):
         return NOTHING
     columns, inverse = distinct_columns(transitions)
@@ -224,7 +224,7 @@ def _column_hashes(table):
 
 
 @njit(cache=True)
-def minimal_table(transitions, labels):
+def minimize_table(transitions, labels):
     """The table with equal states merged, numbered from the start; empty if the start reaches no label."""
     alive = alive_states(transitions, labels)
     if not alive[0]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TooLargeError
-from .dfa import MAX_STATES, REJECT, Dfa, distinct_columns, minimal
+from .dfa import MAX_STATES, REJECT, Dfa, distinct_columns, minimize
 from .nodes import Anchor, Characters, Choice, LookAhead, Node, Repeat, Sequence
 from .ranges import LAST_CODE_POINT, Ranges
 from .subsets import Edges, Moves, closures, edges, subsets
@@ -89,7 +89,7 @@ class Nfa:
         cuts, class_of_cut, takes = self._classes()
         sources = np.array([source for source, row in enumerate(self.moves) for _ in row], np.int32)
         targets = np.array([target for row in self.moves for _, target in row], np.int32)
-        ends = self._reaching(end, END)
+        ends = self._find_reaching(end, END)
         place = np.full(len(self.moves), -1, np.int32)  # of nodes with moves, and of the end
         kept = np.union1d(sources, np.flatnonzero(ends)).astype(np.int32)
         place[kept] = np.arange(len(kept))
@@ -108,8 +108,8 @@ class Nfa:
         is_end = np.zeros(64 * words, np.bool_)
         is_end[: len(kept)] = ends[kept]
         accepts = (sets & np.packbits(is_end, bitorder="little").view(np.uint64)).any(axis=1)
-        accepts[0] = self._reaching(end, END, *anchors)[start]
-        return minimal(Dfa(cuts, class_of_cut, transitions, np.where(accepts, 0, REJECT).astype(np.int32)))
+        accepts[0] = self._find_reaching(end, END, *anchors)[start]
+        return minimize(Dfa(cuts, class_of_cut, transitions, np.where(accepts, 0, REJECT).astype(np.int32)))
 
     def _classes(self) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]:
         """The cuts, the class of each cut, and the classes that each move takes, [moves, classes]."""
@@ -128,19 +128,19 @@ class Nfa:
 
     def _edges(self, *conditions: Anchor) -> Edges:
         """The jumps that are open where these anchors hold."""
-        jumps = self._passable(*conditions)
+        jumps = self._list_passable(*conditions)
         return edges(len(self.moves), jumps[:, 0], jumps[:, 1])
 
-    def _reaching(self, end: int, *conditions: Anchor) -> NDArray[np.bool_]:
+    def _find_reaching(self, end: int, *conditions: Anchor) -> NDArray[np.bool_]:
         """The nodes [nodes] from which jumps lead to the end, where these anchors hold."""
-        jumps = self._passable(*conditions)
+        jumps = self._list_passable(*conditions)
         nodes = len(self.moves)
         every = np.arange(nodes, dtype=np.int32)
         back = edges(nodes, jumps[:, 1], jumps[:, 0])
         bits = closures(back, np.array([end], np.int32), every, -(-nodes // 64))
         return np.unpackbits(bits.view(np.uint8), bitorder="little")[:nodes].astype(np.bool_)
 
-    def _passable(self, *conditions: Anchor) -> NDArray[np.int32]:
+    def _list_passable(self, *conditions: Anchor) -> NDArray[np.int32]:
         """[jumps, 2]"""
         passable = [
             (source, target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from .dfa import Dfa, complement, intersection
+from .dfa import Dfa, complement, intersect
 from .ecma import parse
 from .look_ahead import determinize
 from .nfa import Nfa
@@ -13,18 +13,18 @@ from .ranges import EVERYTHING
 
 
 @lru_cache(512)
-def searching(pattern: str) -> Dfa:
+def compile_search(pattern: str) -> Dfa:
     """The automaton of the texts that contain a match. Raises RegexError."""
     node, ahead = _without_leading_look_ahead(parse(pattern))
     dfa = _automaton(node, anywhere=True)
     for look in ahead:
         begins = _automaton(Sequence((Anchor("^"), look.part)), anywhere=True)
-        dfa = intersection(dfa, complement(begins) if look.is_negative else begins)
+        dfa = intersect(dfa, complement(begins) if look.is_negative else begins)
     return dfa
 
 
 @lru_cache(512)
-def matching(pattern: str) -> Dfa:
+def compile_match(pattern: str) -> Dfa:
     """The automaton of the texts that match as a whole."""
     return _automaton(parse(pattern), anywhere=False)
 

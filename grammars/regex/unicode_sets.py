@@ -44,9 +44,9 @@ def property_ranges(name: str) -> Ranges | None:
     if name == "Any":
         return EVERYTHING
     if _is_among(value, _CATEGORIES) and key in ("", "gc", "General_Category"):
-        return _matching(f"gc={value}")
+        return _find_ranges(f"gc={value}")
     if (key in _SCRIPTS and value.replace("_", "").isalpha()) or _is_among(name, _BINARY):
-        return _matching(name)
+        return _find_ranges(name)
     return None
 
 
@@ -54,7 +54,7 @@ def _is_among(name: str, names: str) -> bool:
     return name in names.split()
 
 
-def _matching(name: str) -> Ranges | None:
+def _find_ranges(name: str) -> Ranges | None:
     try:
         found = regex.compile(rf"\p{{{name}}}+", regex.V1)
     except regex.error:  # an unknown script

@@ -14,7 +14,7 @@ from .emit.deep_members import StrandingError
 from .lexical.texts import LengthError
 from .read.document import Reading, SchemaDocument
 from .read.formulas import Formulas
-from .read.json_text import DATA, Json, WrittenDecimal, objects, parse_schema
+from .read.json_text import DATA, Json, WrittenDecimal, parse_schema, walk_objects
 from .read.keywords import read_document
 from .read.values import exact_number, is_number
 from .solve.nesting import Nesting
@@ -56,7 +56,7 @@ class SchemaCompiler:
             try:
                 compiled = self._compile_part(spec, schema, document, reading)
             except LengthError as error:
-                refusal = document.uncountable(error)
+                refusal = document.refuse_length(error)
                 if spec.unenforced != "allow" or refusal.path in reading.ignored:
                     raise refusal from None
                 reading = reading._replace(ignored=reading.ignored | {refusal.path})
@@ -75,7 +75,7 @@ class SchemaCompiler:
             if not value.possible:
                 if reading.only_declared:
                     return None
-                raise _no_value(schema)
+                raise _refuse_all(schema)
             machine = _assemble(solver, spec.whitespace, value)
         except RegexError as error:
             kind = WrongKeywordError if isinstance(error, MalformedError) else NotCoveredError
@@ -110,7 +110,7 @@ _BOUNDS = (
 )
 
 
-def _no_value(schema: Json) -> GrammarError:
+def _refuse_all(schema: Json) -> GrammarError:
     """The error of a schema that allows no value; NoValueError if another engine, with longer numbers, might
     find one."""
     kind = NoValueError if _bounds_numbers(schema) else GrammarError
@@ -126,7 +126,7 @@ def _no_value(schema: Json) -> GrammarError:
 
 def _find_crossed_bounds(schema: Json) -> str:
     """Names a lower bound above its upper bound, with the path of its subschema; empty if there is none."""
-    for path, fields in objects(schema):
+    for path, fields in walk_objects(schema):
         for least, most in _BOUNDS if DATA.isdisjoint(path) else ():
             low, high = fields.get(least), fields.get(most)
             if is_number(low) and is_number(high) and exact_number(low) > exact_number(high):
@@ -138,7 +138,7 @@ def _find_crossed_bounds(schema: Json) -> str:
 def _bounds_numbers(schema: Json) -> bool:
     return any(
         keyword in _OF_NUMBERS or (keyword in ("const", "enum") and any(True for _ in _numbers_in(value)))
-        for _, fields in objects(schema)
+        for _, fields in walk_objects(schema)
         for keyword, value in fields.items()
     )
 

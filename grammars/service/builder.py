@@ -81,7 +81,7 @@ def add_masks(key: str, machine: StackAutomaton, masks: StackMasks) -> Automaton
 
     Raises GrammarError if no token can begin a match, and TooLargeError if the masks take too much memory.
     """
-    tables = masks.of(machine)
+    tables = masks.build(machine)
     start = tables.states[machine.start]
     if start[MASK] == NO_MASK and not start[[SHARED, OWN, DECIDED]].any():
         raise GrammarError("no token of this model's vocabulary can begin a match")

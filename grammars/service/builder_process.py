@@ -28,7 +28,7 @@ from ..jit import FOLDER
 from ..masks.token_trie import build_tries
 from ..processes.channel import receive, send
 from ..processes.fork_server import ForkServer, control_socket, prepare_to_fork, report_compiling
-from ..processes.limits import keep_to_limits, resident, run_limited
+from ..processes.limits import keep_to_limits, measure_memory, run_limited
 from ..processes.messages import AutomatonReady, CompilesOwnCode, Failed, Finished, decode_job, encode
 from .builder import AutomatonBuilder
 
@@ -91,14 +91,14 @@ def warm_up(builder: AutomatonBuilder, notice: BeforeCompiling) -> None:
 def _serve(builder: AutomatonBuilder, notice: BeforeCompiling, channel: socket.socket) -> None:
     """Runs jobs in a newly forked process until the scheduler closes the channel, or until the process has
     grown too large."""
-    first = resident()
+    first = measure_memory()
     notice.tell = partial(send, channel, encode(CompilesOwnCode()))
     keep_to_limits(EXTRA_BYTES)
     is_last = False
     while not is_last:
         job = decode_job(receive(channel))
         outcome = run_limited(job.deadline_s, lambda: AutomatonReady(builder.build(job.key, job.spec)))  # noqa: B023
-        is_last = resident() - first > KEEP_BELOW
+        is_last = measure_memory() - first > KEEP_BELOW
         try:
             message = encode(Finished(outcome, is_last))
         except MemoryError:

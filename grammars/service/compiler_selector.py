@@ -85,12 +85,12 @@ class CompilerSelector:
         *earlier, last = _ROUNDS.get((spec.kind, spec.unenforced), (spec.unenforced,))
         for unenforced in earlier:
             try:
-                return self._try_both(_allowing(request, unenforced))
+                return self._try_both(_allow(request, unenforced))
             except (NoValueError, WrongKeywordError):
                 raise
             except (GrammarError, CompilerError):
                 continue
-        return self._try_both(_allowing(request, last))
+        return self._try_both(_allow(request, last))
 
     def _try_both(self, request: CompileRequest) -> Compiled:
         """Compiles to an automaton, otherwise with llguidance."""
@@ -125,7 +125,7 @@ class CompilerSelector:
         return replace(free, left_out=tuple(("parameters", f"{function}#") for function, _ in schemas))
 
     def _make_automaton(self, request: CompileRequest, spec: GrammarSpec) -> Automaton:
-        spec = _for_automaton(spec)
+        spec = _strip_spec(spec)
         key = digest_spec(spec).hex()
         kept = self._files.get(key) if self._files else None
         if kept is not None:
@@ -167,11 +167,11 @@ def _is_json(spec: GrammarSpec) -> bool:
     return spec.kind in ("json_schema", "json_object")
 
 
-def _allowing(request: CompileRequest, unenforced: Unenforced) -> CompileRequest:
+def _allow(request: CompileRequest, unenforced: Unenforced) -> CompileRequest:
     return request._replace(spec=structs.replace(request.spec, unenforced=unenforced))
 
 
-def _for_automaton(spec: GrammarSpec) -> GrammarSpec:
+def _strip_spec(spec: GrammarSpec) -> GrammarSpec:
     """The spec with only the options that its automaton depends on, so that equal automata are cached
     once."""
     match spec.kind:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...runtime.compiled_code import CompiledNote
 from ...runtime.grammar_spec import GrammarSpec
 from ..jit import FOLDER
-from ..masks.token_trie import tries_of
+from ..masks.token_trie import make_tries
 from ..tags.special_tokens import SpecialTokens
 from .builder import AutomatonBuilder
 
@@ -13,7 +13,7 @@ from .builder import AutomatonBuilder
 def compile_builders() -> None:
     """Compiles the builder's kernels by building a regex and schemas."""
     note = CompiledNote(FOLDER)
-    tries = tries_of([(bytes([byte]), byte) for byte in range(256)], (256,), 257)
+    tries = make_tries([(bytes([byte]), byte) for byte in range(256)], (256,), 257)
     builder = AutomatonBuilder(tries, SpecialTokens({}))
     steps = {
         "masks": lambda: builder.build("regex", GrammarSpec("regex", "a")),

@@ -33,18 +33,18 @@ from .format import (
 _TEXT = "/(?s:.+)/"
 Terms = Callable[[str], list[str]]
 """A literal text as terms of Lark; the name of a special token becomes the token, such as <[7]>."""
-SchemaOf = Callable[[JsonSchema], dict[str, Any]]
+ReadSchema = Callable[[JsonSchema], dict[str, Any]]
 """A schema with llguidance's options."""
 
 
-def write_lark(format: Format, terms: Terms, schema_of: SchemaOf, special: Collection[int]) -> str:
+def write_lark(format: Format, terms: Terms, read_schema: ReadSchema, special: Collection[int]) -> str:
     """Writes the format as llguidance's grammars, in JSON. Free text may contain text and the `special`
     tokens.
 
     Raises NotCoveredError for `Keywords`, and for free text that stops at a special token and also at a text,
     or that never stops.
     """
-    writer = _Writer(terms, schema_of, special)
+    writer = _Writer(terms, read_schema, special)
     start = writer.write(format, [])
     rules = [f"start: {start}", *writer.rules]
     return json.dumps({"grammars": [{"lark_grammar": "\n".join(rules)}, *writer.grammars]})
@@ -54,9 +54,9 @@ class _Writer:
     """Writes formats as grammars. `after` is the fixed text after a format, if the format needs to know
     it."""
 
-    def __init__(self, terms: Terms, schema_of: SchemaOf, special: Collection[int]) -> None:
+    def __init__(self, terms: Terms, read_schema: ReadSchema, special: Collection[int]) -> None:
         self._terms = terms
-        self._schema_of = schema_of
+        self._schema_of = read_schema
         self._special = frozenset(special)
         self.rules: list[str] = []
         self.grammars: list[dict[str, Any]] = []

@@ -125,16 +125,16 @@ def link_automaton(parts: Parts, start: int) -> StackAutomaton:
     """Builds the automaton. Raises AmbiguousError, TooLargeError."""
     tables = _Tables(parts)
     joined = _Joined(parts, tables)
-    table = joined.everywhere(np.concatenate([tables.table, *joined.rows]))
+    table = joined.replace_joined(np.concatenate([tables.table, *joined.rows]))
     actions = tables.actions.copy()
     going = ~np.isin(actions[:, KIND], (POP, CLOSE))
-    actions[going, TARGET] = joined.everywhere(actions[going, TARGET])
+    actions[going, TARGET] = joined.replace_joined(actions[going, TARGET])
     counting = actions[:, KIND] == COUNT
-    actions[counting, OPERAND] = joined.everywhere(actions[counting, OPERAND])
-    returns = joined.everywhere(tables.returns)
+    actions[counting, OPERAND] = joined.replace_joined(actions[counting, OPERAND])
+    returns = joined.replace_joined(tables.returns)
     bodies = np.append(tables.bodies, np.zeros(len(joined.rows), np.int8))
     likes = np.append(tables.likes, np.arange(parts.states, len(table), dtype=np.int32))
-    first = int(joined.everywhere(np.array([start]))[0])
+    first = int(joined.replace_joined(np.array([start]))[0])
     kept = _find_reached(first, table, actions, returns)
     number = np.full(len(table), DEAD, np.int32)
     number[kept] = np.arange(len(kept), dtype=np.int32)
@@ -217,7 +217,7 @@ class _Joined:
             self.rows.append(self._row(members)[None])
             self.accepting.append(bool(tables.accepting[list(members)].any()))
 
-    def everywhere(self, states: NDArray[np.int32]) -> NDArray[np.int32]:
+    def replace_joined(self, states: NDArray[np.int32]) -> NDArray[np.int32]:
         """Replaces each joined state by the state that stands for it."""
         several = np.arange(len(self._meanings), len(self._meanings) + len(self._order), dtype=np.int32)
         return _renumber(states, np.append(self._meanings, several))

@@ -12,7 +12,7 @@ MIN_RUN = 2  # tokens; the first one replaces a token that is being sampled
 
 
 class Segments(Protocol):
-    """Cuts text into tokens as the tokenizer does, see `grammars.Segmenter`."""
+    """Cuts text into tokens as the tokenizer does, see `grammars.ForcedTextTokenizer`."""
 
     def sure_tokens(self, forced: ForcedText, /) -> Sequence[int]: ...
 

@@ -14,7 +14,13 @@ from pathlib import Path
 
 import zmq
 
-from ...grammars import GrammarCompiler, GrammarFiles, Segmenter, default_directory, load_segmenter
+from ...grammars import (
+    ForcedTextTokenizer,
+    GrammarCompiler,
+    GrammarFiles,
+    default_directory,
+    load_forced_text_tokenizer,
+)
 from ...radix_cache import PrefixCache
 from ..byte_sizes import in_units
 from ..config import ServeConfig, load_config
@@ -145,11 +151,11 @@ def _build_compiler(vocabulary: Vocabulary, on_finished: Callable[[], None]) -> 
     )
 
 
-def _load_segmenter(directory: Path, vocabulary: Vocabulary) -> Segmenter:
+def _load_segmenter(directory: Path, vocabulary: Vocabulary) -> ForcedTextTokenizer:
     for_automata = vocabulary.for_automata()
     spelled = [for_automata.token_bytes(token) for token in range(vocabulary.size)]
     special = vocabulary.special.nonzero()[0].tolist()
-    return load_segmenter(directory / TOKENIZER_NAME, spelled, special, vocabulary.eos)
+    return load_forced_text_tokenizer(directory / TOKENIZER_NAME, spelled, special, vocabulary.eos)
 
 
 def _build_scheduler(
@@ -157,7 +163,7 @@ def _build_scheduler(
     config: ServeConfig,
     compiler: GrammarCompiler,
     vocabulary: Vocabulary,
-    segmenter: Segmenter,
+    segmenter: ForcedTextTokenizer,
 ) -> Scheduler:
     cache = PrefixCache(
         ready.num_pages,

@@ -13,7 +13,7 @@ import torch
 from arbora.grammars.machine.automaton import Automaton
 from arbora.grammars.masks.spellings import Spellings
 from arbora.grammars.masks.stack import StackMasks
-from arbora.grammars.masks.token_trie import build_tries, tries_of
+from arbora.grammars.masks.token_trie import build_tries, make_tries
 from arbora.grammars.service.builder import add_masks
 from arbora.kernels.automaton import AutomatonPool, SlotRegisters
 from arbora.kernels.automaton import cpu as automaton_cpu
@@ -44,7 +44,7 @@ from stack_automata import MODEL_VOCAB as RANDOM_VOCAB
 from triton_device import DEVICE, moved
 
 RANDOM = StackMasks(
-    tries_of([(t, i) for i, t in enumerate(VOCABULARY) if t and i != EOS], (EOS,), RANDOM_VOCAB)
+    make_tries([(t, i) for i, t in enumerate(VOCABULARY) if t and i != EOS], (EOS,), RANDOM_VOCAB)
 )
 TEXTUAL = [token for token, text in enumerate(VOCABULARY) if text and token != EOS]
 SEEDS = st.lists(st.integers(0, 9999), min_size=1, max_size=3)
@@ -74,7 +74,7 @@ def compiled_tables(grammar: Grammar, seed: int) -> AutomatonTables:
     states = len(grammar.machine.accepting)
     like = np.random.default_rng(seed).integers(0, states, states).astype(np.int32)
     like = np.where(like[like] == like, like, np.arange(states, dtype=np.int32))
-    return RANDOM.of(replace(grammar.machine, like_state=like))
+    return RANDOM.build(replace(grammar.machine, like_state=like))
 
 
 @settings(max_examples=150, deadline=None)

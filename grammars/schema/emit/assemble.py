@@ -12,7 +12,7 @@ from ....runtime.automaton_format import CLOSE, GO, NEED, OPEN, POP, PUSH, SEE, 
 from ....runtime.grammar_spec import JsonSpacing
 from ....runtime.json_gaps import NO_GAP
 from ...machine.stack_automaton import StackAutomaton, words_of
-from ...regex.dfa import REJECT, Dfa, alive_states, minimal
+from ...regex.dfa import REJECT, Dfa, alive_states, minimize
 from ..lexical.json_string_bytes import Block
 from ..solve.nodes import Container, Edge, Node, UndeclaredNames, Value
 from ..solve.solver import Solver
@@ -72,10 +72,10 @@ class Assembler:
         known = self._values.get(key)
         if known is None:
             known = self._values[key] = self._tables.states(self._spacing.states_of_value)
-            self._spacing.fill_value(known, self._filling(value, following))
+            self._spacing.fill_value(known, self._make_fill(value, following))
         return known
 
-    def _filling(self, value: Value, following: tuple[int, ...]) -> Fill:
+    def _make_fill(self, value: Value, following: tuple[int, ...]) -> Fill:
         return lambda state, more: self._fill_value(state, value, following, more)
 
     def _fill_value(
@@ -93,10 +93,10 @@ class Assembler:
             tables.inherit(state, tables.stamp(numbers, following))
         for byte, container in ((ord("{"), value.object), (ord("["), value.array)):
             if container is not None and container.possible:
-                entries[byte] = self._opening(container, tables.returns(following))
+                entries[byte] = self._open(container, tables.returns(following))
         tables.fill(state, entries)
 
-    def _opening(self, container: Container, base: int) -> int:
+    def _open(self, container: Container, base: int) -> int:
         start, gap = self._start(container), self._spacing.opening_gap(container)
         if not container.is_unordered:
             return self._tables.action(PUSH, start, base, gap=gap)
@@ -149,7 +149,7 @@ class Assembler:
             if item is None:
                 return (), None
             following = tuple(self._after(container, target) for target in item[1])
-            return (item[0], following), self._filling(item[0], following)
+            return (item[0], following), self._make_fill(item[0], following)
         root = self._root(container, node)
         if root is None:
             return (), None
@@ -233,7 +233,7 @@ class Assembler:
             kept = replace(names.dfa, labels=number[names.dfa.labels])
             if alive_states(kept.transitions, kept.labels).all():
                 return kept
-            return minimal(kept)  # removes the states that lead to no possible name
+            return minimize(kept)  # removes the states that lead to no possible name
 
         if container not in self._have_one_form:
             self._have_one_form[container] = all(map(has_one_form, container.names))

@@ -33,15 +33,15 @@ class DeepMembers:
         self._starts[container] = start
         self._values.setdefault(container, {})[edge] = value
 
-    def required(self) -> list[tuple[int, int]]:
+    def list_required(self) -> list[tuple[int, int]]:
         """Pairs of an object's first state and the first state of a value that the object must have."""
         return [
             (self._starts[container], value)
             for container in self._starts
-            for value in self._needed_values(container)
+            for value in self._list_needed_values(container)
         ]
 
-    def full_names(self, needs: NDArray[np.int32]) -> dict[int, dict[int, int]]:
+    def find_full_names(self, needs: NDArray[np.int32]) -> dict[int, dict[int, int]]:
         """For each object's first state, its names as bits, by the least number of free places that they
         need.
 
@@ -49,18 +49,18 @@ class DeepMembers:
         StrandingError.
         """
         ending = {container: at for container, at in self._starts.items() if needs[at] <= STACK_DEPTH}
-        full = {container: self._full_in(container, needs) for container in ending}
+        full = {container: self._find_full(container, needs) for container in ending}
         stranding = [container for container, names in full.items() if names is None]
         if stranding:
             raise StrandingError(stranding)
         return {ending[container]: names for container, names in full.items() if names}
 
-    def _full_in(self, container: Container, needs: NDArray[np.int32]) -> dict[int, int] | None:
+    def _find_full(self, container: Container, needs: NDArray[np.int32]) -> dict[int, int] | None:
         """The names of one object; None if the object can't end without them."""
         members = _Members(container, {edge: int(needs[at]) for edge, at in self._values[container].items()})
-        always = int(max(needs[[self._starts[container], *self._needed_values(container)]]))
+        always = int(max(needs[[self._starts[container], *self._list_needed_values(container)]]))
         reserves = sorted({always, *(need for need in members.needs.values() if need > always)})
-        enough = [reserve for reserve in reserves if not container.can_strand(members.within(reserve))]
+        enough = [reserve for reserve in reserves if not container.can_strand(members.make_test(reserve))]
         if always not in enough:
             return None
         full: dict[int, int] = {}
@@ -70,7 +70,7 @@ class DeepMembers:
                 full[least] = full.get(least, 0) | 1 << number
         return full
 
-    def _needed_values(self, container: Container) -> Iterator[int]:
+    def _list_needed_values(self, container: Container) -> Iterator[int]:
         names = {edge.name for edge in container.needed if edge is not None}
         return (value for edge, value in self._values[container].items() if edge.name in names)
 
@@ -88,7 +88,7 @@ class _Members:
             if number is not None:
                 self.need_of_name[number] = max(need, self.need_of_name.get(number, 0))
 
-    def within(self, reserve: int) -> Callable[[Edge], bool]:
+    def make_test(self, reserve: int) -> Callable[[Edge], bool]:
         """Returns a test for members that fit into this number of free places."""
 
         def fits(edge: Edge) -> bool:

@@ -209,8 +209,10 @@ class Tables:
         is_called = np.zeros(self._count, np.bool_)
         for first, block, _ in self._graph_rows:
             is_called[first : first + len(block.graph)] = True
-        required = np.array(deep_members.required(), np.int32).reshape(-1, 2)
-        return Frames(np.array(self._return_sizes, np.int32), is_called, required, deep_members.full_names)
+        required = np.array(deep_members.list_required(), np.int32).reshape(-1, 2)
+        return Frames(
+            np.array(self._return_sizes, np.int32), is_called, required, deep_members.find_full_names
+        )
 
     def _stamp_rows(self, table: NDArray[np.int32], samples: NDArray[np.int64], stamp: _Stamp) -> None:
         first, block, following = stamp.first, stamp.block, stamp.following

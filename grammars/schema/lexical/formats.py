@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ...regex.dfa import Dfa
-from ...regex.regex_dfa import matching
+from ...regex.regex_dfa import compile_match
 
 _FOURTH = r"(?:0[48]|[2468][048]|[13579][26])"
 _DATE = (
@@ -111,4 +111,6 @@ _REGEXES = {
     "relative-json-pointer": rf"(?:0|[1-9]\d*)(?:#|{_POINTER})",
     "byte": r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?",
 }
-FORMATS: dict[str, Callable[[], Dfa]] = {name: partial(matching, regex) for name, regex in _REGEXES.items()}
+FORMATS: dict[str, Callable[[], Dfa]] = {
+    name: partial(compile_match, regex) for name, regex in _REGEXES.items()
+}

@@ -19,7 +19,7 @@ from ...errors import TooLargeError
 from ...jit import njit
 from ...jit.arrays import distinct_rows
 from ...machine.stack_automaton import TAIL
-from ...regex.dfa import DEAD, Dfa, alive_states, minimal_table, spread
+from ...regex.dfa import DEAD, Dfa, alive_states, minimize_table, spread
 from .code_points import Escapes, code_point_graph, prune
 from .counted import limit_length, longest, shortest
 
@@ -183,7 +183,7 @@ def _with_classes(dfa: Dfa, leaves: NDArray[np.int32]) -> Dfa:
     if has_bytes.all():
         return dfa
     kept = np.where(has_bytes, dfa.transitions, DEAD).astype(np.int32)
-    transitions, labels = minimal_table(kept, dfa.labels)
+    transitions, labels = minimize_table(kept, dfa.labels)
     return Dfa(dfa.cuts, dfa.class_of_cut, transitions, labels)
 
 

@@ -11,8 +11,8 @@ from fractions import Fraction
 from functools import cache, lru_cache
 
 from ...errors import TooLargeError
-from ...regex.dfa import NOTHING, REJECT, Dfa, combine, explore, intersection, minimal, union
-from ...regex.regex_dfa import matching
+from ...regex.dfa import NOTHING, REJECT, Dfa, combine, explore, intersect, minimize, unite
+from ...regex.regex_dfa import compile_match
 
 DIGITS = 20
 PLACES = 17  # a double's shortest text has no more significant digits
@@ -31,10 +31,10 @@ def number_texts(*, exponents: bool, whole_fractions: bool) -> Dfa:
     integer = rf"-?(?:0|[1-9]\d{{0,{DIGITS - 1}}})"
     fraction = rf"\.\d{{1,{PLACES if exponents else EXACT_PLACES}}}"
     if not whole_fractions:
-        fractional = intersection(matching(integer + fraction), matching(r"-?\d*\.\d*[1-9]\d*"))
-        return union(matching(integer), fractional)
+        fractional = intersect(compile_match(integer + fraction), compile_match(r"-?\d*\.\d*[1-9]\d*"))
+        return unite(compile_match(integer), fractional)
     exponent = rf"(?:[eE][+-]?\d{{1,{EXPONENT_DIGITS}}})?" if exponents else ""
-    return matching(f"{integer}(?:{fraction})?{exponent}")
+    return compile_match(f"{integer}(?:{fraction})?{exponent}")
 
 
 @lru_cache(512)
@@ -78,7 +78,7 @@ def compare(bound: Fraction) -> Dfa:
             order = 0
         return _order_signed(order, negative, bound)
 
-    return minimal(explore(_CUTS, _CLASSES, ("start", False, 0, 1), following, label))
+    return minimize(explore(_CUTS, _CLASSES, ("start", False, 0, 1), following, label))
 
 
 def _order_signed(order: int, negative: bool, bound: Fraction) -> int:
@@ -138,7 +138,7 @@ def multiples(divisor: Fraction) -> Dfa:
         remainder, position = state
         return 0 if remainder * 10 ** (places - max(position, 0)) % modulus == 0 else REJECT
 
-    return minimal(explore(_CUTS, _CLASSES, (0, -1), following, label))
+    return minimize(explore(_CUTS, _CLASSES, (0, -1), following, label))
 
 
 def one_of(values: Iterable[Fraction]) -> Dfa:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import TooLargeError
-from ...regex.dfa import MAX_CELLS, REJECT, Dfa, explore, minimal
+from ...regex.dfa import MAX_CELLS, REJECT, Dfa, explore, minimize
 
 MAX_UNITS = 256  # a larger count would need too many copies of a character's states
 MAX_LITERAL_STATES = 20_000
@@ -68,7 +68,7 @@ def labelled_literals(label_of_text: Mapping[str, int], label_of_others: int) ->
     transitions = np.full((len(rows) + 1, len(letters) + 1), len(rows), np.int32)
     for state, row in enumerate(rows):
         transitions[state, list(row)] = list(row.values())
-    return minimal(_over_letters(letters, transitions, np.array([*labels, label_of_others], np.int32)))
+    return minimize(_over_letters(letters, transitions, np.array([*labels, label_of_others], np.int32)))
 
 
 def _over_letters(letters: list[int], transitions: NDArray[np.int32], labels: NDArray[np.int32]) -> Dfa:

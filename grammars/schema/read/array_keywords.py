@@ -44,11 +44,11 @@ def _from(document: SchemaDocument, place: Place, keyword: str, first: int) -> I
 
 def _contains(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     child = document.child(place, "contains")
-    least = place.count("minContains") if "minContains" in place.fields else 1
+    least = place.get_count("minContains") if "minContains" in place.fields else 1
     if least:
         yield document.formulas.atom(Contains(child, least))
     if "maxContains" in place.fields:
-        most = place.count("maxContains")
+        most = place.get_count("maxContains")
         yield document.unless(Contains(child, most + 1))
 
 

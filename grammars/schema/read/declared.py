@@ -12,7 +12,7 @@ from .document import SchemaDocument
 from .formula import OBJECT, Formula, Has, Members, Strings
 from .json_text import Json
 from .place import MAPS_BY_NAME, Place
-from .same_value import conjuncts, places_of, within
+from .same_value import find_conjuncts, find_inside, places_of
 
 MAX_ALTERNATIVES = 500  # of an object; if it has more, any names are allowed
 _OPENING = ("additionalProperties", "unevaluatedProperties", "propertyNames")
@@ -66,13 +66,13 @@ class _Declarations:
     def add(self, places: Iterable[Place], condition: Formula, *, is_closed: bool) -> None:
         """Adds subschemas that count if the condition holds. `is_closed`: subschemas around them have
         `properties`."""
-        parts = [part for part in conjuncts(self._document, places) if part not in self._above]
+        parts = [part for part in find_conjuncts(self._document, places) if part not in self._above]
         is_closed = is_closed or _have_properties(parts)
         self.is_closed |= is_closed
         self._above += parts
         for part in parts:
             self._add_one(part, condition)
-            for holds, schema in self._alternatives(part, is_closed=is_closed):
+            for holds, schema in self._list_alternatives(part, is_closed=is_closed):
                 self.alternatives += 1
                 if self.alternatives > MAX_ALTERNATIVES:
                     return
@@ -85,7 +85,7 @@ class _Declarations:
 
     def mention(self, places: Iterable[Place]) -> None:
         """Adds the names of the subschemas, and of all others of the same value inside them."""
-        for part in within(self._document, places):
+        for part in find_inside(self._document, places):
             self._add_one(part, self._make.true)
 
     def _add_one(self, place: Place, condition: Formula) -> None:
@@ -93,21 +93,21 @@ class _Declarations:
         fields = place.fields
         if any(keyword in fields for keyword in _OPENING):
             self.open_if.append(condition)
-        for pattern in place.named("patternProperties"):
+        for pattern in place.get_object("patternProperties"):
             self.patterns.append(self._document.pattern(place, "patternProperties", pattern))
         if condition is self._make.true:
-            self.always.update(_declared(place))
+            self.always.update(_list_declared(place))
         else:
-            for name in _declared(place):
+            for name in _list_declared(place):
                 self.sometimes.setdefault(name, {})[condition] = None
         if "minProperties" in fields:
-            self.least = max(self.least, place.count("minProperties"))
-        self.always.update(_mentioned(place))
+            self.least = max(self.least, place.get_count("minProperties"))
+        self.always.update(_list_mentioned(place))
         mentioning = [self._document.child(place, each) for each in ("if", "not") if each in fields]
-        for other in within(self._document, places_of(self._document, mentioning)):
-            self.always.update((*_declared(other), *_mentioned(other)))
+        for other in find_inside(self._document, places_of(self._document, mentioning)):
+            self.always.update((*_list_declared(other), *_list_mentioned(other)))
 
-    def _alternatives(self, place: Place, *, is_closed: bool) -> Iterator[tuple[Formula, Formula]]:
+    def _list_alternatives(self, place: Place, *, is_closed: bool) -> Iterator[tuple[Formula, Formula]]:
         """(condition, subschema) for each subschema that counts sometimes. An object that is not closed yet
         is closed by alternatives, of which one must hold, but not by conditions."""
         document, make, fields = self._document, self._make, place.fields
@@ -123,7 +123,7 @@ class _Declarations:
                 if keyword in fields:
                     yield condition, document.child(place, keyword)
         for keyword in MAPS_BY_NAME:
-            for name, needed in place.named(keyword).items():
+            for name, needed in place.get_object(keyword).items():
                 if isinstance(needed, dict):
                     present = make.all_of([make.types(OBJECT), make.atom(Has(name))])
                     yield present, document.child(place, keyword, name)
@@ -132,9 +132,9 @@ class _Declarations:
         """Whether a subschema alone would close the object."""
         if schema not in self._declaring:
             self._declaring[schema] = False  # the answer if it refers to itself
-            parts = conjuncts(self._document, places_of(self._document, [schema]))
+            parts = find_conjuncts(self._document, places_of(self._document, [schema]))
             self._declaring[schema] = _have_properties(parts) or any(
-                True for part in parts for _ in self._alternatives(part, is_closed=False)
+                True for part in parts for _ in self._list_alternatives(part, is_closed=False)
             )
         return self._declaring[schema]
 
@@ -143,19 +143,19 @@ def _have_properties(places: Iterable[Place]) -> bool:
     return any("properties" in place.fields for place in places)
 
 
-def _declared(place: Place) -> list[str]:
-    return [*place.named("properties"), *_texts(place.fields.get("required"))]
+def _list_declared(place: Place) -> list[str]:
+    return [*place.get_object("properties"), *_list_texts(place.fields.get("required"))]
 
 
-def _mentioned(place: Place) -> Iterator[str]:
+def _list_mentioned(place: Place) -> Iterator[str]:
     """The names that other keywords than `properties` and `required` mention."""
     for keyword in ("dependentRequired", *MAPS_BY_NAME):
-        for name, needed in place.named(keyword).items():
-            yield from (name, *_texts(needed if isinstance(needed, list) else [needed]))
+        for name, needed in place.get_object(keyword).items():
+            yield from (name, *_list_texts(needed if isinstance(needed, list) else [needed]))
     values = place.fields.get("enum", [])
     for value in (place.fields.get("const"), *(values if isinstance(values, list) else [])):
         yield from value if isinstance(value, dict) else ()
 
 
-def _texts(values: Json) -> list[str]:
+def _list_texts(values: Json) -> list[str]:
     return [value for value in values if isinstance(value, str)] if isinstance(values, list) else []

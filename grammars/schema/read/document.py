@@ -8,12 +8,12 @@ from typing import NamedTuple, TypeAlias
 from ....runtime.grammar_spec import Unenforced
 from ...errors import GrammarError, NotCoveredError, WrongKeywordError
 from ...regex.ecma import MalformedError, RegexError
-from ...regex.regex_dfa import searching
+from ...regex.regex_dfa import compile_search
 from ..lexical.texts import LengthError
 from .formula import EVERY_TYPE, SCHEMA, Atom, Fact, Formula, Pattern, Subschema
 from .formulas import Formulas
 from .identities import Identities
-from .json_text import Json, objects
+from .json_text import Json, walk_objects
 from .place import REFERENCES, Place, Undeclared
 from .references import References
 
@@ -80,7 +80,7 @@ class SchemaDocument:
         if not isinstance(schema, dict):
             raise GrammarError(f"the schema at {path} must be an object or a boolean")
         base = self.references.base_of(schema, base)
-        key = (self._identities.of(schema), base, undeclared, tuple(map(self.identity, beside)))
+        key = (self._identities.number(schema), base, undeclared, tuple(map(self.identity, beside)))
         known = self._known.get(key)
         if known is None:
             if schema:
@@ -95,7 +95,7 @@ class SchemaDocument:
 
     def identity(self, place: Place) -> tuple[int, str]:
         """A key that is equal for places of equal subschemas."""
-        return self._identities.of(place.fields), place.base
+        return self._identities.number(place.fields), place.base
 
     def rest(self, place: Place, steps: Sequence[str | int]) -> Place:
         """The subschema without the one of the same value to which these steps lead."""
@@ -123,7 +123,7 @@ class SchemaDocument:
         return ("as written", ()) if found is None else (undeclared, found)
 
     def children(self, place: Place, keyword: str) -> list[Formula]:
-        return [self.child(place, keyword, position) for position in range(len(place.listed(keyword)))]
+        return [self.child(place, keyword, position) for position in range(len(place.get_list(keyword)))]
 
     def refer(self, place: Place, keyword: str) -> Formula:
         path = f"{place.path}/{keyword}"
@@ -147,7 +147,7 @@ class SchemaDocument:
             raise place.mistake(keyword, "it must be a string")
         if self._may_leave_out("pattern"):
             try:
-                searching(pattern)
+                compile_search(pattern)
             except MalformedError as error:
                 raise place.mistake(keyword, str(error)) from None
             except RegexError as error:
@@ -164,7 +164,7 @@ class SchemaDocument:
         """Remembers the keyword that tells texts of at least `count` code points from shorter ones."""
         self._length_keywords.setdefault(count, (keyword, f"{place.path}/{keyword}"))
 
-    def uncountable(self, error: LengthError) -> NotCoveredError:
+    def refuse_length(self, error: LengthError) -> NotCoveredError:
         """The error of the keyword behind a length that no automaton counts."""
         return NotCoveredError(*self._length_keywords[error.count], str(error))
 
@@ -220,4 +220,4 @@ class SchemaDocument:
 
 def _may_declare(schema: Json) -> bool:
     """Whether a subschema, or one inside it, may have `properties`."""
-    return any(not _DECLARING.isdisjoint(fields) for _, fields in objects(schema))
+    return any(not _DECLARING.isdisjoint(fields) for _, fields in walk_objects(schema))

@@ -17,7 +17,7 @@ class Identities:
         self._known: dict[tuple[int, _Kind], int] = {}
         self._structures: dict[object, int] = {}
 
-    def of(self, value: Json, kind: _Kind = "schema") -> int:
+    def number(self, value: Json, kind: _Kind = "schema") -> int:
         """A number that is equal for equal subschemas. Annotations don't count. Numbers are equal if they are
         written alike.
 
@@ -34,9 +34,9 @@ class Identities:
 
     def _structure(self, value: dict[str, Json] | list[Json], kind: _Kind) -> object:
         if isinstance(value, list):
-            return ("list", *(self.of(item, kind) for item in value))
+            return ("list", *(self.number(item, kind) for item in value))
         pairs = [
-            (name, self.of(child, _kind_of(name, kind)))
+            (name, self.number(child, _kind_of(name, kind)))
             for name, child in value.items()
             if kind != "schema" or name not in _ANNOTATIONS
         ]

@@ -61,10 +61,10 @@ def _is_too_deep(schema: Json) -> bool:
             return False
         inner = [child for each in level for child in (each.values() if isinstance(each, dict) else each)]
         level = [child for child in inner if isinstance(child, dict | list)]
-    return any(True for each in level for _ in objects(each))
+    return any(True for each in level for _ in walk_objects(each))
 
 
-def objects(schema: Json) -> Iterator[tuple[tuple[str, ...], dict[str, Json]]]:
+def walk_objects(schema: Json) -> Iterator[tuple[tuple[str, ...], dict[str, Json]]]:
     """Every object in the schema with its path, outer ones first. It does not recurse."""
     pending: deque[tuple[tuple[str, ...], Json]] = deque([((), schema)])
     while pending:

@@ -40,7 +40,7 @@ from .json_text import Json
 from .object_keywords import DEPENDENCIES, OBJECTS
 from .place import Fields, Place
 from .references import is_uri
-from .same_value import beside
+from .same_value import find_beside
 from .values import exact_number, is_listed, is_number, one_of_values
 
 TYPES = {
@@ -71,7 +71,7 @@ def _type(document: SchemaDocument, place: Place) -> Iterator[Formula]:
 
 
 def _enum(document: SchemaDocument, place: Place) -> Iterator[Formula]:
-    yield one_of_values(document.formulas, place.listed("enum"))
+    yield one_of_values(document.formulas, place.get_list("enum"))
 
 
 def _const(document: SchemaDocument, place: Place) -> Iterator[Formula]:
@@ -81,7 +81,7 @@ def _const(document: SchemaDocument, place: Place) -> Iterator[Formula]:
 def _least(
     keyword: str, at_least: Callable[[int], Fact], document: SchemaDocument, place: Place
 ) -> Iterator[Formula]:
-    count = place.count(keyword)
+    count = place.get_count(keyword)
     if count:
         yield document.formulas.atom(at_least(count))
 
@@ -89,16 +89,16 @@ def _least(
 def _most(
     keyword: str, at_least: Callable[[int], Fact], document: SchemaDocument, place: Place
 ) -> Iterator[Formula]:
-    yield document.unless(at_least(place.count(keyword) + 1))
+    yield document.unless(at_least(place.get_count(keyword) + 1))
 
 
 def _min_length(document: SchemaDocument, place: Place) -> Iterator[Formula]:
-    document.note_length(place.count("minLength"), place, "minLength")
+    document.note_length(place.get_count("minLength"), place, "minLength")
     yield from _least("minLength", MinLength, document, place)
 
 
 def _max_length(document: SchemaDocument, place: Place) -> Iterator[Formula]:
-    document.note_length(place.count("maxLength") + 1, place, "maxLength")
+    document.note_length(place.get_count("maxLength") + 1, place, "maxLength")
     yield from _most("maxLength", MinLength, document, place)
 
 
@@ -171,7 +171,7 @@ def _one_of(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     """At least one alternative holds, and no two do. Disjoint alternatives need no formula for the latter."""
     make = document.formulas
     outer = make.types(_mask_of(place.fields))
-    required = [make.atom(Has(name)) for name in _required_names(place.fields)]
+    required = [make.atom(Has(name)) for name in _list_required(place.fields)]
     children = [make.all_of([outer, document.expand(child)]) for child in document.children(place, "oneOf")]
     yield make.any_of(children)
     written = document.children(place.as_written(), "oneOf")
@@ -196,7 +196,7 @@ def _mask_of(fields: Fields) -> int:
     return mask
 
 
-def _required_names(fields: Fields) -> list[str]:
+def _list_required(fields: Fields) -> list[str]:
     listed = fields.get("required")
     return [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
 
@@ -238,17 +238,17 @@ def _identifier(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     yield document.formulas.true
 
 
-def _referred(keyword: str, document: SchemaDocument, place: Place) -> Iterator[Formula]:
+def _follow(keyword: str, document: SchemaDocument, place: Place) -> Iterator[Formula]:
     yield document.refer(place, keyword)
 
 
 _KEYWORDS: dict[str, Reader] = {
     **OBJECTS,  # first, because they determine the order of properties
     **ARRAYS,
-    "$ref": partial(_referred, "$ref"),
+    "$ref": partial(_follow, "$ref"),
     "$id": _identifier,
-    "$dynamicRef": partial(_referred, "$dynamicRef"),
-    "$recursiveRef": partial(_referred, "$recursiveRef"),
+    "$dynamicRef": partial(_follow, "$dynamicRef"),
+    "$recursiveRef": partial(_follow, "$recursiveRef"),
     "type": _type,
     "enum": _enum,
     "const": _const,
@@ -274,7 +274,7 @@ _KEYWORDS: dict[str, Reader] = {
 }
 
 
-_READERS = Readers(_KEYWORDS, forbid_undeclared, beside)
+_READERS = Readers(_KEYWORDS, forbid_undeclared, find_beside)
 
 
 def read_document(root: Json, formulas: Formulas, reading: Reading) -> SchemaDocument:

@@ -14,7 +14,7 @@ from .values import name_formula
 
 def _properties(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     make = document.formulas
-    for name in place.named("properties"):
+    for name in place.get_object("properties"):
         yield make.atom(Members(name_formula(make, name), document.child(place, "properties", name)))
 
 
@@ -22,12 +22,12 @@ def _required(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     names = place.fields["required"]
     if isinstance(names, bool):  # draft 3, at the property itself; it has no meaning in later drafts
         return
-    for name in place.names("required", names):
+    for name in place.check_names("required", names):
         yield document.formulas.atom(Has(name))
 
 
 def _pattern_properties(document: SchemaDocument, place: Place) -> Iterator[Formula]:
-    for pattern in place.named("patternProperties"):
+    for pattern in place.get_object("patternProperties"):
         names = document.pattern(place, "patternProperties", pattern)
         child = document.child(place, "patternProperties", pattern)
         yield document.formulas.atom(Members(names, child))
@@ -47,9 +47,9 @@ def _property_names(document: SchemaDocument, place: Place) -> Iterator[Formula]
 
 def _dependencies(keyword: str, document: SchemaDocument, place: Place) -> Iterator[Formula]:
     make = document.formulas
-    for name, needed in place.named(keyword).items():
+    for name, needed in place.get_object(keyword).items():
         if isinstance(needed, list | str):
-            listed = place.names(keyword, [needed] if isinstance(needed, str) else needed)
+            listed = place.check_names(keyword, [needed] if isinstance(needed, str) else needed)
             needs = make.all_of(make.atom(Has(other)) for other in listed)
         else:
             needs = document.child(place, keyword, name)

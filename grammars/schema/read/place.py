@@ -61,26 +61,26 @@ class Place:
     def mistake(self, keyword: str, reason: str) -> WrongKeywordError:
         return WrongKeywordError(keyword, f"{self.path}/{keyword}", reason)
 
-    def named(self, keyword: str) -> dict[str, Json]:
+    def get_object(self, keyword: str) -> dict[str, Json]:
         """The object that is the value of a keyword."""
-        named = self.fields.get(keyword, {})
-        if not isinstance(named, dict):
+        found = self.fields.get(keyword, {})
+        if not isinstance(found, dict):
             raise self.mistake(keyword, "it must be an object")
-        return named
+        return found
 
-    def listed(self, keyword: str) -> list[Json]:
+    def get_list(self, keyword: str) -> list[Json]:
         """The list that is the value of a keyword; it must not be empty."""
-        listed = self.fields[keyword]
-        if not isinstance(listed, list) or not listed:
+        found = self.fields[keyword]
+        if not isinstance(found, list) or not found:
             raise self.mistake(keyword, "it must be a list with at least one element")
-        return listed
+        return found
 
-    def names(self, keyword: str, names: Json) -> list[str]:
+    def check_names(self, keyword: str, names: Json) -> list[str]:
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise self.mistake(keyword, "it must be a list of names")
         return names  # type: ignore[return-value]
 
-    def count(self, keyword: str) -> int:
+    def get_count(self, keyword: str) -> int:
         value = self.fields[keyword]
         if not is_number(value) or value < 0 or value != int(value):
             raise self.mistake(keyword, "it must be a whole number of at least 0")

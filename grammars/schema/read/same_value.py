@@ -24,12 +24,12 @@ _SAYING = frozenset(
 """Keywords that may name members of a value, or of values in it."""
 
 
-def conjuncts(document: SchemaDocument, places: Iterable[Place]) -> list[Place]:
+def find_conjuncts(document: SchemaDocument, places: Iterable[Place]) -> list[Place]:
     """The subschemas, and those that always count with them."""
     return _find_reached(document, places, ("allOf",))
 
 
-def within(document: SchemaDocument, places: Iterable[Place]) -> list[Place]:
+def find_inside(document: SchemaDocument, places: Iterable[Place]) -> list[Place]:
     """The subschemas, and all others of the same value inside them."""
     return _find_reached(document, places, _IN_PLACE)
 
@@ -69,7 +69,9 @@ def _steps(place: Place, keyword: str) -> Iterator[tuple[str | int, ...]]:
         yield (keyword,)
 
 
-def beside(document: SchemaDocument, place: Place, steps: Sequence[str | int]) -> tuple[Place, ...] | None:
+def find_beside(
+    document: SchemaDocument, place: Place, steps: Sequence[str | int]
+) -> tuple[Place, ...] | None:
     """The subschemas of the same value as a subschema's part, as far as they name members; None for too many.
 
     Some may never apply: any pattern may match a name.
@@ -77,18 +79,18 @@ def beside(document: SchemaDocument, place: Place, steps: Sequence[str | int]) -
     if steps[0] in SAME_VALUE:
         found = [*place.beside, document.rest(place, steps)]
     else:
-        found = _of_same_part(document, place, steps)
+        found = _find_same_part(document, place, steps)
     kept = {document.identity(each): each for each in found if not _SAYING.isdisjoint(each.fields)}
     for own in places_of(document, [document.part(place.as_written(), steps)]) if kept else ():
         kept.pop(document.identity(own), None)
     return tuple(kept.values()) if len(kept) <= MAX_BESIDE else None
 
 
-def _of_same_part(document: SchemaDocument, place: Place, steps: Sequence[str | int]) -> list[Place]:
+def _find_same_part(document: SchemaDocument, place: Place, steps: Sequence[str | int]) -> list[Place]:
     """The subschemas of the same members or items."""
     keyword, *inner = steps
     written = place.as_written()
-    others = [each for each in within(document, [written, *place.beside]) if each is not written]
+    others = [each for each in find_inside(document, [written, *place.beside]) if each is not written]
     found: list[tuple[Place, tuple[str | int, ...]]] = []
     if keyword in _ITEMS:
         found += [(written, each) for each in _steps(place, "contains")]
@@ -96,7 +98,7 @@ def _of_same_part(document: SchemaDocument, place: Place, steps: Sequence[str | 
     elif keyword == "properties":
         found += [(written, each) for each in _steps(place, "patternProperties")]
         for other in others:
-            if inner[0] in other.named("properties"):
+            if inner[0] in other.get_object("properties"):
                 found.append((other, tuple(steps)))
             else:
                 found += [(other, each) for each in _all_steps(other, _OTHERS)]

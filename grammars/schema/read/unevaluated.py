@@ -32,10 +32,10 @@ def other_names(document: SchemaDocument, place: Place) -> Formula:
 
 
 def _find_covered(document: SchemaDocument, place: Place) -> Iterator[Formula]:
-    properties = place.named("properties")
+    properties = place.get_object("properties")
     if properties:
         yield document.formulas.atom(Strings(frozenset(properties)))
-    for pattern in place.named("patternProperties"):
+    for pattern in place.get_object("patternProperties"):
         yield document.pattern(place, "patternProperties", pattern)
 
 
@@ -45,16 +45,16 @@ def unevaluated_properties(document: SchemaDocument, place: Place) -> Iterator[F
         return
     child = document.child(place, "unevaluatedProperties")
 
-    def seen(at: Place) -> Formula:
+    def find_seen(at: Place) -> Formula:
         is_whole = at is not place and any(
             keyword in at.fields for keyword in ("additionalProperties", "unevaluatedProperties")
         )
         return make.true if is_whole else make.any_of(_find_covered(document, at))
 
-    def unseen(names: Sequence[Formula]) -> Formula:
+    def constrain_unseen(names: Sequence[Formula]) -> Formula:
         return make.atom(Members(make.negation(make.any_of(names)), child))
 
-    yield from _for_all(document, place, "unevaluatedProperties", seen, unseen)
+    yield from _for_all(document, place, "unevaluatedProperties", find_seen, constrain_unseen)
 
 
 def unevaluated_items(document: SchemaDocument, place: Place) -> Iterator[Formula]:
@@ -62,7 +62,7 @@ def unevaluated_items(document: SchemaDocument, place: Place) -> Iterator[Formul
         return
     child = document.child(place, "unevaluatedItems")
 
-    def seen(at: Place) -> int | None:
+    def find_seen(at: Place) -> int | None:
         """The number of first items that are seen; None for all."""
         if "contains" in at.fields:
             raise place.refusal("unevaluatedItems", "it is not supported beside contains")
@@ -75,41 +75,41 @@ def unevaluated_items(document: SchemaDocument, place: Place) -> Iterator[Formul
             return None
         return max(len(each) for each in (items, first, []) if isinstance(each, list))
 
-    def unseen(counts: Sequence[int | None]) -> Formula:
+    def constrain_unseen(counts: Sequence[int | None]) -> Formula:
         known = [count for count in counts if count is not None]
         if len(known) < len(counts):
             return document.formulas.true
         return document.formulas.atom(Items(max(known), None, child))
 
-    yield from _for_all(document, place, "unevaluatedItems", seen, unseen)
+    yield from _for_all(document, place, "unevaluatedItems", find_seen, constrain_unseen)
 
 
 def _for_all(
     document: SchemaDocument,
     place: Place,
     keyword: str,
-    seen: Callable[[Place], Seen],
-    unseen: Callable[[Sequence[Seen]], Formula],
+    find_seen: Callable[[Place], Seen],
+    constrain_unseen: Callable[[Sequence[Seen]], Formula],
 ) -> Iterator[Formula]:
     """For each set of conditions: if no other condition holds, the names or items that they leave unseen must
     satisfy the keyword."""
     make = document.formulas
-    always, sometimes = [seen(place)], list[tuple[Formula, Seen]]()
-    for condition, inner in _in_place(document, place, make.true, (place,)):
+    always, sometimes = [find_seen(place)], list[tuple[Formula, Seen]]()
+    for condition, inner in _find_in_place(document, place, make.true, (place,)):
         if condition is make.true:
-            always.append(seen(inner))
+            always.append(find_seen(inner))
         else:
-            sometimes.append((condition, seen(inner)))
+            sometimes.append((condition, find_seen(inner)))
     if len(sometimes) > MAX_CONDITIONS:
         raise place.refusal(keyword, f"it is not supported beside more than {MAX_CONDITIONS} alternatives")
     for size in range(len(sometimes) + 1):
         for held in combinations(range(len(sometimes)), size):
             others = [condition for number, (condition, _) in enumerate(sometimes) if number not in held]
-            whole = unseen([*always, *(sometimes[number][1] for number in held)])
+            whole = constrain_unseen([*always, *(sometimes[number][1] for number in held)])
             yield make.any_of([*others, whole])
 
 
-def _in_place(
+def _find_in_place(
     document: SchemaDocument, place: Place, condition: Formula, above: tuple[Place, ...]
 ) -> Iterator[_If]:
     """All subschemas of the same value, at any depth."""
@@ -118,7 +118,7 @@ def _in_place(
         if inner is not None and inner not in above:
             both = document.formulas.all_of([condition, holds])
             yield _If(both, inner)
-            yield from _in_place(document, inner, both, (*above, inner))
+            yield from _find_in_place(document, inner, both, (*above, inner))
 
 
 def _find_applied(document: SchemaDocument, place: Place) -> Iterator[tuple[Formula, Formula]]:
@@ -138,7 +138,7 @@ def _find_applied(document: SchemaDocument, place: Place) -> Iterator[tuple[Form
         if "else" in fields:
             yield make.negation(condition), document.child(place, "else")
     for keyword in ("dependentSchemas", "dependencies"):
-        for name, needed in place.named(keyword).items():
+        for name, needed in place.get_object(keyword).items():
             if isinstance(needed, dict):
                 present = make.all_of([make.types(OBJECT), make.atom(Has(name))])
                 yield present, document.child(place, keyword, name)

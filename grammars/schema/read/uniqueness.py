@@ -23,8 +23,8 @@ _OF_TYPE: dict[str, list[Json]] = {"null": [None], "boolean": [False, True]}
 def unique_items(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     if place.fields["uniqueItems"] is not True or _most_items(place) <= 1:
         return
-    values = _Values(document).of_any(_item_schemas(place), place.base)
-    distinct = dict.fromkeys(one_of_values(document.formulas, forms) for forms in _equal_values(values or ()))
+    values = _Values(document).list_any(_list_item_schemas(place), place.base)
+    distinct = dict.fromkeys(one_of_values(document.formulas, forms) for forms in _group_equal(values or ()))
     if values is None or not _are_few(len(distinct), _most_items(place)):
         reason = (
             "the items must have at most 9 possible values, listed by enum or const, or of the types boolean "
@@ -35,7 +35,7 @@ def unique_items(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     yield document.formulas.atom(Distinct(tuple(distinct)))
 
 
-def _equal_values(values: Iterable[Json]) -> Iterable[list[Json]]:
+def _group_equal(values: Iterable[Json]) -> Iterable[list[Json]]:
     """The values in groups: 1 and 1.0 are equal."""
     groups: dict[object, list[Json]] = {}
     for value in values:
@@ -69,7 +69,7 @@ def _most_items(place: Place) -> float:
     return most if is_number(most) else float("inf")
 
 
-def _item_schemas(place: Place) -> list[Json]:
+def _list_item_schemas(place: Place) -> list[Json]:
     """The schemas of the first items, and of all later ones if there may be any."""
     fields = place.fields
     items = fields.get("items", True)
@@ -87,48 +87,48 @@ class _Values:
         self._references = document.references
         self._known: dict[int, list[Json] | None] = {}
 
-    def of_any(self, schemas: Iterable[Json], base: str) -> list[Json] | None:
+    def list_any(self, schemas: Iterable[Json], base: str) -> list[Json] | None:
         found: list[Json] = []
         for schema in schemas:
-            values = self._of(schema, base)
+            values = self._list(schema, base)
             if values is None:
                 return None
             found += values
         return found
 
-    def _of(self, schema: Json, base: str) -> list[Json] | None:
+    def _list(self, schema: Json, base: str) -> list[Json] | None:
         if not isinstance(schema, dict):
             return [] if schema is False else None
         if id(schema) not in self._known:
             self._known[id(schema)] = None  # the answer if it refers to itself
-            self._known[id(schema)] = self._listed_values(schema, self._references.base_of(schema, base))
+            self._known[id(schema)] = self._list_values(schema, self._references.base_of(schema, base))
         return self._known[id(schema)]
 
-    def _listed_values(self, schema: Fields, base: str) -> list[Json] | None:
+    def _list_values(self, schema: Fields, base: str) -> list[Json] | None:
         if "$ref" in schema:
-            return self._referred(schema["$ref"], base)
+            return self._follow(schema["$ref"], base)
         listed = [schema["const"]] if "const" in schema else schema.get("enum")
         if isinstance(listed, list):
             return None if any(isinstance(value, dict | list) for value in listed) else listed
         for keyword in ("anyOf", "oneOf"):
             alternatives = schema.get(keyword)
             if isinstance(alternatives, list):
-                return self.of_any(alternatives, base)
+                return self.list_any(alternatives, base)
         types = schema.get("type")
         names = [str(name) for name in (types if isinstance(types, list) else [types])]
-        integers = _integers(schema) if "integer" in names else []
+        integers = _list_integers(schema) if "integer" in names else []
         if integers is None or not all(name in _OF_TYPE or name == "integer" for name in names):
             return None
         return [*integers, *(value for name in names for value in _OF_TYPE.get(name, ()))]
 
-    def _referred(self, reference: Json, base: str) -> list[Json] | None:
+    def _follow(self, reference: Json, base: str) -> list[Json] | None:
         try:
-            return self._of(*self._references.resolve("$ref", reference, base, ""))
+            return self._list(*self._references.resolve("$ref", reference, base, ""))
         except NotCoveredError:
             return None
 
 
-def _integers(schema: Fields) -> list[Json] | None:
+def _list_integers(schema: Fields) -> list[Json] | None:
     """The integers between a schema's bounds; None if a bound is missing or there are too many."""
     least = [exact_number(schema[name]) for name in _LEAST if is_number(schema.get(name))]
     most = [exact_number(schema[name]) for name in _MOST if is_number(schema.get(name))]

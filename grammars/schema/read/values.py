@@ -85,10 +85,10 @@ def name_formula(make: Formulas, name: str) -> Formula:
 def is_listed(make: Formulas, name: str, names: Formula) -> bool:
     """Whether a formula over names consists only of lists, and holds for this name."""
 
-    def decided(atom: Atom) -> Formula:
+    def decide(atom: Atom) -> Formula:
         return make.true if isinstance(atom.fact, Strings) and name in atom.fact.values else make.false
 
-    return names.kinds == LIST and make.rewrite(names, ("name", name), decided) is make.true
+    return names.kinds == LIST and make.rewrite(names, ("name", name), decide) is make.true
 
 
 def is_number(value: Json) -> TypeGuard[float]:

@@ -18,15 +18,15 @@ def only_name(formula: Formula) -> str | None:
     return None
 
 
-def declared_names(goal: Goal) -> list[str]:
+def list_declared_names(goal: Goal) -> list[str]:
     """Every listed name: the properties in order of declaration, then the others."""
     said = [atom for formula in goal for atom in formula.atoms()]
     properties = [only_name(atom) for atom in said if isinstance(atom.fact, Members)]
     declared = [name for name in properties if name is not None]
-    return list(dict.fromkeys([*declared, *(name for atom in said for name in _listed(atom.fact))]))
+    return list(dict.fromkeys([*declared, *(name for atom in said for name in _list_names(atom.fact))]))
 
 
-def _listed(fact: Fact) -> Iterator[str]:
+def _list_names(fact: Fact) -> Iterator[str]:
     match fact:
         case Has(name):
             yield name
@@ -36,7 +36,7 @@ def _listed(fact: Fact) -> Iterator[str]:
                     yield from sorted(atom.fact.values)
 
 
-def names_to_violate(formula: Formula) -> Iterator[str]:
+def find_names_to_violate(formula: Formula) -> Iterator[str]:
     """Declared names whose value may have to violate a constraint so that the formula holds."""
     if isinstance(formula, Not):
         name = only_name(formula.atom)
@@ -44,4 +44,4 @@ def names_to_violate(formula: Formula) -> Iterator[str]:
             yield name
     else:
         for part in formula.parts:
-            yield from names_to_violate(part)
+            yield from find_names_to_violate(part)

@@ -19,10 +19,10 @@ class Nesting:
         while pending:
             container = pending.pop()
             if container not in self._inside:
-                self._inside[container] = self._found_inside(container)
+                self._inside[container] = self._find_inside(container)
                 pending += self._inside[container]
 
-    def _found_inside(self, outer: Container) -> dict[Container, bool]:
+    def _find_inside(self, outer: Container) -> dict[Container, bool]:
         inside: dict[Container, bool] = {}
         for node in outer.alive:
             for edge in (*node.edges, *node.others):

@@ -78,7 +78,7 @@ class Container:
         names = len(self.names) + self.has_deep_others
         return -(-names // WORD_NAMES) if self.is_unordered else 0
 
-    def reached(self) -> list[Node]:
+    def find_reached(self) -> list[Node]:
         """The nodes that possible members lead to."""
         seen = {self.start}
         order = [self.start]
@@ -99,13 +99,13 @@ class Container:
     def settle(self) -> None:
         """Finds the nodes that can reach an end, once all verdicts are known."""
         sources: dict[Node, list[Node]] = {}
-        reached = self.reached()
+        reached = self.find_reached()
         for node in reached:
             for edge in (*node.edges, *node.others):
                 for verdict in edge.value.possible:
                     sources.setdefault(edge.targets[verdict], []).append(node)
         ended = {node for node in reached if self.verdict(node) >= 0}
-        self.alive = _leading_to(ended, sources, set(reached))
+        self.alive = _find_leading_to(ended, sources, set(reached))
 
     def number(self, edge: Edge) -> int | None:
         """The member's number in the set of names; None if it has none."""
@@ -119,7 +119,7 @@ class Container:
         Remaining members are the undeclared names, and the declared names that are on no path to the node.
         Only members that `fits` accepts can come.
         """
-        seen = self._names_seen(fits)
+        seen = self._find_names_seen(fits)
         reached = self.alive & seen.keys()
         sources: dict[Node, list[Node]] = {}
         for node in reached:
@@ -128,9 +128,9 @@ class Container:
                 for verdict in edge.value.possible:
                     sources.setdefault(edge.targets[verdict], []).append(node)
         ended = {node for node in reached if self.verdict(node) >= 0}
-        return len(_leading_to(ended, sources, reached)) < len(reached)
+        return len(_find_leading_to(ended, sources, reached)) < len(reached)
 
-    def _names_seen(self, fits: Callable[[Edge], bool]) -> dict[Node, int]:
+    def _find_names_seen(self, fits: Callable[[Edge], bool]) -> dict[Node, int]:
         """For each reachable node, the declared names on paths to it, as bits."""
         seen = {self.start: 0}
         pending = [self.start]
@@ -150,7 +150,7 @@ class Container:
         return 1 << self.names[edge.name] if isinstance(edge.name, str) else 0
 
 
-def _leading_to(ended: set[Node], sources: Mapping[Node, list[Node]], among: set[Node]) -> set[Node]:
+def _find_leading_to(ended: set[Node], sources: Mapping[Node, list[Node]], among: set[Node]) -> set[Node]:
     found, pending = set(ended), list(ended)
     while pending:
         for source in sources.get(pending.pop(), ()):

@@ -15,7 +15,7 @@ from ...errors import TooLargeError
 from ...machine.stack_automaton import MAX_SEEN
 from ...regex.dfa import ANYTHING
 from ..read.formula import Atom, Formula, Has, MemberFits, Members, MinMembers, Strings
-from .named import declared_names, names_to_violate, only_name
+from .named import find_names_to_violate, list_declared_names, only_name
 from .nodes import Container, Edge, Node, UndeclaredNames, Value
 from .outcomes import Goal, outcomes
 from .simplifying import simplify
@@ -32,7 +32,7 @@ class _Reader:
         self.graph = graph
         self.make = graph.formulas
         self.container = container
-        self.names = declared_names(container.goal)
+        self.names = list_declared_names(container.goal)
         self.own: dict[str, list[Formula]] = {}
         self.required: set[str] = set()
         self._concerns: dict[Formula, frozenset[str | None]] = {}
@@ -50,7 +50,7 @@ class _Reader:
         self._kinds = UndeclaredKinds(graph.scalars, graph.formulas, self.names)
         self.found: list[Node] = []
         """Nodes in the order in which they are read, so that too many of them are noticed early."""
-        self.to_violate = {name for formula in self.core for name in names_to_violate(formula)}
+        self.to_violate = {name for formula in self.core for name in find_names_to_violate(formula)}
 
     def _core(self, goal: Goal) -> Goal:
         """The goal without the conjuncts about a single declared property."""
@@ -108,14 +108,14 @@ class _Reader:
         node.edges = [edge for edge in edges.values() if edge is not None]
         if node is self.container.start:
             self.container.needed = [edges[name] for name in free if name in self.required]
-        for name, current in self._skipping(goal, position):
+        for name, current in self._skip_names(goal, position):
             edge = self._edge(current, name, self.in_order.index(name) + 1)
             if edge is not None:
                 node.edges.append(edge)
         node.verdict = self._verdict(goal)
         self._read_others(node, goal)
 
-    def _skipping(self, goal: Goal, position: int) -> Iterator[tuple[str, Goal]]:
+    def _skip_names(self, goal: Goal, position: int) -> Iterator[tuple[str, Goal]]:
         """The names from a position on, each with the rest of the goal if the names before it are missing."""
         for name in self.in_order[position:]:
             yield name, goal
@@ -191,9 +191,9 @@ class _Reader:
         children = self._own_children(name)
         if children:
             taken = (self.make.all_of([*children, taken[0]]),)
-        return self._edge_to(taken, name, position, self._replaceable(goal, name))
+        return self._edge_to(taken, name, position, self._find_replaceable(goal, name))
 
-    def _replaceable(self, goal: Goal, name: str) -> dict[Goal, Goal]:
+    def _find_replaceable(self, goal: Goal, name: str) -> dict[Goal, Goal]:
         """Goals of an unordered object for which `goal` itself can be used instead. After a value that
         changes nothing else, the fact about the name may stay, because the name can't come again."""
         if not self.container.is_unordered or name in self.to_violate:
@@ -285,12 +285,12 @@ class _Reader:
                 node.names = UndeclaredNames(ANYTHING, ("any",), True)
             return
         kept: list[int] = []
-        for label, known in self._kinds.of(varying):
+        for label, known in self._kinds.find_kinds(varying):
             edge = self._other_edge(goal, position, known, len(kept))
             if edge is not None:
                 kept.append(label)
                 node.others.append(edge)
-        node.names = self._kinds.named(varying, tuple(kept))
+        node.names = self._kinds.select_names(varying, tuple(kept))
 
     def _distinguishing(self, formula: Formula) -> frozenset[Formula]:
         """The formulas over names that hold for some undeclared names but not for all."""
@@ -313,7 +313,7 @@ class _Reader:
         )
 
     def _other_edge(self, goal: Goal, position: int, known: dict[Formula, bool], label: int) -> Edge | None:
-        def taken(atom: Atom) -> Formula:
+        def take(atom: Atom) -> Formula:
             match atom.fact:
                 case MinMembers(count):
                     return self._count_members(count)
@@ -324,7 +324,7 @@ class _Reader:
             return atom
 
         key = ("other", *((names.number, holds) for names, holds in known.items()))
-        return self._edge_to(self._change(goal, None, key, taken), label, position, {})
+        return self._edge_to(self._change(goal, None, key, take), label, position, {})
 
 
 def read_object(graph: ValueGraph, container: Container) -> None:

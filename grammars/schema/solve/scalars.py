@@ -18,11 +18,11 @@ from ...regex.dfa import (
     Dfa,
     combine,
     complement,
-    intersection,
-    minimal,
-    union,
+    intersect,
+    minimize,
+    unite,
 )
-from ...regex.regex_dfa import searching
+from ...regex.regex_dfa import compile_search
 from ..lexical.code_points import Escapes
 from ..lexical.counted import can_count, shortest
 from ..lexical.formats import FORMATS
@@ -66,7 +66,7 @@ class Scalars:
         free = all(isinstance(atom.fact, MinLength) for atom in _atoms(formulas))
         escapes: Escapes = "any" if free else "usual"
         key = ("string", *map(content, formulas))
-        bounds = counted_lengths(formulas)
+        bounds = find_counted_lengths(formulas)
         if bounds is not None:
             return self._remember(key, lambda: bounded_block(*bounds))
         counted = self._find_counted(formulas)
@@ -76,7 +76,7 @@ class Scalars:
 
     def string_labels(self, formulas: Sequence[Formula]) -> set[int]:
         """The indices of the formulas that some string satisfies first."""
-        if counted_lengths(formulas) is not None:
+        if find_counted_lengths(formulas) is not None:
             return {0}
         counted = self._find_counted(formulas)
         if counted is not None:
@@ -89,7 +89,7 @@ class Scalars:
         stack."""
         if len(formulas) > 1:
             return None
-        rest, most = _without_maximum(formulas[0].conjuncts())
+        rest, most = _split_maximum(formulas[0].conjuncts())
         if most is None or all(isinstance(atom.fact, MinLength) for atom in _atoms(rest)):
             return None
         dfa = self.string_dfa(rest[:1] if len(rest) == 1 else (And(0, rest),))
@@ -145,8 +145,12 @@ class Scalars:
         if known is None:
             universe, known = whole(formulas)
             if known is None:
-                known = _jointly(formulas, atom) if _share_atoms(formulas) else _separately(formulas, atom)
-                known = known if universe is ANYTHING else intersection(known, universe)
+                known = (
+                    _build_jointly(formulas, atom)
+                    if _share_atoms(formulas)
+                    else _build_separately(formulas, atom)
+                )
+                known = known if universe is ANYTHING else intersect(known, universe)
             self._dfas[key] = known
             _trim(self._dfas)
         return known
@@ -165,7 +169,7 @@ def _share_atoms(formulas: Sequence[Formula]) -> bool:
     return len(formulas) > 1 and distinct <= MAX_JOINT_ATOMS and len(atoms) >= 2 * distinct
 
 
-def _jointly(formulas: Sequence[Formula], atom: Callable[[Fact], Dfa]) -> Dfa:
+def _build_jointly(formulas: Sequence[Formula], atom: Callable[[Fact], Dfa]) -> Dfa:
     """Computes the product of all atoms, each a bit of the label, and from it the label of the formulas."""
     atoms = list(dict.fromkeys(atom for formula in formulas for atom in formula.atoms()))
     known = ANYTHING
@@ -175,21 +179,21 @@ def _jointly(formulas: Sequence[Formula], atom: Callable[[Fact], Dfa]) -> Dfa:
     every_label = range(1 << len(atoms))
     labels = [_label_of(formulas, partial(_has_bit, place, bits)) for bits in every_label]
     of_state = np.array(labels, np.int32)[known.labels]
-    return minimal(Dfa(known.cuts, known.class_of_cut, known.transitions, of_state))
+    return minimize(Dfa(known.cuts, known.class_of_cut, known.transitions, of_state))
 
 
 def _has_bit(place: Mapping[Atom, int], bits: int, atom: Atom) -> bool:
     return bool(bits >> place[atom] & 1)
 
 
-def _separately(formulas: Sequence[Formula], atom: Callable[[Fact], Dfa]) -> Dfa:
+def _build_separately(formulas: Sequence[Formula], atom: Callable[[Fact], Dfa]) -> Dfa:
     known = NOTHING
     for number, formula in enumerate(formulas):
         known = _with_label(known, _build(formula, atom), number)
     return known
 
 
-def counted_lengths(formulas: Sequence[Formula]) -> tuple[int, int] | None:
+def find_counted_lengths(formulas: Sequence[Formula]) -> tuple[int, int] | None:
     """The minimum and maximum length, if the formulas bound only the length and the maximum is large."""
     least, most = 0, 0
     if len(formulas) > 1:
@@ -205,7 +209,7 @@ def counted_lengths(formulas: Sequence[Formula]) -> tuple[int, int] | None:
     return (least, most) if most > least + 2 * TAIL and least <= MAX_UNITS else None
 
 
-def _without_maximum(parts: Iterable[Formula]) -> tuple[tuple[Formula, ...], int | None]:
+def _split_maximum(parts: Iterable[Formula]) -> tuple[tuple[Formula, ...], int | None]:
     """The parts of a conjunction without those that bound the length from above, and the least of these
     bounds."""
     rest, bounds = [], []
@@ -248,7 +252,7 @@ def _build(formula: Formula, atom: Callable[[Fact], Dfa]) -> Dfa:
             return atom(fact)
         case Not(negated):
             return complement(_build(negated, atom))
-    join = intersection if isinstance(formula, And) else union
+    join = intersect if isinstance(formula, And) else unite
     parts = sorted((_build(part, atom) for part in formula.parts), key=lambda dfa: len(dfa.labels))
     dfa = parts[0]
     for part in parts[1:]:
@@ -261,7 +265,7 @@ def _string_atom(fact: Fact) -> Dfa:
         case Strings(values):
             return literals(values)
         case Pattern(regex):
-            return searching(regex)
+            return compile_search(regex)
         case Format(name):
             return FORMATS[name]()
         case MinLength(count):
@@ -353,7 +357,7 @@ def _number_formulas(formulas: Sequence[Formula]) -> tuple[Dfa, Dfa | None]:
     atoms = _atoms(formulas)
     whole_fractions = not any(isinstance(atom.fact, Integer) for atom in atoms)
     universe = number_texts(exponents=not atoms, whole_fractions=whole_fractions)
-    listed = [_listed_numbers(formula) for formula in formulas]
+    listed = [_list_numbers(formula) for formula in formulas]
     if any(values is None for values in listed):
         return universe, None
     labels: dict[str, int] = {}
@@ -365,7 +369,7 @@ def _number_formulas(formulas: Sequence[Formula]) -> tuple[Dfa, Dfa | None]:
     return universe, labelled_literals(labels, REJECT)
 
 
-def _listed_numbers(formula: Formula) -> frozenset[str] | None:
+def _list_numbers(formula: Formula) -> frozenset[str] | None:
     """The texts of the numbers that a formula lists, of which its other parts may forbid some; None if it
     allows others."""
     match formula:
@@ -373,7 +377,7 @@ def _listed_numbers(formula: Formula) -> frozenset[str] | None:
             return texts
         case HasType(0):
             return frozenset()
-    listed = [_listed_numbers(part) for part in formula.parts if not isinstance(formula, Not)]
+    listed = [_list_numbers(part) for part in formula.parts if not isinstance(formula, Not)]
     known = [texts for texts in listed if texts is not None]
     is_listed = known and (isinstance(formula, And) or len(known) == len(listed))
     return frozenset[str]().union(*known) if is_listed else None

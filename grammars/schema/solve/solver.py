@@ -67,7 +67,7 @@ class Solver:
         while changing:
             changing = False
             for container in fresh:
-                possible = {container.verdict(node) for node in container.reached()} - {-1}
+                possible = {container.verdict(node) for node in container.find_reached()} - {-1}
                 if possible != container.possible:
                     container.possible = possible
                     changing = True

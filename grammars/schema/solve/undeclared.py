@@ -31,7 +31,7 @@ class UndeclaredKinds:
         self._named: dict[tuple[_Formulas, tuple[int, ...]], UndeclaredNames] = {}
         self._classes: dict[_Formulas, Dfa] = {}
 
-    def of(self, formulas: _Formulas) -> list[Kind]:
+    def find_kinds(self, formulas: _Formulas) -> list[Kind]:
         known = self._kinds.get(formulas)
         if known is None:
             labels = self._classify(formulas).labels
@@ -41,7 +41,7 @@ class UndeclaredKinds:
             ]
         return known
 
-    def named(self, formulas: _Formulas, labels: tuple[int, ...]) -> UndeclaredNames:
+    def select_names(self, formulas: _Formulas, labels: tuple[int, ...]) -> UndeclaredNames:
         """The names of the kinds with these labels, renumbered in this order."""
         known = self._named.get((formulas, labels))
         if known is None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 import tokenizers
-from arbora.grammars import ForcedText, Segmenter, forced_text
+from arbora.grammars import ForcedText, ForcedTextTokenizer, forced_text
 from arbora.grammars.host.native import HostCompiler, NativeMatcher
 from arbora.grammars.machine.automaton import Automaton
 from arbora.grammars.machine.stack_automaton import CHOICE, END
@@ -70,12 +70,12 @@ def backend(kind: str) -> tokenizers.Tokenizer:
 
 
 @functools.cache
-def segmenter(kind: str) -> Segmenter:
+def segmenter(kind: str) -> ForcedTextTokenizer:
     tokenizer = tokenizer_of_kind(kind)
     vocabulary = tokenizer.vocabulary(tokenizer.vocab_size).for_automata()
     spelled = [vocabulary.token_bytes(token) for token in range(vocabulary.size)]
     encode = backend(kind).encode
-    return Segmenter(
+    return ForcedTextTokenizer(
         lambda text: encode(text, add_special_tokens=False).ids,
         spelled,
         tokenizer.special_tokens,

@@ -18,10 +18,10 @@ from arbora.grammars.masks.token_trie import (
     QUOTE_FREE,
     TokenTries,
     build_tries,
-    tries_of,
+    make_tries,
 )
 from arbora.grammars.masks.walker import Walker
-from arbora.grammars.masks.walks import Machine, buffers_for
+from arbora.grammars.masks.walks import Machine, make_buffers
 from arbora.runtime.automaton_format import AutomatonTables
 from arbora.runtime.grammar_spec import PropertyOrder
 from hypothesis import given
@@ -119,7 +119,7 @@ def test_a_mask_allows_the_tokens_whose_bytes_are_allowed(
     schema: Any, order: PropertyOrder, masks: StackMasks
 ) -> None:
     automaton = compile_schema(schema, property_order=order)
-    tables = masks.of(automaton)
+    tables = masks.build(automaton)
     chance = random.Random(3)
     for _ in range(60):
         state, stack = random_place(automaton, chance)
@@ -132,7 +132,7 @@ def test_a_mask_allows_the_tokens_whose_bytes_are_allowed(
 
 def test_openers_are_the_tokens_that_a_full_stack_forbids(masks: StackMasks) -> None:
     automaton = compile_schema("true")
-    mask = state_mask(masks.of(automaton), automaton.start)
+    mask = state_mask(masks.build(automaton), automaton.start)
     full = [0] * automaton.max_depth
     forbidden = {
         token
@@ -149,7 +149,7 @@ def test_the_stack_decides_on_few_tokens_between_members(masks: StackMasks) -> N
     state, stack = automaton.start, list[int]()
     for byte in b'{"a":null':
         state = automaton.step(state, stack, byte)
-    undecided = state_mask(masks.of(automaton), state).undecided
+    undecided = state_mask(masks.build(automaton), state).undecided
     assert all(TOKENS[token - 1].startswith(b"}") for token in undecided)
 
 
@@ -159,7 +159,7 @@ def test_the_stack_does_not_decide_on_tokens_that_every_set_forbids(text: bytes,
     automaton = compile_schema(schema, property_order="any")
     stack: list[int] = []
     state = automaton.walk(automaton.start, stack, text)
-    undecided = [TOKENS[token - 1] for token in state_mask(masks.of(automaton), state).undecided]
+    undecided = [TOKENS[token - 1] for token in state_mask(masks.build(automaton), state).undecided]
     within = [token for token in undecided if b"}" not in token]
     assert within
     for token in within:
@@ -173,14 +173,14 @@ def strings(names: int) -> StackAutomaton:
 
 
 def test_strings_share_their_masks_within_and_between_schemas(masks: StackMasks) -> None:
-    one, many = masks.of(strings(1)), masks.of(strings(40))
+    one, many = masks.build(strings(1)), masks.build(strings(40))
     assert {mask.tobytes() for mask in one.masks} <= {mask.tobytes() for mask in many.masks}
     assert len(many.masks) < len(one.masks) + 5
 
 
 def test_declared_names_beside_free_ones_cost_only_their_differences(masks: StackMasks) -> None:
     few, many = (
-        masks.of(compile_schema({"properties": {f"name{i}": {"type": "null"} for i in range(count)}}))
+        masks.build(compile_schema({"properties": {f"name{i}": {"type": "null"} for i in range(count)}}))
         for count in (20, 40)
     )
     states = len(many.states) - len(few.states)
@@ -211,7 +211,7 @@ SPELLINGS = st.lists(st.binary(min_size=1, max_size=3) | st.sampled_from([b'a"',
 
 @given(SPELLINGS)
 def test_a_vocabularys_tries_spell_each_token_once(texts: list[bytes]) -> None:
-    tries = tries_of([(text, token) for token, text in enumerate(texts)], (0,), 100)
+    tries = make_tries([(text, token) for token, text in enumerate(texts)], (0,), 100)
     quote_free, other = texts_of(tries, QUOTE_FREE), texts_of(tries, OTHER)
     assert quote_free | other == dict(enumerate(texts))
     assert not quote_free.keys() & other.keys()
@@ -229,9 +229,9 @@ def tables_of(walker: Walker, walked: WalkedStates) -> list[NDArray[np.generic]]
 def test_walks_that_run_out_of_capacity_find_the_same_with_more() -> None:
     automaton = compile_schema({"type": "array", "items": {"maxLength": 70}})
     machine = Machine(automaton.transitions, automaton.class_of_byte, automaton.actions, automaton.returns)
-    tries = tries_of([(text, token) for token, text in enumerate(TOKENS)], (len(TOKENS),), len(TOKENS) + 1)
+    tries = make_tries([(text, token) for token, text in enumerate(TOKENS)], (len(TOKENS),), len(TOKENS) + 1)
     states = np.arange(len(automaton.accepting), dtype=np.int32)
-    ample, scant = (Walker(tries, machine, buffers_for(len(TOKENS) + 1)) for _ in range(2))
+    ample, scant = (Walker(tries, machine, make_buffers(len(TOKENS) + 1)) for _ in range(2))
     configurations = scant.context.configurations
     parts = configurations.parts._replace(rows=configurations.parts.rows[:3])
     few = configurations._replace(rows=configurations.rows[:3], parts=parts)

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 from arbora.grammars.errors import TooLargeError
 from arbora.grammars.regex.ecma import ForeignError, MalformedError, RegexError
-from arbora.grammars.regex.regex_dfa import matching, searching
+from arbora.grammars.regex.regex_dfa import compile_match, compile_search
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from javascript_regexes import JavaScript
@@ -40,7 +40,7 @@ JAVASCRIPT = JavaScript()
 
 
 def found(pattern: str, texts: list[str]) -> list[bool]:
-    dfa = searching(pattern)
+    dfa = compile_search(pattern)
     return [dfa.label(text) >= 0 for text in texts]
 
 
@@ -105,7 +105,7 @@ def test_a_pattern_that_the_flag_u_forbids_is_found_where_javascript_finds_it_wi
 )
 def test_syntax_of_other_dialects_is_refused_by_name(pattern: str, named: str) -> None:
     with pytest.raises(ForeignError, match=re.escape(named)) as refused:
-        searching(pattern)
+        compile_search(pattern)
     assert str(refused.value).startswith(f"'{pattern}' ")
 
 
@@ -123,7 +123,7 @@ def test_syntax_of_other_dialects_is_refused_by_name(pattern: str, named: str) -
 def test_what_an_automaton_lacks_is_refused_by_name(pattern: str, named: str) -> None:
     assert JAVASCRIPT.found(pattern, []) is not None
     with pytest.raises(RegexError, match=re.escape(f"has {named}")):
-        searching(pattern)
+        compile_search(pattern)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_what_an_automaton_lacks_is_refused_by_name(pattern: str, named: str) ->
 def test_what_is_no_regex_anywhere_is_told_apart(pattern: str) -> None:
     assert JAVASCRIPT.found(pattern, []) is None
     with pytest.raises(MalformedError, match="is not a regex"):
-        searching(pattern)
+        compile_search(pattern)
 
 
 def test_flags_at_the_start_and_names_of_python_are_read_too() -> None:
@@ -142,18 +142,18 @@ def test_flags_at_the_start_and_names_of_python_are_read_too() -> None:
 
 def test_groups_that_are_nested_too_deep_are_refused() -> None:
     with pytest.raises(RegexError, match="groups that are nested too deep") as refused:
-        searching("(" * 2_500 + "a" + ")" * 2_500)
+        compile_search("(" * 2_500 + "a" + ")" * 2_500)
     assert len(str(refused.value)) < 400
 
 
 @pytest.mark.parametrize("pattern", ["a{7000}", "(?:a{90}){90}", "^(?:(?!a{90}).){90}$", "a{99999999999999}"])
 def test_a_pattern_of_too_many_states_is_too_large(pattern: str) -> None:
     with pytest.raises(TooLargeError):
-        searching(pattern)
+        compile_search(pattern)
 
 
 def test_a_whole_match_may_look_ahead() -> None:
-    dfa = matching("a(?=b).*")
+    dfa = compile_match("a(?=b).*")
     assert [dfa.label(text) >= 0 for text in ("ab", "abb", "a", "ba", "cab")] == [
         True,
         True,

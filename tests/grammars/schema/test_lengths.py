@@ -8,7 +8,7 @@ import re
 
 import pytest
 from arbora.grammars.errors import NotCoveredError
-from arbora.grammars.regex.regex_dfa import matching, searching
+from arbora.grammars.regex.regex_dfa import compile_match, compile_search
 from arbora.grammars.schema.lexical.counted import longest, shortest
 from arbora.runtime.automaton_format import COUNT, KIND
 from arbora.runtime.grammar_spec import GrammarSpec
@@ -34,7 +34,7 @@ def test_a_pattern_with_a_maximum_length_is_exact(
     schema = {"type": "string", "pattern": pattern, "maxLength": most, "minLength": least}
     automaton = compile_schema(schema)
     assert any(automaton.actions[:, KIND] == COUNT)
-    dfa = searching(pattern)
+    dfa = compile_search(pattern)
     for unit in units:
         for length in (*range(6), most // 2, *range(most - 40, most + 3), most + 40, 2 * most):
             text = (unit * length)[-length:] if length else ""
@@ -77,9 +77,9 @@ def test_a_bound_that_a_pattern_cant_reach_costs_no_count() -> None:
 
 
 def test_the_shortest_and_the_longest_text_of_an_automaton_are_known() -> None:
-    dfa = matching("ab?c{2,4}")
+    dfa = compile_match("ab?c{2,4}")
     assert (shortest(dfa), longest(dfa)) == (3, 6)
-    assert longest(matching("ab*")) > 10**6
+    assert longest(compile_match("ab*")) > 10**6
 
 
 def test_a_pattern_whose_shortest_text_is_too_long_matches_nothing() -> None:

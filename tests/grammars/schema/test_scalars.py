@@ -8,8 +8,8 @@ from fractions import Fraction
 from itertools import product
 
 import pytest
-from arbora.grammars.regex.dfa import combine, complement, intersection, minimal, union
-from arbora.grammars.regex.regex_dfa import searching
+from arbora.grammars.regex.dfa import combine, complement, intersect, minimize, unite
+from arbora.grammars.regex.regex_dfa import compile_search
 from arbora.grammars.schema.emit.names import has_one_form
 from arbora.grammars.schema.lexical.json_string_bytes import (
     PUSHES,
@@ -64,7 +64,7 @@ PATTERNS = [
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_pattern_is_found_where_python_finds_it(pattern: str) -> None:
-    dfa = searching(pattern)
+    dfa = compile_search(pattern)
     # Python's $ also matches before a last line feed, and its . matches a carriage return
     expected = re.sub(r"(?<!\\)\$", r"\\Z", pattern)
     assert [t for t in TEXTS if dfa.label(t) >= 0] == [t for t in TEXTS if re.search(expected, t, re.ASCII)]
@@ -73,18 +73,18 @@ def test_a_pattern_is_found_where_python_finds_it(pattern: str) -> None:
 @settings(deadline=None)
 @given(st.sampled_from(PATTERNS), st.sampled_from(PATTERNS))
 def test_boolean_operations_are_set_operations(left: str, right: str) -> None:
-    a, b = searching(left), searching(right)
+    a, b = compile_search(left), compile_search(right)
     for text in TEXTS[::7]:
         in_a, in_b = a.label(text) >= 0, b.label(text) >= 0
-        assert (intersection(a, b).label(text) >= 0) == (in_a and in_b)
-        assert (union(a, b).label(text) >= 0) == (in_a or in_b)
+        assert (intersect(a, b).label(text) >= 0) == (in_a and in_b)
+        assert (unite(a, b).label(text) >= 0) == (in_a or in_b)
         assert (complement(a).label(text) >= 0) == (not in_a)
     nothing = combine(a, complement(a), lambda x, y: 0 if x >= 0 and y >= 0 else -1)
     assert (nothing.labels < 0).all()
 
 
 def test_a_minimal_automaton_has_one_state_for_each_future() -> None:
-    assert len(minimal(searching("^(aa|ab|ba|bb)$")).labels) == 3
+    assert len(minimize(compile_search("^(aa|ab|ba|bb)$")).labels) == 3
 
 
 decimals = st.decimals(-2000, 2000, places=3).map(str) | st.integers(-2000, 2000).map(str)
@@ -187,7 +187,7 @@ def ends(block: Block, text: bytes) -> int:
     st.sampled_from(["^.*$", "[a-zé]", "^[^a]*$", "^[\\s\\S]{0,3}$", "\U0001f600", "^\\P{L}*$"]),
 )
 def test_strings_are_matched_however_they_are_written(text: str, pattern: str) -> None:
-    dfa = searching(pattern)
+    dfa = compile_search(pattern)
     for block in (string_block(dfa, "usual"), inlined_block(dfa, "usual"), string_block(dfa, "any")):
         assert block is not None
         for ascii_only in (True, False):

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from arbora.grammars import Automaton, GrammarFiles
 from arbora.grammars.masks.stack import StackMasks
-from arbora.grammars.masks.token_trie import tries_of
+from arbora.grammars.masks.token_trie import make_tries
 from arbora.grammars.regex.byte_automaton import compile_regex
 from arbora.grammars.service.builder import add_masks
 from grammar_world import compiled, compiler
 
-MASKS = StackMasks(tries_of([(bytes([byte]), byte) for byte in range(256)], (256,), 257))
+MASKS = StackMasks(make_tries([(bytes([byte]), byte) for byte in range(256)], (256,), 257))
 
 
 def automaton(key: str = "key") -> Automaton:

@@ -7,7 +7,7 @@ import os
 import sys
 
 import pytest
-from arbora.grammars.masks.token_trie import tries_of
+from arbora.grammars.masks.token_trie import make_tries
 from arbora.grammars.service.builder import AutomatonBuilder
 from arbora.grammars.service.builder_process import COMPILING_NICENESS, BeforeCompiling, warm_up
 from arbora.grammars.tags.special_tokens import SpecialTokens
@@ -40,7 +40,7 @@ def compiled_functions() -> dict[str, int]:
 @pytest.fixture(scope="module")
 def builder() -> AutomatonBuilder:
     made = AutomatonBuilder(
-        tries_of([(bytes([byte]), byte) for byte in range(256)], (256,), 257), SpecialTokens({})
+        make_tries([(bytes([byte]), byte) for byte in range(256)], (256,), 257), SpecialTokens({})
     )
     made.warm_up()
     return made
