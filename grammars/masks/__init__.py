@@ -10,9 +10,7 @@
 5. A state that allows too many quote-free tokens to list is *costly*: inside strings that is most of the
    vocabulary. `state_fingerprints` finds costly states that treat quote-free tokens alike, also across
    automata; `quote_free` keeps one mask for each such kind.
-6. `differences` walks from a state and its base state at once, for states that differ from another in a few
-   transitions.
-7. `state_lists` puts the token lists of each state together, `lists` keeps equal lists once, and
+6. `state_lists` puts the token lists of each state together, `lists` keeps equal lists once, and
    `list_sharing` replaces short undecided lists by longer ones.
 `stack` runs these steps for one automaton and makes its `AutomatonTables`.
 """

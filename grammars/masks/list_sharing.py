@@ -10,18 +10,23 @@ from ..jit import njit
 from .lists import list_of
 
 _MIN_TOKENS = 64  # of a list for which a search is worthwhile
+_DECIDED, _OPENER = 1, 2
 _MAX_GROWTH = 4  # of a list's length by its replacement, as the stack's decision takes time for each token
 
 
 @njit(cache=True, nogil=True)
 def share_decided(lists, lists_of_state, marks):
     """Replaces lists in `lists_of_state[:, 2]`, of int32 [states, 3], by longer lists that contain them.
-    Lists with openers stay. `marks`, bool [tokens], are false before and after."""
+    `marks`, int8 [tokens], are 0 before and after.
+
+    An opener may become a token that the stack always decides, but no other token may become an opener,
+    because the masks are wrong about them.
+    """
     is_decided = np.zeros(lists.used[0], np.bool_)
     for state in range(len(lists_of_state)):
         is_decided[lists_of_state[state, 2]] = True
     sizes = np.diff(lists.offsets[: lists.used[0] + 1])
-    chosen = np.flatnonzero(is_decided & (lists.openers[: lists.used[0]] == 0) & (sizes >= _MIN_TOKENS))
+    chosen = np.flatnonzero(is_decided & (sizes >= _MIN_TOKENS))
     longest_first = chosen[np.argsort(-sizes[chosen], kind="mergesort")]
     replacement = np.arange(lists.used[0])
     for i in range(len(longest_first)):
@@ -29,23 +34,25 @@ def share_decided(lists, lists_of_state, marks):
         if replacement[whole] != whole:
             continue
         tokens = lists.tokens[lists.offsets[whole] : lists.offsets[whole + 1]]
-        for token in tokens:
-            marks[token] = True
+        for place in range(len(tokens)):
+            marks[tokens[place]] = _OPENER if place >= len(tokens) - lists.openers[whole] else _DECIDED
         for part in longest_first[i + 1 :]:
             if sizes[part] * _MAX_GROWTH < sizes[whole]:
                 break
             if replacement[part] == part and _are_marked(lists, part, marks):
                 replacement[part] = whole
         for token in tokens:
-            marks[token] = False
+            marks[token] = 0
     for state in range(len(lists_of_state)):
         lists_of_state[state, 2] = replacement[lists_of_state[state, 2]]
 
 
 @njit(cache=True, nogil=True)
 def _are_marked(lists, number, marks):
-    for place in range(lists.offsets[number], lists.offsets[number + 1]):
-        if not marks[lists.tokens[place]]:
+    end = lists.offsets[number + 1]
+    for place in range(lists.offsets[number], end):
+        mark = marks[lists.tokens[place]]
+        if mark != _DECIDED and (mark != _OPENER or place < end - lists.openers[number]):
             return False
     return True
 

@@ -19,7 +19,7 @@ from .walks import Buffers, make_buffers
 
 MAX_LIST_SHARE = 4  # a list of differences takes at most 1/4 of a mask's bytes
 MAX_REMEMBERED = 2048  # masks, of 16 KB each for 131k tokens
-MAX_COMPARED = 8  # masks from which a new mask may be stored as differences
+MAX_COMPARED = 64  # masks from which a new mask may be stored as differences
 _BLOCK = 256  # words
 _NOTHING = np.empty(0, np.int32)
 
@@ -41,8 +41,8 @@ class VocabularyTables:
         """tokens by which two states may differ that share a mask"""
         self.buffers: Buffers = make_buffers(len(tries.tokens) + len(tries.eos))
         self.token_lengths = token_lengths(tries)
-        self.marks = np.zeros(32 * tries.mask_words, np.bool_)
-        """scratch, one for each token; all false between uses"""
+        self.marks = np.zeros(32 * tries.mask_words, np.int8)
+        """scratch, one for each token; all 0 between uses"""
         self.fingerprinter = Fingerprinter()
         self.remembered: OrderedDict[int, QuoteFreeMask] = OrderedDict()
         """by fingerprint, the least recently used first"""
@@ -99,11 +99,15 @@ class QuoteFreeMasks:
         return QuoteFreeMask(words, undecided.copy(), openers.copy())
 
     def _store(self, words: NDArray[np.uint32]) -> tuple[int, NDArray[np.int32]]:
-        differing = self._vocabulary.buffers.allowed[: self._vocabulary.max_differences]
+        """The mask from which a new one differs least, and the tokens that differ; the new mask itself if
+        they are too many."""
+        differing, nearest = self._vocabulary.buffers.allowed[: self._vocabulary.max_differences], -1
         for number in range(len(self.masks))[-MAX_COMPARED:]:
             count = _differences(words, self.masks[number], differing)
             if count >= 0:
-                return number, differing[:count].copy()
+                differing, nearest = differing[:count], number
+        if nearest >= 0:
+            return nearest, differing.copy()
         self.masks.append(words)
         return len(self.masks) - 1, _NOTHING
 

@@ -25,7 +25,7 @@ from .edge_walks import Limits
 from .list_sharing import renumber, share_decided
 from .lists import Lists, no_lists
 from .quote_free import QuoteFreeMasks, VocabularyTables
-from .state_lists import StateTables, put_based_on, put_costly, put_listed
+from .state_lists import StateTables, put_costly, put_listed
 from .token_trie import TokenTries
 from .walker import Walker
 from .walks import Machine
@@ -56,48 +56,25 @@ class _MaskBuilder:
             automaton.transitions, automaton.class_of_byte, automaton.actions, automaton.returns
         )
         self._automaton = automaton
-        self._accepting = automaton.accepting
-        self._bodies = automaton.body_of_state
-        self._bases = automaton.like_state
         self._walker = Walker(vocabulary.tries, machine, vocabulary.buffers)
         self._quote_free = QuoteFreeMasks(vocabulary, self._walker)
         self._limits = Limits(MAX_NODES, vocabulary.max_differences)
         self._lists: Lists = no_lists()
-        states = len(self._bases)
+        states = len(automaton.accepting)
         self._tables = StateTables(np.zeros((states, 3), np.int32), np.full(states, NO_MASK, np.int32))
 
     def build(self) -> AutomatonTables:
-        """Bases come first, then the states whose base is not costly, then those based on costly ones."""
-        has_base = self._bases != np.arange(len(self._bases))
-        self._put_walked(~has_base)
-        based_on_costly = has_base & (self._tables.mask != NO_MASK)[self._bases]
-        self._put_walked(has_base & ~based_on_costly)
-        self._put_based_on(np.flatnonzero(based_on_costly).astype(np.int32))
-        return self._gather()
-
-    def _put_walked(self, chosen: NDArray[np.bool_]) -> None:
-        """Walks the chosen states; those that turn out to be costly get a mask, the others only lists."""
-        states = np.flatnonzero(chosen).astype(np.int32)
-        if not len(states):
-            return
-        may_end, is_costly = self._accepting[states], self._bodies[states] != 0
-        walked = self._walker.states(states, may_end, is_costly, self._limits)
+        """Walks all states; those that turn out to be costly get a mask, the others only lists."""
+        automaton = self._automaton
+        states = np.arange(len(automaton.accepting), dtype=np.int32)
+        walked = self._walker.states(states, automaton.accepting, automaton.body_of_state != 0, self._limits)
         edges = self._walker.edges
         self._keep(put_listed(self._lists, edges, walked, self._tables, self._max_tokens()))
         if walked.costly.any():
             kinds, kind_of = self._quote_free.kinds(states[walked.costly])
             limit = self._max_tokens()
             self._keep(put_costly(self._lists, edges, walked, kinds, kind_of, self._tables, limit))
-
-    def _put_based_on(self, states: NDArray[np.int32]) -> None:
-        """Derives the masks of states from those of their costly bases."""
-        if not len(states):
-            return
-        bases, marks = self._bases[states], self._vocabulary.marks
-        ends_differ = self._accepting[states] != self._accepting[bases]
-        differences = self._walker.differences(states, bases, ends_differ)
-        limit = self._max_tokens()
-        self._keep(put_based_on(self._lists, differences, states, bases, self._tables, marks, limit))
+        return self._gather()
 
     def _keep(self, lists: Lists) -> None:
         self._lists = Lists(*lists)

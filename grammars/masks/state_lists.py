@@ -1,4 +1,4 @@
-"""The token lists of each state, put together from its edges or from its differences to a base state."""
+"""The token lists of each state, put together from its edges."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..jit import njit
-from .lists import add_list, code_of_sums, list_of, with_capacity
+from .lists import add_list, code_of_sums, with_capacity
 from .unowned import unowned
 
 
@@ -138,54 +138,6 @@ def _others(edges, walked, number, part):
             tokens[size] = edges.tokens[place]
             size += 1
     return tokens
-
-
-@njit(cache=True, nogil=True)
-def put_based_on(lists, differences, states, bases, tables, marks, max_tokens):
-    """Gives states [n] the masks and lists of their bases, with the differences. `marks`, bool [tokens], are
-    false before and after. Stops once there are more than `max_tokens`. Returns the lists."""
-    for i in range(len(states)):
-        state, base = states[i], bases[i]
-        differing, undecided, openers = _spans(differences.tokens, differences.ends, i)
-        tables.mask[state] = tables.mask[base]
-        tables.lists[state, 0] = tables.lists[base, 0]
-        own = list_of(lists, tables.lists[base, 1])
-        if len(own):
-            differing = symmetric_difference(own, differing, marks)
-        decided = tables.lists[base, 2]
-        if len(undecided) or len(openers):
-            both = list_of(lists, decided)
-            middle = len(both) - lists.openers[decided]
-            undecided = np.concatenate((both[:middle], undecided))
-            openers = np.concatenate((both[middle:], openers))
-            lists = with_capacity(lists, len(undecided) + len(openers), 1)
-            decided = add_list(lists, undecided, openers)
-        lists = with_capacity(lists, len(differing), 1)
-        tables.lists[state, 1] = add_list(lists, differing, openers[:0])
-        tables.lists[state, 2] = decided
-        if lists.offsets[lists.used[0]] > max_tokens:
-            break
-    return lists
-
-
-@njit(cache=True, nogil=True)
-def symmetric_difference(tokens, others, marks):
-    """The tokens that only one of two lists contains. `marks`, bool [tokens], are false before and after."""
-    for token in tokens:
-        marks[token] = True
-    found = np.empty(len(tokens) + len(others), np.int32)
-    count = 0
-    for token in others:
-        if not marks[token]:
-            found[count] = token
-            count += 1
-        marks[token] = False
-    for token in tokens:
-        if marks[token]:
-            found[count] = token
-            count += 1
-            marks[token] = False
-    return found[:count]
 
 
 @njit(cache=True, nogil=True)

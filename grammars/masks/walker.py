@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from .configurations import Configurations, grow, no_configurations
-from .differences import Differences, walk_differences
 from .edge_walks import Edges, Limits, WalkedStates, no_edges, walk_states
 from .token_trie import TokenTries
 from .walks import Buffers, Context, Machine, RootGroups, root_groups, walk_quote_free
@@ -18,7 +14,7 @@ from .walks import Buffers, Context, Machine, RootGroups, root_groups, walk_quot
 class Walker:
     def __init__(self, tries: TokenTries, machine: Machine, buffers: Buffers) -> None:
         groups = RootGroups(*root_groups(tries, machine))
-        levels = np.empty((4, tries.max_bytes + 1), np.int32)
+        levels = np.empty((3, tries.max_bytes + 1), np.int32)
         configurations = Configurations(*no_configurations(machine))
         self.context = Context(tries, groups, machine, configurations, buffers, levels)
         self.edges = no_edges(tries, groups, machine)
@@ -40,23 +36,12 @@ class Walker:
                 return WalkedStates(*walked)
             self._grow()
 
-    def differences(
-        self, states: NDArray[np.int32], bases: NDArray[np.int32], ends_differ: NDArray[np.bool_]
-    ) -> Differences:
-        """See `walk_differences`."""
-        return Differences(*self._walk(walk_differences, states, bases, ends_differ))
-
     def quote_free(self, state: int) -> list[NDArray[np.int32]]:
         """The allowed, undecided and opening quote-free tokens of a state; valid until the next walk."""
-        (counts,) = self._walk(walk_quote_free, state)
-        return [tokens[:count] for tokens, count in zip(self.context.buffers, counts, strict=True)]
-
-    def _walk(self, walk: Callable[..., tuple[Any, ...]], *arguments: object) -> tuple[Any, ...]:
-        """Repeats the walk with more configurations until their capacity suffices."""
         while True:
-            *results, had_capacity = walk(self.context, *arguments)
+            counts, had_capacity = walk_quote_free(self.context, state)
             if had_capacity:
-                return tuple(results)
+                return [tokens[:count] for tokens, count in zip(self.context.buffers, counts, strict=True)]
             self._grow()
 
     def _grow(self) -> None:

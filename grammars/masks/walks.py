@@ -60,7 +60,7 @@ class Context(NamedTuple):
     machine: Machine
     configurations: Configurations
     buffers: Buffers
-    levels: NDArray[np.int32]  # [4, longest token + 1], where a walk is at each depth of the trie
+    levels: NDArray[np.int32]  # [3, longest token + 1], where a walk is at each depth of the trie
 
 
 @njit(cache=True, nogil=True)
