@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from .document import SchemaDocument
-from .formula import OBJECT, Formula, Has, Members, Strings
-from .json_text import Json
+from .formula import Formula, Members, Strings
+from .json_text import list_texts
 from .place import MAPS_BY_NAME, Place
-from .same_value import find_conjuncts, find_inside, places_of
+from .same_value import Applied, find_applied, find_conjuncts, find_inside, places_of
 
 MAX_ALTERNATIVES = 500  # of an object; if it has more, any names are allowed
 _OPENING = ("additionalProperties", "unevaluatedProperties", "propertyNames")
@@ -72,7 +72,7 @@ class _Declarations:
         self._above += parts
         for part in parts:
             self._add_one(part, condition)
-            for holds, schema in self._list_alternatives(part, is_closed=is_closed):
+            for _, holds, schema in self._list_alternatives(part, is_closed=is_closed):
                 self.alternatives += 1
                 if self.alternatives > MAX_ALTERNATIVES:
                     return
@@ -107,26 +107,15 @@ class _Declarations:
         for other in find_inside(self._document, places_of(self._document, mentioning)):
             self.always.update((*_list_declared(other), *_list_mentioned(other)))
 
-    def _list_alternatives(self, place: Place, *, is_closed: bool) -> Iterator[tuple[Formula, Formula]]:
-        """(condition, subschema) for each subschema that counts sometimes. An object that is not closed yet
-        is closed by alternatives, of which one must hold, but not by conditions."""
-        document, make, fields = self._document, self._make, place.fields
+    def _list_alternatives(self, place: Place, *, is_closed: bool) -> Iterator[Applied]:
+        """The subschemas that count sometimes. An object that is not closed yet is closed by alternatives, of
+        which one must hold, but not by conditions."""
         for keyword in ("anyOf", "oneOf"):
-            children = document.children(place, keyword) if keyword in fields else []
-            if is_closed or any(map(self._declares, children)):
-                yield from zip(children, children, strict=True)
-        if not is_closed:
-            return
-        if "if" in fields:
-            held = document.child(place, "if")
-            for condition, keyword in ((held, "then"), (make.negation(held), "else")):
-                if keyword in fields:
-                    yield condition, document.child(place, keyword)
-        for keyword in MAPS_BY_NAME:
-            for name, needed in place.get_object(keyword).items():
-                if isinstance(needed, dict):
-                    present = make.all_of([make.types(OBJECT), make.atom(Has(name))])
-                    yield present, document.child(place, keyword, name)
+            found = list(find_applied(self._document, place, (keyword,)))
+            if is_closed or any(self._declares(each.schema) for each in found):
+                yield from found
+        if is_closed:
+            yield from find_applied(self._document, place, ("then", "else", *MAPS_BY_NAME))
 
     def _declares(self, schema: Formula) -> bool:
         """Whether a subschema alone would close the object."""
@@ -144,18 +133,14 @@ def _have_properties(places: Iterable[Place]) -> bool:
 
 
 def _list_declared(place: Place) -> list[str]:
-    return [*place.get_object("properties"), *_list_texts(place.fields.get("required"))]
+    return [*place.get_object("properties"), *list_texts(place.fields.get("required"))]
 
 
 def _list_mentioned(place: Place) -> Iterator[str]:
     """The names that other keywords than `properties` and `required` mention."""
     for keyword in ("dependentRequired", *MAPS_BY_NAME):
         for name, needed in place.get_object(keyword).items():
-            yield from (name, *_list_texts(needed if isinstance(needed, list) else [needed]))
+            yield from (name, *list_texts(needed if isinstance(needed, list) else [needed]))
     values = place.fields.get("enum", [])
     for value in (place.fields.get("const"), *(values if isinstance(values, list) else [])):
         yield from value if isinstance(value, dict) else ()
-
-
-def _list_texts(values: Json) -> list[str]:
-    return [value for value in values if isinstance(value, str)] if isinstance(values, list) else []

@@ -74,3 +74,8 @@ def walk_objects(schema: Json) -> Iterator[tuple[tuple[str, ...], dict[str, Json
             pending += [((*path, key), child) for key, child in value.items()]
         elif isinstance(value, list):
             pending += [((*path, str(position)), child) for position, child in enumerate(value)]
+
+
+def list_texts(values: Json) -> list[str]:
+    """The texts in a list; empty for any other value."""
+    return [value for value in values if isinstance(value, str)] if isinstance(values, list) else []

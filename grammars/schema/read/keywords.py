@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
-from functools import partial
+from functools import partial, reduce
 from itertools import combinations
+from operator import or_
 
 from ...errors import TooLargeError
 from ..lexical.formats import FORMATS, HINTS
@@ -36,7 +37,7 @@ from .formula import (
     MultipleOf,
 )
 from .formulas import Formulas
-from .json_text import Json
+from .json_text import Json, list_texts
 from .object_keywords import DEPENDENCIES, OBJECTS
 from .place import Fields, Place
 from .references import is_uri
@@ -58,14 +59,11 @@ _WHOLE_LENGTH = re.compile(r"\^\(\?=\.\{\d+,\d+\}(?:\\\.\?)?\$\)")
 
 
 def _type(document: SchemaDocument, place: Place) -> Iterator[Formula]:
-    listed = place.fields["type"]
-    names = listed if isinstance(listed, list) else [listed]
-    mask = 0
+    names = _list_types(place.fields)
     for name in names:
         if not isinstance(name, str) or name not in TYPES:
             raise place.mistake("type", f"{name!r} is no type; the types are {', '.join(TYPES)}")
-        mask |= TYPES[name]
-    yield document.formulas.types(mask)
+    yield document.formulas.types(_mask_of(names))
     if "integer" in names and "number" not in names:
         yield document.formulas.atom(Integer())
 
@@ -118,8 +116,7 @@ def _format(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     if name in HINTS:
         return
     if name not in FORMATS:
-        types = place.fields.get("type", "string")
-        if "string" not in (types if isinstance(types, list) else [types]):
+        if "string" not in _list_types(place.fields):
             return
         return document.leave_out_format(place, name)
     yield document.formulas.atom(Format(name))
@@ -170,8 +167,8 @@ def _any_of(document: SchemaDocument, place: Place) -> Iterator[Formula]:
 def _one_of(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     """At least one alternative holds, and no two do. Disjoint alternatives need no formula for the latter."""
     make = document.formulas
-    outer = make.types(_mask_of(place.fields))
-    required = [make.atom(Has(name)) for name in _list_required(place.fields)]
+    outer = make.types(_mask_of(_list_types(place.fields)))
+    required = [make.atom(Has(name)) for name in list_texts(place.fields.get("required"))]
     children = [make.all_of([outer, document.expand(child)]) for child in document.children(place, "oneOf")]
     yield make.any_of(children)
     written = document.children(place.as_written(), "oneOf")
@@ -187,18 +184,14 @@ def _one_of(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     yield from map(make.negation, overlaps)
 
 
-def _mask_of(fields: Fields) -> int:
-    listed = fields.get("type")
-    names = listed if isinstance(listed, list) else [listed]
-    mask = 0
-    for name in names:
-        mask |= TYPES.get(name, EVERY_TYPE) if isinstance(name, str) else EVERY_TYPE
-    return mask
+def _list_types(fields: Fields) -> list[Json]:
+    """The names of the types that a subschema allows, which may be wrong."""
+    listed = fields.get("type", [*TYPES])
+    return listed if isinstance(listed, list) else [listed]
 
 
-def _list_required(fields: Fields) -> list[str]:
-    listed = fields.get("required")
-    return [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+def _mask_of(names: Iterable[Json]) -> int:
+    return reduce(or_, (TYPES[str(name)] for name in names), 0)
 
 
 def _exclude_each_other(document: SchemaDocument, both: Formula) -> bool:

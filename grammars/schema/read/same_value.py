@@ -4,13 +4,15 @@ others."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from .document import SchemaDocument
-from .formula import Formula
+from .formula import OBJECT, Formula, Has
 from .place import MAPS_BY_NAME, REFERENCES, SAME_VALUE, Place
 
 MAX_BESIDE = 16
 _LISTS = ("allOf", "anyOf", "oneOf")
+APPLIED = (*REFERENCES, *_LISTS, "if", "then", "else", *MAPS_BY_NAME)
 _IN_PLACE = (*_LISTS, *MAPS_BY_NAME, "not", "if", "then", "else")
 _ITEMS = ("items", "prefixItems", "additionalItems", "unevaluatedItems", "contains")
 _MAPS = ("properties", "patternProperties")
@@ -38,7 +40,7 @@ def _find_reached(document: SchemaDocument, places: Iterable[Place], keywords: S
     found = list(dict.fromkeys(places))
     seen = set(found)
     for place in found:
-        near = dict.fromkeys(places_of(document, _find_applied(document, place, keywords)))
+        near = dict.fromkeys(places_of(document, _find_under(document, place, keywords)))
         found += [each for each in near if each not in seen]
         seen.update(near)
     return found
@@ -48,7 +50,7 @@ def places_of(document: SchemaDocument, schemas: Iterable[Formula]) -> list[Plac
     return [place for place in map(document.place_of, schemas) if place is not None]
 
 
-def _find_applied(document: SchemaDocument, place: Place, keywords: Sequence[str]) -> Iterator[Formula]:
+def _find_under(document: SchemaDocument, place: Place, keywords: Sequence[str]) -> Iterator[Formula]:
     """The subschemas under these keywords, and those that references lead to."""
     for keyword in REFERENCES:
         if keyword in place.fields:
@@ -67,6 +69,36 @@ def _steps(place: Place, keyword: str) -> Iterator[tuple[str | int, ...]]:
         yield from ((keyword, name) for name, each in value.items() if isinstance(each, dict | bool))
     elif isinstance(value, dict):
         yield (keyword,)
+
+
+class Applied(NamedTuple):
+    """A subschema of the same value that counts if the condition holds."""
+
+    keyword: str
+    condition: Formula
+    schema: Formula
+
+
+def find_applied(document: SchemaDocument, place: Place, keywords: Iterable[str]) -> Iterator[Applied]:
+    """The direct subschemas of the same value under these keywords, without those that are negated."""
+    make, fields = document.formulas, place.fields
+    for keyword in keywords:
+        if keyword in MAPS_BY_NAME:
+            for name, needed in place.get_object(keyword).items():
+                if isinstance(needed, dict):
+                    present = make.all_of([make.types(OBJECT), make.atom(Has(name))])
+                    yield Applied(keyword, present, document.child(place, keyword, name))
+        elif keyword not in fields:
+            continue
+        elif keyword in REFERENCES:
+            yield Applied(keyword, make.true, document.refer(place, keyword))
+        elif keyword in _LISTS:
+            for child in document.children(place, keyword):
+                yield Applied(keyword, make.true if keyword == "allOf" else child, child)
+        elif "if" in fields:
+            held = document.child(place, "if")
+            condition = make.negation(held) if keyword == "else" else held
+            yield Applied(keyword, condition, document.child(place, keyword))
 
 
 def find_beside(

@@ -11,8 +11,9 @@ from itertools import combinations
 from typing import NamedTuple, TypeVar
 
 from .document import SchemaDocument
-from .formula import OBJECT, Formula, Has, Items, Members, Strings
+from .formula import Formula, Items, Members, Strings
 from .place import Place
+from .same_value import APPLIED, find_applied
 
 MAX_CONDITIONS = 5
 Seen = TypeVar("Seen")
@@ -113,32 +114,9 @@ def _find_in_place(
     document: SchemaDocument, place: Place, condition: Formula, above: tuple[Place, ...]
 ) -> Iterator[_If]:
     """All subschemas of the same value, at any depth."""
-    for holds, schema in _find_applied(document, place):
+    for _, holds, schema in find_applied(document, place, APPLIED):
         inner = document.place_of(schema)
         if inner is not None and inner not in above:
             both = document.formulas.all_of([condition, holds])
             yield _If(both, inner)
             yield from _find_in_place(document, inner, both, (*above, inner))
-
-
-def _find_applied(document: SchemaDocument, place: Place) -> Iterator[tuple[Formula, Formula]]:
-    """(condition, subschema) for each direct subschema of the same value."""
-    make, fields = document.formulas, place.fields
-    for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
-        if keyword in fields:
-            yield make.true, document.refer(place, keyword)
-    for keyword in ("allOf", "anyOf", "oneOf"):
-        for child in document.children(place, keyword) if keyword in fields else ():
-            yield (make.true if keyword == "allOf" else child), child
-    if "if" in fields:
-        condition = document.child(place, "if")
-        yield condition, condition
-        if "then" in fields:
-            yield condition, document.child(place, "then")
-        if "else" in fields:
-            yield make.negation(condition), document.child(place, "else")
-    for keyword in ("dependentSchemas", "dependencies"):
-        for name, needed in place.get_object(keyword).items():
-            if isinstance(needed, dict):
-                present = make.all_of([make.types(OBJECT), make.atom(Has(name))])
-                yield present, document.child(place, keyword, name)
