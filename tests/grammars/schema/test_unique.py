@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from arbora.grammars import GrammarError
 from arbora.grammars.errors import NotCoveredError
-from arbora.runtime.grammar_spec import GrammarSpec
+from arbora.runtime.grammar_spec import GrammarSpec, Unenforced
 from json_automata import COMPILER, compact, compile_schema
 from pydantic import BaseModel, Field, HttpUrl
 
@@ -134,7 +134,8 @@ def test_pydantics_sets_are_left_to_the_check_of_a_call_and_all_else_is_enforced
     }
     with pytest.raises(NotCoveredError, match="'uniqueItems' at #/properties/urls/uniqueItems"):
         compile_schema(schema)
-    for unenforced, is_checked in (("annotations", True), ("allow", False), ("allow", True)):
+    cases: list[tuple[Unenforced, bool]] = [("annotations", True), ("allow", False), ("allow", True)]
+    for unenforced, is_checked in cases:
         automaton, left_out = COMPILER.compile(
             GrammarSpec("json_schema", json.dumps(schema), whitespace=(",", ":"), unenforced=unenforced),
             is_checked=is_checked,
