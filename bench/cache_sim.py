@@ -19,9 +19,10 @@ from functools import partial
 from heapq import heappop, heappush
 from pathlib import Path
 
-from arbora.radix_cache import EvictionPolicy, GittinsPolicy, LeastRecentlyUsed, PrefixCache
+from arbora.radix_cache import EvictionPolicy, GittinsPolicy, PrefixCache
 
-sys.path.append(str(Path(__file__).parent / "lib"))
+sys.path += [str(Path(__file__).parent / "lib"), str(Path(__file__).parents[1] / "tests" / "support")]
+from least_recently_used import LeastRecentlyUsed
 from service_traces import SERVICES
 from traces import KINDS, Request, Trace, generate, read_trace
 

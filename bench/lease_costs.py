@@ -92,10 +92,11 @@ class Conversations:
         """Of an allocation of one page, and the leases that it breaks, with the first half of them locked."""
         for prompt in self.prompts[: len(self.prompts) // 2]:
             self.begin(prompt)
-        self.cache.allocate(self.cache.stats().free)
+        lock = self.cache.acquire(self.cache.match(None, b""))
+        self.cache.extend(lock, self.cache.stats().free * self.cache.page_size)
         self.cache.leases.take_ended()
         begun = time.perf_counter()
-        self.cache.allocate(1)
+        self.cache.extend(lock, lock.capacity + 1)
         elapsed = time.perf_counter() - begun
         return 1e6 * elapsed, len(self.cache.leases.take_ended())
 

@@ -33,9 +33,9 @@ def best_ms(runs: int, cache: PrefixCache, page: int | None) -> float:
     for _ in range(runs):
         start = time.perf_counter()
         if page is None:
-            cache.reports.outline([""], 400, 24)
+            cache.reports.walk([""]).list_largest(400, 24)
         else:
-            cache.reports.edge("", page, 4096)
+            cache.reports.walk([""]).read_edge(page, 4096)
         best = min(best, time.perf_counter() - start)
     return best * 1000
 
@@ -47,8 +47,8 @@ def main() -> None:
     print(f"{'visited':>8} {'listed':>7} {'outline ms':>11} {'node ms':>8}")
     for conversations in (10, 100, 1_000, 5_000):
         cache = grown(conversations, turns=6)
-        found = cache.reports.outline([""], 1 << 30, 24).nodes  # the visited ones
-        listed = len(cache.reports.outline([""], 400, 24).nodes)
+        found = cache.reports.walk([""]).list_largest(1 << 30, 24)  # the visited ones
+        listed = len(cache.reports.walk([""]).list_largest(400, 24))
         missing = best_ms(runs, cache, page=1 << 30)
         print(f"{len(found):>8} {listed:>7} {best_ms(runs, cache, None):>11.2f} {missing:>8.2f}")
 

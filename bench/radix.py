@@ -25,9 +25,10 @@ from resource import getpagesize
 from statistics import fmean, quantiles
 from typing import NamedTuple
 
-from arbora.radix_cache import EvictionPolicy, GittinsPolicy, LeastRecentlyUsed, PrefixCache
+from arbora.radix_cache import EvictionPolicy, GittinsPolicy, PrefixCache
 
-sys.path.append(str(Path(__file__).parent / "lib"))
+sys.path += [str(Path(__file__).parent / "lib"), str(Path(__file__).parents[1] / "tests" / "support")]
+from least_recently_used import LeastRecentlyUsed
 from radix_mix import Mix
 
 PAGE = 16  # tokens

@@ -1,19 +1,19 @@
 """The prefix cache: a radix tree over token sequences whose nodes own pages of KV cache."""
 
-from .cache_reports import Divergence
-from .eviction import EvictionPolicy, LeastRecentlyUsed
+from .cache_reports import CachedPrefix, CacheNode, Divergence, TreeWalk
+from .eviction import EvictionPolicy
 from .gittins import GittinsPolicy
 from .leases import Lease, Leases
-from .lock import Copy, Lock
-from .outline import Outline, OutlinedNode
+from .lock import Copy, Lock, PrefixMatch
 from .packed import KEY_BYTES, common_tokens, split_keys
 from .page_keys import KeyedPages, Missing
-from .prefix_cache import CacheStats, Dropped, PrefixCache, PrefixMatch
-from .top_prefixes import Prefix
+from .prefix_cache import CacheStats, Dropped, PrefixCache
 
 __all__ = [
     "KEY_BYTES",
+    "CacheNode",
     "CacheStats",
+    "CachedPrefix",
     "Copy",
     "Divergence",
     "Dropped",
@@ -22,14 +22,11 @@ __all__ = [
     "KeyedPages",
     "Lease",
     "Leases",
-    "LeastRecentlyUsed",
     "Lock",
     "Missing",
-    "Outline",
-    "OutlinedNode",
-    "Prefix",
     "PrefixCache",
     "PrefixMatch",
+    "TreeWalk",
     "common_tokens",
     "split_keys",
 ]

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush, nlargest
+from itertools import chain, islice
+from operator import attrgetter
+from typing import NamedTuple, TypeAlias
 
-from .lock import Lock
+from .lock import Lock, PrefixMatch
 from .node import Node
-from .outline import Outline, Prompt, draw_outline, find_ends, visit
 from .packed import TOKEN_BYTES
-from .top_prefixes import Prefix, find_top_prefixes
-from .tree import Match, RadixTree
+from .tree import RadixTree
+
+Prompt: TypeAlias = tuple[str | None, bytes]
+"""the namespace of a request, None if it shares nothing, and its tokens as packed int32"""
+
+# So that a report never takes long:
+MAX_VISITED = 4_096  # nodes besides the roots
+MAX_LISTED = 20_000  # nodes, about, of which those with the most hits are visited
 
 
 class Divergence(NamedTuple):
@@ -20,6 +29,165 @@ class Divergence(NamedTuple):
     matched: int  # leading tokens in the tree
     remembered: int  # leading tokens in the tree, or evicted from it lately
     behind: bytes  # packed tokens that follow the match in the tree, along the path that was used last
+
+
+@dataclass(frozen=True, slots=True)
+class CacheNode:
+    """A node, a root, or an evicted node. Requests, pins and leases count at every node that they use. A
+    waiting request counts at every node that it would use now; if nothing matches, at the root alone."""
+
+    id: int | None  # id of its first page; None: a root, or an evicted node
+    parent: int | None  # index in the list of nodes; None: a root
+    namespace: str
+    head: bytes  # first tokens, packed int32; a root has none
+    tokens: int
+    pages: int
+    hits: int  # requests that matched it after the one that created it
+    idle: int  # accesses since its last use; 0 while it is locked
+    requests: int  # running ones
+    waiting: int
+    pins: int
+    leases: int
+    tokens_below: int  # tokens of its descendants
+    folded: int  # descendants that the list leaves out
+    keys: bytes  # page keys of an evicted node, concatenated; empty if the cache has no keys
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPrefix:
+    """All tokens from the root to the end of a node."""
+
+    namespace: str
+    head: bytes  # first tokens, packed int32
+    tail: bytes  # last tokens, equally many
+    tokens: int  # length
+    hits: int  # requests that began with it
+    idle: int  # accesses since its last use; 0 while it is locked
+
+
+class TreeWalk:
+    """The nodes of some namespaces, evicted ones included: the roots, then the nodes with the most hits,
+    parents before their children. `is_complete`: the walk found all nodes."""
+
+    def __init__(
+        self,
+        roots: Iterable[Node],
+        now: int,
+        requests: Counter[Node],
+        waiting: Counter[Node],
+        pins: Counter[Node],
+    ) -> None:
+        """`requests`, `waiting` and `pins`: how many of each end at a node."""
+        self._now = now
+        self._requests, self._waiting, self._pins = requests, waiting, pins
+        self._nodes = list(roots)
+        self._parents = [-1] * len(self._nodes)  # places in `_nodes`
+        self.is_complete = self._walk()
+        self._lengths = [len(node.tokens) // TOKEN_BYTES for node in self._nodes]
+
+    def _walk(self) -> bool:
+        """Finds the nodes below the roots. Returns whether these are all."""
+        most = len(self._nodes) + MAX_VISITED
+        queue: list[tuple[int, int, int, Node]] = []  # -hits, order of listing, place of the parent
+        listed = 0
+        for place, node in enumerate(self._nodes):
+            for child in _list_children(node) if listed < MAX_LISTED else ():
+                heappush(queue, (-child.hits, listed, place, child))
+                listed += 1
+            are_roots_done = place + 1 == len(self._nodes)
+            if are_roots_done and queue and len(self._nodes) < most:
+                _, _, parent, child = heappop(queue)
+                self._nodes.append(child)
+                self._parents.append(parent)
+        return not queue and listed < MAX_LISTED
+
+    def list_largest(self, most: int, shown_tokens: int) -> list[CacheNode]:
+        """The `most` nodes whose branches have the most tokens, each with its first `shown_tokens` tokens.
+        Parents come before their children."""
+        tokens, sizes = self._sum(self._lengths), self._sum([1] * len(self._nodes))
+        # A branch has no more tokens than its parent, and the parent comes first: so it is listed too.
+        places = range(len(self._nodes))
+        listed = sorted(nlargest(most, places, key=lambda place: (tokens[place], -place)))
+        index = {place: number for number, place in enumerate(listed)}
+        folded = {place: sizes[place] - 1 for place in listed}
+        for place in listed:
+            if self._parents[place] >= 0:
+                folded[self._parents[place]] -= sizes[place]
+        requests, waiting, pins = map(self._count, (self._requests, self._waiting, self._pins))
+        leases = self._sum([node.leases for node in self._nodes])
+        return [
+            CacheNode(
+                id=node.first_page,
+                parent=index.get(self._parents[place]),
+                namespace=node.namespace or "",
+                head=node.tokens[: shown_tokens * TOKEN_BYTES],
+                tokens=self._lengths[place],
+                pages=len(node.pages),
+                hits=node.hits,
+                idle=self._measure_idle(node),
+                requests=requests[place],
+                waiting=waiting[place],
+                pins=pins[place],
+                leases=leases[place] - pins[place],
+                tokens_below=tokens[place] - self._lengths[place],
+                folded=folded[place],
+                keys=b"" if node.pages else node.keys,
+            )
+            for place, node in ((place, self._nodes[place]) for place in listed)
+        ]
+
+    def list_top_prefixes(self, most: int, shown_tokens: int) -> list[CachedPrefix]:
+        """The `most` prefixes that saved the most computing (hits × tokens), at most one from each branch,
+        with their first and last `shown_tokens` tokens.
+
+        A branch continues with a child that has at least half of its parent's hits. So if one reported prefix
+        extends another, the shorter has at least twice the hits.
+        """
+        best: dict[int, tuple[int, Node, int]] = {}  # by branch: saved tokens, the node, its end in tokens
+        for node, branch, end in self._find_branches():
+            saved = node.hits * end
+            if saved and (branch not in best or saved > best[branch][0]):
+                best[branch] = saved, node, end
+        largest = nlargest(most, best.values(), key=lambda found: found[0])
+        return [self._describe(node, end, shown_tokens * TOKEN_BYTES) for _, node, end in largest]
+
+    def read_edge(self, page: int, most: int) -> bytes | None:
+        """The first `most` tokens of the node that begins with `page`; None if the walk did not find it."""
+        found = (node.tokens[: most * TOKEN_BYTES] for node in self._nodes if node.first_page == page)
+        return next(found, None)
+
+    def _find_branches(self) -> Iterator[tuple[Node, int, int]]:
+        """The nodes with pages, each with the place of its branch's first node and its end in tokens."""
+        ends, branches = [0] * len(self._nodes), list(range(len(self._nodes)))
+        continued: set[int] = set()  # places whose child with the most hits was seen: it comes first
+        for place, (node, parent) in enumerate(zip(self._nodes, self._parents, strict=True)):
+            if not node.pages:
+                continue
+            ends[place] = ends[parent] + self._lengths[place]
+            above = self._nodes[parent]
+            if parent not in continued and above.parent is not None and 2 * node.hits >= above.hits:
+                branches[place] = branches[parent]
+            continued.add(parent)
+            yield node, branches[place], ends[place]
+
+    def _describe(self, node: Node, end: int, shown_bytes: int) -> CachedPrefix:
+        assert node.namespace is not None, "nodes without a namespace are not kept"
+        head, tail = (sequence := node.sequence())[:shown_bytes], sequence[-shown_bytes:]
+        return CachedPrefix(node.namespace, head, tail, end, node.hits, self._measure_idle(node))
+
+    def _measure_idle(self, node: Node) -> int:
+        return 0 if node.locks else self._now - node.last_use
+
+    def _count(self, ends: Counter[Node]) -> list[int]:
+        return self._sum([ends[node] for node in self._nodes])
+
+    def _sum(self, values: Sequence[int]) -> list[int]:
+        """The sum of the values over each node's branch."""
+        sums = list(values)
+        for place in range(len(sums) - 1, -1, -1):
+            if sums[place] and self._parents[place] >= 0:
+                sums[self._parents[place]] += sums[place]
+        return sums
 
 
 class CacheReports:
@@ -36,44 +204,43 @@ class CacheReports:
 
     def divergence(self, namespace: str | None, tokens: bytes, most: int) -> Divergence:
         """Where `tokens` leave the tree, and at most `most` tokens that the tree has there instead."""
-        root = self._tree.roots.get(namespace)
-        if root is None:
-            return Divergence(0, 0, b"")
-        match = self._tree.find(root, tokens, len(tokens) // TOKEN_BYTES)
-        matched = match.depth + match.full_pages * self._tree.page_size + match.tail
-        remembered = max(matched, _count_remembered(self._tree, match, tokens))
-        return Divergence(matched, remembered, _read_behind(self._tree, match, most * TOKEN_BYTES))
+        match = self._tree.find(namespace, tokens)
+        remembered = max(match.length, _count_remembered(self._tree, match, tokens))
+        return Divergence(match.length, remembered, _read_behind(match, most * TOKEN_BYTES))
 
-    def top_prefixes(self, namespaces: Sequence[str], most: int, shown_tokens: int) -> list[Prefix]:
-        """The prefixes that saved the most computing, each with its first and last `shown_tokens` tokens."""
-        return find_top_prefixes(self._find_roots(namespaces), most, shown_tokens, self._tree.now)
-
-    def outline(
-        self, namespaces: Sequence[str], most: int, shown_tokens: int, waiting: Iterable[Prompt] = ()
-    ) -> Outline:
-        """The largest branches of these namespaces, at most `most` nodes with their first tokens. `waiting`
-        are the prompts of waiting requests."""
+    def walk(self, namespaces: Iterable[str], waiting: Iterable[Prompt] = ()) -> TreeWalk:
+        """The nodes of these namespaces. `waiting` are the prompts of waiting requests."""
+        roots = (self._tree.roots[name] for name in namespaces if name in self._tree.roots)
+        requests = Counter(lock.node for lock in self._locks if lock.node is not None)
         pins = Counter(each.node for each in self._tree.leases if each.node and not each.is_breakable)
-        locks = Counter(lock.node for lock in self._locks if lock.node is not None)
-        ends = find_ends(self._tree, waiting)
-        roots = self._find_roots(namespaces)
-        return draw_outline(roots, most, locks, ends, pins, shown_tokens, self._tree.now)
+        return TreeWalk(roots, self._tree.now, requests, self._count_ends(waiting), pins)
 
-    def edge(self, namespace: str, page: int, most: int) -> bytes | None:
-        """The first `most` tokens of the node whose first page is `page`; None if it is not found in time."""
-        nodes = visit(self._find_roots([namespace]))
-        found = (node.tokens[: most * TOKEN_BYTES] for node in nodes if node.first_page == page)
-        return next(found, None)
-
-    def _find_roots(self, namespaces: Sequence[str]) -> list[Node]:
-        return [self._tree.roots[name] for name in namespaces if name in self._tree.roots]
+    def _count_ends(self, prompts: Iterable[Prompt]) -> Counter[Node]:
+        """How many of the prompts' longest matches end in each node, or at a root if nothing matches."""
+        ends = Counter[Node]()
+        for namespace, tokens in prompts:
+            match = self._tree.find(namespace, tokens)
+            partly = match.inside if match.length > match.depth else None
+            ends[partly or match.node] += 1
+        return ends
 
 
-def _count_remembered(tree: RadixTree, match: Match, tokens: bytes) -> int:
+def _list_children(node: Node) -> list[Node]:
+    """The children, evicted ones included. If there are more than may be visited, those with the most hits,
+    and at least one that will not be visited."""
+    children = [*node.children.values(), *node.ghosts.values()]
+    most = MAX_VISITED + 1
+    if len(children) <= most:
+        return children
+    hit = nlargest(most, (child for child in children if child.hits), key=attrgetter("hits"))
+    return list(islice(chain(hit, (child for child in children if not child.hits)), most))
+
+
+def _count_remembered(tree: RadixTree, match: PrefixMatch, tokens: bytes) -> int:
     """How many leading tokens are in matched nodes or in the ghosts that continue the match."""
     node, position = match.node, match.depth * TOKEN_BYTES
-    if match.inside is not None and match.full_pages == len(match.inside.tokens) // tree.page_bytes:
-        node, position = match.inside, position + match.full_pages * tree.page_bytes
+    if match.inside is not None and match.inside_pages == len(match.inside.tokens) // tree.page_bytes:
+        node, position = match.inside, match.full_pages * tree.page_bytes
     while ghost := node.ghosts.get(tokens[position : position + tree.page_bytes]):
         size = len(ghost.tokens)
         while size and not tokens.startswith(ghost.tokens[:size], position):
@@ -85,12 +252,12 @@ def _count_remembered(tree: RadixTree, match: Match, tokens: bytes) -> int:
     return position // TOKEN_BYTES
 
 
-def _read_behind(tree: RadixTree, match: Match, most: int) -> bytes:
+def _read_behind(match: PrefixMatch, most: int) -> bytes:
     """At most `most` bytes of the tokens that follow the match, along the path that was used last."""
     node, found = match.node, b""
     if match.inside is not None:
         node = match.inside
-        found = node.tokens[match.full_pages * tree.page_bytes + match.tail * TOKEN_BYTES :]
+        found = node.tokens[(match.length - match.depth) * TOKEN_BYTES :]
     while len(found) < most and node.children:
         node = max(node.children.values(), key=lambda child: (child.locks > 0, child.last_use))
         found += node.tokens

@@ -11,7 +11,6 @@ from math import inf
 from .node import Node
 from .packed import TOKEN_BYTES
 from .reuse_table import Kind, ReuseTable, Traits
-from .tail_queue import TailQueue
 
 # Numbers of tokens, relative to those that the whole cache holds:
 BANDS = (0.125, 0.25, 0.5, 0.6875, 1, 1.375, 2, 2.8125, 4, 8, 16, 32)  # upper ends; the last has no end
@@ -20,6 +19,10 @@ HALF_LIFE = 16  # accesses after which a count weighs half
 HISTORY = 32  # tokens of ghosts
 TICKS = 16  # steps of age while the cache's tokens are accessed once
 CYCLE = 1 / 2  # accesses between two updates of a kind, while requests are frequent enough
+# Tails (partial last pages):
+TAIL_MEMORY = 32  # requests over which the reused share is averaged
+RARE_SHARE = 0.25  # while the reused share of tails is lower, they count as rarely reused
+SPARED_TAILS = 16  # one tail in this many is kept to learn from
 
 
 class Group:
@@ -34,6 +37,38 @@ class Group:
         self.packed = 0  # bytes of all its tokens
         self.leaves: OrderedDict[Node, None] = OrderedDict()  # evictable
         self.queued_rate = inf  # its index in the heap; inf: the heap has no entry of it
+
+
+class TailQueue:
+    """Leaves with a tail (a partial last page), which is evicted first while tails are rarely reused.
+
+    It learns from requests that match all full pages of a leaf: each uses some share of its tail, or none.
+    While tails are reused often, as in conversations, a tail is evicted with the pages before it. An evicted
+    tail tells nothing more about reuse, so a few are always kept.
+    """
+
+    def __init__(self) -> None:
+        self._share = 1.0  # reused share of a tail, a moving average
+        self.leaves: OrderedDict[Node, None] = OrderedDict()
+        self._since_spared = 0
+
+    def observe(self, share: float) -> None:
+        self._share += (share - self._share) / TAIL_MEMORY
+
+    def add(self, leaf: Node) -> None:
+        if self._share < RARE_SHARE:
+            self._since_spared = (self._since_spared + 1) % SPARED_TAILS
+            if self._since_spared:
+                self.leaves[leaf] = None
+
+    def discard(self, leaf: Node) -> None:
+        self.leaves.pop(leaf, None)
+
+    def pop(self) -> Node | None:
+        """Removes and returns the oldest leaf, for its tail to be evicted; None if tails are reused often."""
+        if not self.leaves or self._share >= RARE_SHARE:
+            return None
+        return self.leaves.popitem(last=False)[0]
 
 
 class GittinsPolicy:

@@ -13,9 +13,9 @@ from .page_allocator import PageAllocator
 from .tree import RadixTree
 
 
-def check(tree: RadixTree, allocator: PageAllocator, held: set[int], locks: Collection[Lock]) -> None:
+def check(tree: RadixTree, allocator: PageAllocator, locks: Collection[Lock]) -> None:
     nodes = [node for root in tree.roots.values() for node in root.subtree()]
-    _check_pages(tree, allocator, held, nodes)
+    _check_pages(tree, allocator, locks, nodes)
     for node in nodes:
         _check_shape(tree, node)
         _check_children(tree, node)
@@ -23,13 +23,16 @@ def check(tree: RadixTree, allocator: PageAllocator, held: set[int], locks: Coll
     _check_queue(tree, nodes)
     _check_history(tree, nodes)
     for lock in locks:
-        _check_lock(tree, lock, held)
+        _check_lock(tree, lock)
     _check_leases(tree, nodes)
 
 
-def _check_pages(tree: RadixTree, allocator: PageAllocator, held: set[int], nodes: list[Node]) -> None:
+def _check_pages(
+    tree: RadixTree, allocator: PageAllocator, locks: Collection[Lock], nodes: list[Node]
+) -> None:
     free = [page for start, end in allocator.free_runs() for page in range(start, end)]
     cached = [page for node in nodes for page in node.pages]
+    held = [page for lock in locks for page in lock.own_pages]
     owners = Counter([*free, *cached, *held])
     assert owners == Counter(range(allocator.num_pages)), "each page has exactly one owner"
     assert len(free) == allocator.num_free
@@ -102,10 +105,10 @@ def _check_history(tree: RadixTree, nodes: list[Node]) -> None:
     assert pages == tree.history.num_pages <= tree.policy.history
 
 
-def _check_lock(tree: RadixTree, lock: Lock, held: set[int]) -> None:
+def _check_lock(tree: RadixTree, lock: Lock) -> None:
     assert lock.node is not None
     assert lock.depth == sum(len(node.pages) for node in lock.node.path()) * tree.page_size
-    assert held.issuperset(lock.duplicates), "a duplicate is the request's own"
+    assert set(lock.duplicates).issubset(lock.pages), "a duplicate is in the page table"
 
 
 def _check_leases(tree: RadixTree, nodes: list[Node]) -> None:

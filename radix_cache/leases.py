@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import TypeAlias
 
 from .node import Node
+from .packed import TOKEN_BYTES
 
 _break_order = attrgetter("break_order")
 _Account: TypeAlias = tuple[bool, str]
@@ -211,7 +212,7 @@ class Leases:
             self._displace(lease, leaf)
             self._uncount(lease, lease.pages[-count:])
             del lease.pages[-count:]
-            lease.tokens -= len(leaf.tokens) // 4
+            lease.tokens -= len(leaf.tokens) // TOKEN_BYTES
             lease.node = parent
             self._place(lease, parent)
 

@@ -1,4 +1,4 @@
-"""A request's lock on the prefix cache."""
+"""A match in the prefix cache, and a request's lock on it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,21 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .node import Node
+
+
+class PrefixMatch(NamedTuple):
+    """Where the longest match of a sequence ends. It holds until the tree changes.
+
+    Callers of the cache read the first two fields; the others belong to it.
+    """
+
+    length: int  # leading tokens in the tree
+    full_pages: int  # full pages of the leading tokens
+    node: Node  # matched to its end; a root that is not in the tree if the namespace has none
+    depth: int  # tokens from the root to the end of `node`
+    inside: Node | None  # the child of `node` that the match enters
+    inside_pages: int  # whole pages of `inside` that match
+    tail: int  # tokens that match in the page after those, which need not be a leaf's tail
 
 
 class Copy(NamedTuple):
@@ -37,6 +52,11 @@ class Lock:
     def capacity(self) -> int:
         """Tokens that the page table has pages for."""
         return len(self.pages) * self.page_size
+
+    @property
+    def own_pages(self) -> list[int]:
+        """The pages that the request holds and the tree does not."""
+        return self.duplicates + self.pages[self.depth // self.page_size :]
 
     @property
     def copy_target(self) -> int:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .packed import KEY_BYTES, TOKEN_BYTES, common_bytes
-from .sorted_keys import SortedKeys
+from .packed import KEY_BYTES, TOKEN_BYTES, SortedKeys, common_bytes
 
 # Shared by all nodes without children, which are most.
 _NO_CHILDREN: dict[bytes, Node] = {}

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import NamedTuple
 
+from .lock import PrefixMatch
 from .node import Node
-from .packed import KEY_BYTES, TOKEN_BYTES
-from .tree import Match, RadixTree
+from .packed import KEY_BYTES
+from .tree import RadixTree
 
 
 class KeyedPages(NamedTuple):
@@ -87,14 +88,13 @@ def key_node(keys: PageKeys, node: Node) -> KeyedPages | None:
     return KeyedPages(node.namespace, names, full) if full else None
 
 
-def find_missing(keys: PageKeys, tree: RadixTree, match: Match, tokens: bytes) -> Missing:
+def find_missing(keys: PageKeys, tree: RadixTree, match: PrefixMatch, tokens: bytes) -> Missing:
     """The full pages of `tokens` after `match`, its longest match."""
-    first = match.depth // tree.page_size + match.full_pages
-    if match.inside is not None and match.full_pages:
-        before = keys.compute(match.inside)[: match.full_pages * KEY_BYTES][-KEY_BYTES:]
+    if match.inside is not None and match.inside_pages:
+        before = keys.compute(match.inside)[: match.inside_pages * KEY_BYTES][-KEY_BYTES:]
     else:
         before = keys.find_last(match.node)
-    return Missing(first, keys.follow(before, tokens[first * tree.page_size * TOKEN_BYTES :]))
+    return Missing(match.full_pages, keys.follow(before, tokens[match.full_pages * tree.page_bytes :]))
 
 
 def list_all(keys: PageKeys, tree: RadixTree) -> Iterator[KeyedPages]:

@@ -11,12 +11,12 @@ from .eviction import EvictionPolicy
 from .gittins import GittinsPolicy
 from .invariants import check, check_continues
 from .leases import Lease, Leases
-from .lock import Copy, Lock
+from .lock import Copy, Lock, PrefixMatch
 from .node import Node
 from .packed import TOKEN_BYTES
-from .page_allocator import HeldPages, PageAllocator
+from .page_allocator import PageAllocator
 from .page_keys import KeyedPages, Missing, PageKeys, find_missing, key_node, list_all
-from .tree import Match, RadixTree
+from .tree import RadixTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +30,6 @@ class CacheStats:
     locked: int  # in the tree, locked by a request or a pin
     pinned: int  # locked by a pin
     evicted_pages: int  # since the start
-
-
-class PrefixMatch(NamedTuple):
-    """The longest match of a sequence in the tree. It holds until the tree changes."""
-
-    namespace: str | None
-    length: int  # leading tokens in the tree
-    full_pages: int  # full pages of the leading tokens
-    end: Match | None  # None: the namespace has no tree
 
 
 class Dropped(NamedTuple):
@@ -78,19 +69,13 @@ class PrefixCache:
         self._keys = PageKeys(model, page_size * TOKEN_BYTES) if model else None
         self._tree = RadixTree(page_size, policy, self._allocator, self._note_evicted if model else None)
         self._evicted: list[KeyedPages] = []
-        self._held = HeldPages(self._allocator, check_invariants)
         self._locks: set[Lock] = set()
         self.reports = CacheReports(self._tree, self._locks)
         self._evicted_pages = 0
 
     def match(self, namespace: str | None, tokens: bytes, limit: int | None = None) -> PrefixMatch:
         """The longest match of the first `limit` tokens, or of all. Changes nothing."""
-        root = self._tree.roots.get(namespace)
-        if root is None:
-            return PrefixMatch(namespace, 0, 0, None)
-        end = self._tree.find(root, tokens, len(tokens) // TOKEN_BYTES if limit is None else limit)
-        full_pages = end.depth // self.page_size + end.full_pages
-        return PrefixMatch(namespace, full_pages * self.page_size + end.tail, full_pages, end)
+        return self._tree.find(namespace, tokens, limit)
 
     def acquire(self, found: PrefixMatch, whole_pages: bool = False) -> Lock:
         """Locks a match, with `whole_pages` only its full pages.
@@ -99,10 +84,9 @@ class PrefixCache:
         and then calls `end_copy`. A partial page that matches to its end and is neither locked nor leased is
         adopted instead: it moves from the tree to the request as the last of `Lock.pages`, without a copy.
         """
-        root = self._tree.open_root(found.namespace)
-        match = found.end or Match(root, 0, None, 0, 0)
-        if whole_pages:
-            match = match._replace(tail=0)
+        match = found._replace(tail=0) if whole_pages else found
+        if match.node.parent is None:
+            match = match._replace(node=self._tree.open_root(match.node.namespace))
         self._tree.observe_tail(match)
         lock = self._lock_whole_pages(match)
         if match.inside and match.tail:
@@ -120,7 +104,7 @@ class PrefixCache:
         self._verify()
 
     def available(self) -> int:
-        """Pages that `allocate` can return: free pages and pages of unlocked nodes."""
+        """Pages that requests can get: free pages and pages of unlocked nodes."""
         return self._allocator.num_free + self._tree.num_evictable
 
     def count_pages(self, tokens: int) -> int:
@@ -137,29 +121,22 @@ class PrefixCache:
             return False
         if count > 0:
             has_own_pages = lock.capacity > lock.matched
-            pages = self.allocate(count, after=lock.pages[-1] if has_own_pages else None)
-            assert pages is not None, "pages were counted before"
-            lock.pages += pages
+            lock.pages += self._allocate(count, after=lock.pages[-1] if has_own_pages else None)
+            self._verify()
         return True
 
-    def allocate(self, count: int, after: int | None = None) -> list[int] | None:
-        """Allocates `count` pages and evicts as many as needed; None, without evicting any, if too few.
+    def _allocate(self, count: int, after: int | None) -> list[int]:
+        """Allocates `count` of the available pages and evicts as many as needed.
 
         Runs of consecutive ids are preferred, above all the run that follows page `after`.
         """
         lacking = count - self._allocator.num_free
-        if lacking > self._tree.num_evictable:
-            return None
-        if lacking > 0:
-            self._evicted_pages += lacking
-            pages = sorted(self._allocator.take(count - lacking) + self._tree.evict(lacking))
-            next_to = bisect(pages, after) if after is not None else 0
-            pages = pages[next_to:] + pages[:next_to]
-        else:
-            pages = self._allocator.take(count, after)
-        self._held.add(pages)
-        self._verify()
-        return pages
+        if lacking <= 0:
+            return self._allocator.take(count, after)
+        self._evicted_pages += lacking
+        pages = sorted(self._allocator.take(count - lacking) + self._tree.evict(lacking))
+        next_to = bisect(pages, after) if after is not None else 0
+        return pages[next_to:] + pages[:next_to]
 
     def take_evicted(self) -> list[KeyedPages]:
         """The full pages evicted since the last call. Their contents are intact until they are written."""
@@ -169,9 +146,7 @@ class PrefixCache:
     def find_missing(self, namespace: str, tokens: bytes) -> Missing:
         """The full pages of `tokens` that are not in the tree. Changes nothing."""
         assert self._keys is not None, "pages have no keys without a model's name"
-        root = self._tree.roots.get(namespace) or Node(namespace, None, b"", b"", (), 0)
-        match = self._tree.find(root, tokens, len(tokens) // TOKEN_BYTES)
-        return find_missing(self._keys, self._tree, match, tokens)
+        return find_missing(self._keys, self._tree, self._tree.find(namespace, tokens), tokens)
 
     def compute_keys(self, namespace: str, tokens: bytes, after: bytes = b"") -> bytes:
         """Keys of all full pages of `tokens`, cached or not, concatenated.
@@ -212,7 +187,7 @@ class PrefixCache:
             self._use(lock)
         self._insert_full_pages(lock, tokens)
         rest = self._insert_tail(lock, tokens)
-        self._held.free(lock.duplicates + rest)
+        self._allocator.free(lock.duplicates + rest)
         self._unlock(lock, generated)
         self._verify()
 
@@ -223,18 +198,15 @@ class PrefixCache:
         """
         if lock.source is not None:
             self._tree.unlock(lock.source)
-        self._held.free(lock.duplicates + lock.pages[lock.depth // self.page_size :])
+        self._allocator.free(lock.own_pages)
         self._tree.prune(self._unlock(lock))
         self._verify()
 
     def whole_pages(self, namespace: str | None, tokens: bytes) -> list[int]:
         """The full pages in the tree that hold a prefix of `tokens`. Changes nothing."""
-        root = self._tree.roots.get(namespace)
-        if root is None:
-            return []
-        match = self._tree.find(root, tokens, len(tokens) // TOKEN_BYTES)
+        match = self._tree.find(namespace, tokens)
         pages = _list_pages_to(match.node)
-        return [*pages, *match.inside.pages[: match.full_pages]] if match.inside else pages
+        return [*pages, *match.inside.pages[: match.inside_pages]] if match.inside else pages
 
     def lease(
         self,
@@ -250,12 +222,8 @@ class PrefixCache:
 
         A tail is leased if all of it belongs to `tokens`. `ends_at` is in seconds since 1970.
         """
-        root = self._tree.roots.get(namespace)
-        if root is None:
-            return None
-        limit = min(len(tokens) // TOKEN_BYTES, max_pages * self.page_size)
-        node = self._tree.end_at(self._tree.find(root, tokens, limit))
-        if node is root:
+        node = self._tree.end_at(self._tree.find(namespace, tokens, max_pages * self.page_size))
+        if node.parent is None:
             return None
         length = sum(len(each.tokens) for each in node.path()) // TOKEN_BYTES
         lease = Lease(owner, ends_at, node, _list_pages_to(node), length, is_estimate, is_breakable)
@@ -297,12 +265,10 @@ class PrefixCache:
         if pages is not None:
             self._evicted.append(pages)
 
-    def _lock_whole_pages(self, match: Match) -> Lock:
-        node = (
-            self._tree.split(match.inside, match.full_pages)
-            if match.inside and match.full_pages
-            else match.node
-        )
+    def _lock_whole_pages(self, match: PrefixMatch) -> Lock:
+        node = match.node
+        if match.inside and match.inside_pages:
+            node = self._tree.split(match.inside, match.inside_pages)
         self._tree.lock(node)
         pages = _list_pages_to(node)
         depth = len(pages) * self.page_size
@@ -310,13 +276,12 @@ class PrefixCache:
         self._locks.add(lock)
         return lock
 
-    def _take_tail(self, lock: Lock, match: Match) -> None:
+    def _take_tail(self, lock: Lock, match: PrefixMatch) -> None:
         """Adopts the page in which the match ends, the first of `match.inside`, or locks it to be copied."""
         leaf = match.inside
         assert leaf is not None
         if not leaf.locks and not leaf.leases and len(leaf.tokens) == match.tail * TOKEN_BYTES:
             self._tree.remove(leaf)
-            self._held.add(leaf.pages)
             lock.pages += leaf.pages
         else:
             lock.source = self._tree.split(leaf, 1) if len(leaf.pages) > 1 else leaf
@@ -347,13 +312,10 @@ class PrefixCache:
         if not self._keeps(lock) or last <= first:
             return
         assert last <= len(lock.pages), f"{last} full pages of tokens, a page table of {len(lock.pages)}"
-        own = tuple(lock.pages[first:last])
-        self._held.remove(own)
         chunk = tokens[first * self._tree.page_bytes : last * self._tree.page_bytes]
-        lock.node, duplicates = self._tree.insert(lock.node, chunk, own)
+        lock.node, duplicates = self._tree.insert(lock.node, chunk, tuple(lock.pages[first:last]))
         lock.depth = last * self.page_size
         lock.duplicates += duplicates
-        self._held.add(duplicates)
 
     def _insert_tail(self, lock: Lock, tokens: bytes) -> list[int]:
         """Inserts a partial last page; returns the request's pages that the tree did not take."""
@@ -363,7 +325,6 @@ class PrefixCache:
         if self._keeps(lock) and tail:
             leaf = self._tree.insert_tail(lock.node, tail, lock.pages[first])
             if leaf is not None:
-                self._held.remove(lock.pages[first : first + 1])
                 lock.node = leaf
                 first += 1
         return lock.pages[first:]
@@ -374,7 +335,7 @@ class PrefixCache:
 
     def _verify(self) -> None:
         if self._check_invariants:
-            check(self._tree, self._allocator, self._held.pages, self._locks)
+            check(self._tree, self._allocator, self._locks)
 
 
 def _list_pages_to(node: Node) -> list[int]:

@@ -8,24 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple
 
 from .eviction import EvictionPolicy
 from .history import History
 from .leases import Lease, Leases
+from .lock import PrefixMatch
 from .node import Node
 from .packed import TOKEN_BYTES, common_bytes
 from .page_allocator import PageAllocator
-
-
-class Match(NamedTuple):
-    """Where the longest match of a sequence ends."""
-
-    node: Node  # matched to its end
-    depth: int  # tokens from the root to the end of `node`
-    inside: Node | None  # the child of `node` that the match enters
-    full_pages: int  # whole pages of `inside` that match
-    tail: int  # tokens that match in the page after those, which need not be a leaf's tail
 
 
 class RadixTree:
@@ -61,11 +51,13 @@ class RadixTree:
             root = self.roots[namespace] = Node(namespace, None, b"", b"", (), self.now)
         return root
 
-    def find(self, root: Node, tokens: bytes, limit: int) -> Match:
-        """The longest match of the first `limit` tokens; changes nothing."""
+    def find(self, namespace: str | None, tokens: bytes, limit: int | None = None) -> PrefixMatch:
+        """The longest match of the first `limit` tokens, or of all; changes nothing."""
         page_bytes = self.page_bytes
-        end = min(limit * TOKEN_BYTES, len(tokens))
-        node, position = root, 0
+        end = len(tokens) if limit is None else min(limit * TOKEN_BYTES, len(tokens))
+        node, position = self.roots.get(namespace), 0
+        if node is None:
+            return self._match(Node(namespace, None, b"", b"", (), 0), 0, None, 0)
         while position + page_bytes <= end:
             child = node.children.get(tokens[position : position + page_bytes])
             if child is None:
@@ -79,21 +71,21 @@ class RadixTree:
                 return self._match(node, position, child, length)
             node = child
             position += length
-        nearest = None
+        nearest, common = None, 0
         if node.children:
             nearest, common = node.nearest_child(tokens[position : min(position + page_bytes, end)])
-        if nearest is None:
-            return Match(node, position // TOKEN_BYTES, None, 0, 0)
         return self._match(node, position, nearest, common)
 
-    def _match(self, node: Node, position: int, inside: Node, common: int) -> Match:
-        pages, tail = divmod(common // TOKEN_BYTES, self.page_size)
-        return Match(node, position // TOKEN_BYTES, inside, pages, tail)
+    def _match(self, node: Node, position: int, inside: Node | None, common: int) -> PrefixMatch:
+        depth, size = position // TOKEN_BYTES, self.page_size
+        pages, tail = divmod(common // TOKEN_BYTES, size)
+        length = depth + pages * size + tail
+        return PrefixMatch(length, depth // size + pages, node, depth, inside, pages, tail)
 
-    def observe_tail(self, match: Match) -> None:
+    def observe_tail(self, match: PrefixMatch) -> None:
         """Tells the policy how much of a tail is used, if the match reaches one."""
         leaf = match.inside
-        if leaf is not None and match.full_pages and match.full_pages == len(leaf.pages) - 1:
+        if leaf is not None and match.inside_pages and match.inside_pages == len(leaf.pages) - 1:
             size = len(leaf.tokens) % self.page_bytes
             if size:
                 self.policy.observe_tail(match.tail * TOKEN_BYTES / size)
@@ -266,14 +258,14 @@ class RadixTree:
             self._settle(current)
             current = current.parent
 
-    def end_at(self, match: Match) -> Node:
+    def end_at(self, match: PrefixMatch) -> Node:
         """The node that ends with the match's last full page, or with the tail if all of it matches."""
         leaf = match.inside
         if leaf is None:
             return match.node
-        if match.full_pages * self.page_size + match.tail == len(leaf.tokens) // TOKEN_BYTES:
+        if match.length - match.depth == len(leaf.tokens) // TOKEN_BYTES:
             return leaf
-        return self.split(leaf, match.full_pages) if match.full_pages else match.node
+        return self.split(leaf, match.inside_pages) if match.inside_pages else match.node
 
     def add_lease(self, lease: Lease) -> None:
         """Has the lease's node evicted after all nodes without leases, or not at all."""

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ...runtime.config import ServeConfig
 from ...runtime.errors import RequestError
+from ...runtime.messages import Pin
 from ..api.anthropic.protocol import MessagesRequest
 from ..api.native.protocol import GenerateRequest
 from ..api.openai.not_served import why_not_served
@@ -25,16 +26,10 @@ from ..api.openai.pin import read_pin
 from ..api.openai.protocol import ChatRequest, CompletionRequest, PinRequest
 from ..api.openapi.endpoint import MOVED_PATH, document_routes
 from ..api.openapi.endpoint import OPEN_PATHS as DOCUMENT_PATHS
-from ..cache_reports.cache_answers import CacheStatus, Freed, LeaseEnds, Pin, PinDeleted
-from ..cache_reports.cache_endpoints import (
-    drop_cache,
-    end_lease,
-    pin_prefix,
-    show_cache,
-    unpin_prefix,
-)
+from ..cache_reports.cache_answers import CacheStatus, CacheTree, Freed, LeaseEnds, NodeText, PinDeleted
+from ..cache_reports.cache_endpoints import drop_cache, end_lease, show_cache, show_node, show_tree
 from ..cache_reports.cache_explain import PATHS, explain_prompt, generation_endpoints
-from ..cache_reports.cache_tree import CacheTree, NodeText, show_node, show_tree
+from ..cache_reports.cache_pins import pin_prefix, unpin_prefix
 from ..core.cache_misses.explanation import Explanation
 from ..core.declared import one_of
 from ..core.service import VERSION

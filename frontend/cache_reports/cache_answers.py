@@ -1,22 +1,28 @@
-"""The answers of /cache."""
+"""The answers of /cache. Their parts that concern prefixes and nodes are those of the scheduler's report."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
 from ...runtime.messages import (
-    CachedPrefix,
     CacheDropped,
+    CacheNode,
     CacheReport,
+    CacheRoot,
+    HitRate,
     ModelReady,
-    PinnedPrefix,
+    Pin,
+    ShownLease,
     StoreCounts,
     Tokens,
+    TopPrefix,
 )
 from ..http.tenants import shown_namespace
 
+Decode: TypeAlias = Callable[[Tokens], str]
 TEXT_CHARACTERS = 80
 DISK_ERROR = "The disk cache fails; its file may still have some of this. Delete it again later."
 REMOTE_ERROR = "The remote cache can't be reached; what it has of this stays there. Delete it again later."
@@ -42,53 +48,10 @@ class Sizes(Struct):
     leased: Amount
 
 
-class HitRate(Struct, kw_only=True):
-    """`rate` is null before the first prompt."""
-
-    rate: float | None
-    prompt_tokens: int
-    cached_tokens: int
-    requests: int | UnsetType = UNSET
-
-
 class NamespaceSize(Struct):
     namespace: str
     own: bool
     size: Amount
-
-
-class TopPrefix(Struct):
-    """`idle` is the number of tokens that the cache has served or stored since the last hit. `text` is the
-    beginning of the prefix, `end` its end."""
-
-    namespace: str
-    tokens: int
-    hits: int
-    idle: int
-    text: str | None
-    end: str | None
-
-
-class Pin(Struct):
-    """`expires_at` is in seconds since 1970."""
-
-    id: str
-    namespace: str
-    tokens: int
-    pages: int
-    bytes: int
-    expires_at: float
-
-
-class ShownLease(Struct):
-    """`ends_at` is in seconds since 1970; under memory pressure the lease ends earlier."""
-
-    kind: str
-    key: str
-    namespace: str
-    tokens: int
-    pages: int
-    ends_at: float
 
 
 class LeaseEnds(Struct):
@@ -127,6 +90,23 @@ class CacheStatus(Struct):
     leases: list[ShownLease]
 
 
+class CacheTree(Struct):
+    """`is_complete`: the list or the `folded` of its nodes counts every node of the tree."""
+
+    page_tokens: int
+    is_complete: bool
+    roots: list[CacheRoot]
+    nodes: list[CacheNode]
+
+
+class NodeText(Struct):
+    """The beginning of a node's text, with the number of its tokens."""
+
+    id: int
+    tokens: int
+    text: str
+
+
 class FreedPages(Struct):
     """Pages of the tiers below the KV cache. `disk` and `remote` are null after an error."""
 
@@ -148,60 +128,65 @@ class PinDeleted(Struct):
 
 
 def make_status(
-    report: CacheReport,
-    model: ModelReady,
-    own: str,
-    decode: Callable[[Tokens], str] | None,
-    *,
-    is_isolated: bool,
+    report: CacheReport, model: ModelReady, own: str, decode: Decode | None, *, is_isolated: bool
 ) -> CacheStatus:
     """`own` is the caller's namespace. Only its texts are shown, and only with `decode`. `is_isolated`: hits
     of other clients' requests are left out."""
+    counts = {name: getattr(report, f"pages_{name}") for name in Sizes.__struct_fields__}
+    for lease in report.leases:
+        lease.namespace = shown_namespace(lease.namespace)
+    for prefix, head, tail in report.prefixes:
+        prefix.namespace = shown_namespace(prefix.namespace)
+        if decode is not None and head:
+            prefix.text, prefix.end = decode(head)[:TEXT_CHARACTERS], decode(tail)[-TEXT_CHARACTERS:]
     return CacheStatus(
         page_tokens=model.page_size,
-        sizes=Sizes(
-            total=measure_pages(report.pages_total, model),
-            free=measure_pages(report.pages_free, model),
-            used=measure_pages(report.pages_used, model),
-            cached=measure_pages(report.pages_cached, model),
-            pinned=measure_pages(report.pages_pinned, model),
-            pinnable=measure_pages(report.pages_pinnable, model),
-            leased=measure_pages(report.pages_leased, model),
-        ),
-        hit_rate=UNSET if is_isolated else _measure_hits(report.prompt_tokens, report.cached_tokens),
-        recent_hit_rate=UNSET
-        if is_isolated
-        else _measure_hits(report.recent_prompt_tokens, report.recent_cached_tokens, report.recent_requests),
+        sizes=Sizes(**{name: measure_pages(count, model) for name, count in counts.items()}),
+        hit_rate=UNSET if is_isolated else report.hits,
+        recent_hit_rate=UNSET if is_isolated else report.recent_hits,
         evicted_pages=report.evicted_pages,
         tiers=_show_tiers(report.store),
         namespaces=[
             NamespaceSize(shown_namespace(name), name == own, measure_pages(pages, model))
             for name, pages in report.namespaces.items()
         ],
-        prefixes=[_show_prefix(prefix, own, decode) for prefix in report.prefixes],
+        prefixes=[prefix for prefix, _, _ in report.prefixes],
         pins=[show_pin(pin, model) for pin in report.pins],
-        leases=[
-            ShownLease(
-                each.kind,
-                each.key,
-                shown_namespace(each.namespace),
-                each.tokens,
-                each.pages,
-                each.ends_at,
-            )
-            for each in report.leases
-        ],
+        leases=report.leases,
     )
 
 
-def show_freed(dropped: CacheDropped) -> FreedPages:
-    return FreedPages(
+def make_tree(report: CacheReport, model: ModelReady, decode: Decode | None) -> CacheTree:
+    """The texts of the caller's own nodes are shown with `decode`."""
+    for root in report.roots:
+        root.namespace = shown_namespace(root.namespace)
+    for node, head in report.nodes:
+        if decode is not None and head:
+            node.text = decode(head)[:TEXT_CHARACTERS]
+    nodes = [node for node, _ in report.nodes]
+    return CacheTree(model.page_size, report.is_complete, report.roots, nodes)
+
+
+def show_freed(dropped: CacheDropped, model: ModelReady) -> Freed:
+    freed = measure_pages(dropped.pages, model)
+    freed.tokens = dropped.tokens
+    tiers = FreedPages(
         dropped.host_pages,
         dropped.disk_pages,
         dropped.remote_pages,
         disk_error=DISK_ERROR if dropped.disk_pages is None else UNSET,
         remote_error=REMOTE_ERROR if dropped.remote_pages is None else UNSET,
     )
+    return Freed(freed, tiers)
+
+
+def show_pin(pin: Pin, model: ModelReady) -> Pin:
+    pin.namespace, pin.bytes = shown_namespace(pin.namespace), pin.pages * model.page_bytes
+    return pin
+
+
+def measure_pages(pages: int, model: ModelReady) -> Amount:
+    return Amount(pages, pages * model.page_size, pages * model.page_bytes)
 
 
 def _show_tiers(store: StoreCounts) -> Tiers:
@@ -211,25 +196,3 @@ def _show_tiers(store: StoreCounts) -> Tiers:
         remote_found=store.remote_hits,
         restored_pages=store.restored_pages,
     )
-
-
-def measure_pages(pages: int, model: ModelReady) -> Amount:
-    return Amount(pages, pages * model.page_size, pages * model.page_bytes)
-
-
-def show_pin(pin: PinnedPrefix, model: ModelReady) -> Pin:
-    size = pin.pages * model.page_bytes
-    return Pin(pin.pin, shown_namespace(pin.namespace), pin.tokens, pin.pages, size, pin.expires_at)
-
-
-def _measure_hits(prompt: int, cached: int, requests: int | UnsetType = UNSET) -> HitRate:
-    rate = round(cached / prompt, 4) if prompt else None
-    return HitRate(rate=rate, prompt_tokens=prompt, cached_tokens=cached, requests=requests)
-
-
-def _show_prefix(prefix: CachedPrefix, own: str, decode: Callable[[Tokens], str] | None) -> TopPrefix:
-    text = end = None
-    if decode is not None and prefix.namespace == own:
-        text = decode(prefix.head)[:TEXT_CHARACTERS]
-        end = decode(prefix.tail)[-TEXT_CHARACTERS:]
-    return TopPrefix(shown_namespace(prefix.namespace), prefix.tokens, prefix.hits, prefix.idle, text, end)

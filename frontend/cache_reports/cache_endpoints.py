@@ -1,12 +1,11 @@
-"""GET and DELETE /cache, POST /cache/pin, DELETE /cache/pin/ID and /cache/lease/KEY: control of the cache."""
+"""GET and DELETE /cache, GET /cache/tree and /cache/tree/ID, DELETE /cache/lease/KEY."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import msgspec
-from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,61 +14,84 @@ from ...runtime.messages import (
     CacheControl,
     CacheDropped,
     CacheReport,
-    CheckPin,
     DropCache,
-    Generate,
+    ModelReady,
+    NodeTokens,
     PinFits,
-    PinnedPrefix,
-    PinPrefix,
     PrefixPinned,
     QueryCache,
+    QueryNode,
     QueryRefused,
     Tokens,
-    TreeReport,
-    UnpinPrefix,
 )
-from ...runtime.sampling_params import SamplingParams
 from ..core import leases
-from ..core.prepare import cache_namespace, new_id
-from ..core.replica.generation import early_end
+from ..core.prepare import cache_namespace
 from ..core.service import Service
 from ..core.validation import check_salt
-from ..http.allowances import quota_of
 from ..http.http_service import HttpService
-from ..http.tenants import cache_scope, key_of, tenant_of
-from .cache_answers import Freed, LeaseEnds, PinDeleted, make_status, measure_pages, show_freed, show_pin
+from ..http.tenants import cache_scope, caller_of, tenant_of
+from .cache_answers import Decode, LeaseEnds, NodeText, make_status, make_tree, show_freed
 
 ANSWER_SECONDS = 10.0
 DROP_SECONDS = 600.0
 """The disk is overwritten before the answer: some GB in ten seconds."""
-PIN_ATTEMPTS = 3
-"""Computed pages may be evicted before they are pinned."""
-NOT_CACHED = "prefix_not_cached"
-Answer = TypeVar("Answer", CacheReport, CacheDropped, PinFits, PrefixPinned, TreeReport)
+Answer = TypeVar("Answer", CacheReport, NodeTokens, CacheDropped, PinFits, PrefixPinned)
 
-PinReader: TypeAlias = Callable[[HttpService, Request], Awaitable[tuple[PinPrefix, str]]]
-"""reads a request to pin a prefix: the scheduler's message, and the name of the field with the prefix"""
+
+class _View(NamedTuple):
+    """What a request may see of the cache: the namespaces in `scope`, and the texts of `own` with `decode`,
+    which is None if several API keys share that namespace."""
+
+    model: ModelReady
+    scope: str
+    own: str
+    decode: Decode | None
 
 
 async def show_cache(http: HttpService, request: Request) -> Response:
-    service = http.service
-    model = service.engine.check_serving()
-    scope = cache_scope(request, service.config)
-    salt = read_salt(request)
-    check_salt(salt)
-    own = cache_namespace(scope, salt)
-    client = service.engine.client
+    service, view = http.service, _find_view(http.service, request)
     tenant = tenant_of(request, None, service.config) or None
     report = await ask_scheduler(
-        service, CacheReport, lambda query: QueryCache(client, query, scope, own, tenant)
+        service,
+        CacheReport,
+        lambda query: QueryCache(service.engine.client, query, view.scope, view.own, tenant),
     )
+    is_isolated = service.config.isolate_keys
+    return to_json(make_status(report, view.model, view.own, view.decode, is_isolated=is_isolated))
 
-    def decode(tokens: Tokens) -> str:
-        return service.tokenizer.decode(tokens, skip_special_tokens=False)
 
-    is_shared = own == "" and service.config.has_several_keys
-    shown = None if is_shared else decode
-    return _json(make_status(report, model, own, shown, is_isolated=service.config.isolate_keys))
+async def show_tree(http: HttpService, request: Request) -> Response:
+    service, view = http.service, _find_view(http.service, request)
+    report = await ask_scheduler(
+        service,
+        CacheReport,
+        lambda query: QueryCache(service.engine.client, query, view.scope, view.own, nodes=True),
+    )
+    caller = caller_of(request, service.config)
+    return to_json(await service.work.call(caller, make_tree, report, view.model, view.decode))
+
+
+async def show_node(http: HttpService, request: Request) -> Response:
+    service, view = http.service, _find_view(http.service, request)
+    given: str = request.path_params["id"]
+    if given.isascii() and given.isdigit() and len(given) < 10 and view.decode is not None:
+        page = int(given)
+        found = await ask_scheduler(
+            service,
+            NodeTokens,
+            lambda query: QueryNode(service.engine.client, query, view.scope, view.own, page),
+        )
+        if found.tokens is not None:
+            caller = caller_of(request, service.config)
+            text = await service.work.call(caller, view.decode, found.tokens)
+            return to_json(NodeText(page, len(found.tokens) // 4, text))
+    raise RequestError(
+        f"There is no node {given[:20]} in your namespace: it may have been evicted or split, or several API "
+        "keys share the namespace. GET /cache/tree lists the present nodes; both need the same cache_salt.",
+        status=404,
+        param="id",
+        code="node_not_found",
+    )
 
 
 async def drop_cache(http: HttpService, request: Request) -> Response:
@@ -78,7 +100,7 @@ async def drop_cache(http: HttpService, request: Request) -> Response:
     service = http.service
     model = service.engine.check_serving()
     scope = cache_scope(request, service.config)
-    salt = read_salt(request)
+    salt = _read_salt(request)
     namespace = None if salt is None else cache_namespace(scope, salt)
     client = service.engine.client
     try:
@@ -87,46 +109,12 @@ async def drop_cache(http: HttpService, request: Request) -> Response:
         )
     finally:  # an order without an answer may still be carried out
         service.forget_prompts(scope, namespace)
-    freed = measure_pages(dropped.pages, model)
-    freed.tokens = dropped.tokens
-    return _json(Freed(freed, show_freed(dropped)))
-
-
-async def pin_prefix(read_pin: PinReader, http: HttpService, request: Request) -> Response:
-    """Computes the missing part of a prefix, and keeps its full pages for a time."""
-    service = http.service
-    _check_query(request)
-    pin, param = await read_pin(http, request)
-    computing = Generate(
-        f"{new_id('pinning')}-0",
-        pin.client,
-        pin.tokens,
-        SamplingParams(max_tokens=1, temperature=0.0),
-        namespace=pin.namespace,
-        tenant=tenant_of(request, None, service.config),
-        quota=quota_of(key_of(request), len(pin.tokens) // 4),
-    )
-    pinned = await _pin(service, computing, pin, param)
-    return _json(show_pin(pinned, service.engine.check_serving()))
-
-
-async def unpin_prefix(http: HttpService, request: Request) -> Response:
-    service = http.service
-    _check_query(request)
-    service.engine.check_serving()
-    scope = cache_scope(request, service.config)
-    pin, client = request.path_params["id"], service.engine.client
-    await ask_scheduler(service, PrefixPinned, lambda query: UnpinPrefix(client, query, pin, scope))
-    return _json(PinDeleted(pin))
+    return to_json(show_freed(dropped, model))
 
 
 async def end_lease(http: HttpService, request: Request) -> Response:
     """Ends the leases under a key of the caller's. Answers 202 before they have ended."""
-    service = http.service
-    salt = read_salt(request, "user")
-    service.engine.check_serving()
-    check_salt(salt)
-    namespace = cache_namespace(cache_scope(request, service.config), salt)
+    service, view = http.service, _find_view(http.service, request, "user")
     tenant = tenant_of(request, request.query_params.get("user"), service.config)
     key: str = request.path_params["key"]
     if not key:
@@ -135,17 +123,31 @@ async def end_lease(http: HttpService, request: Request) -> Response:
             param="key",
             code="invalid_value",
         )
-    leases.end_lease(service.engine, namespace, tenant, key)
-    return _json(LeaseEnds(key), 202)
+    leases.end_lease(service.engine, view.own, tenant, key)
+    return to_json(LeaseEnds(key), 202)
 
 
-def read_salt(request: Request, *more: str) -> str | None:
-    """The query parameter `cache_salt`. Parameters other than it and `more` are refused."""
-    _check_query(request, "cache_salt", *more)
+def _find_view(service: Service, request: Request, *more: str) -> _View:
+    """Query parameters other than `cache_salt` and `more` are refused."""
+    model = service.engine.check_serving()
+    salt = _read_salt(request, *more)
+    check_salt(salt)
+    scope = cache_scope(request, service.config)
+    own = cache_namespace(scope, salt)
+
+    def decode(tokens: Tokens) -> str:
+        return service.tokenizer.decode(tokens, skip_special_tokens=False)
+
+    is_shared = own == "" and service.config.has_several_keys
+    return _View(model, scope, own, None if is_shared else decode)
+
+
+def _read_salt(request: Request, *more: str) -> str | None:
+    check_query(request, "cache_salt", *more)
     return request.query_params.get("cache_salt")
 
 
-def _check_query(request: Request, *known: str) -> None:
+def check_query(request: Request, *known: str) -> None:
     """Refuses unknown and repeated parameters: a misspelt `cache_salt` would make DELETE drop everything."""
     for name in request.query_params:
         if len(request.query_params.getlist(name)) > 1:
@@ -159,37 +161,6 @@ def _check_query(request: Request, *known: str) -> None:
             raise RequestError(
                 f"The query parameter {name!r} is unknown: {there}.", param=name, code="unknown_parameter"
             )
-
-
-async def _pin(service: Service, computing: Generate, order: PinPrefix, param: str) -> PinnedPrefix:
-    """`param` is the field with the prefix."""
-    check = CheckPin(order.client, 0, order.scope, order.namespace, order.tokens)
-    await ask_scheduler(service, PinFits, lambda query: replace(check, query=query), param=param)
-    for attempt in range(1, PIN_ATTEMPTS + 1):
-        await _compute(service, computing)
-        try:
-            answer = await ask_scheduler(
-                service, PrefixPinned, lambda query: replace(order, query=query), param=param
-            )
-        except RequestError as error:
-            if error.code != NOT_CACHED or attempt == PIN_ATTEMPTS:
-                raise
-        else:
-            return answer.pin
-    raise AssertionError("the last attempt raises or returns")
-
-
-async def _compute(service: Service, request: Generate) -> None:
-    """Samples one token, also if everything is cached: that fails if the cached KV is damaged."""
-    generation = service.engine.start([request])
-    try:
-        await generation.accepted()
-        outputs = [arrival.output for arrival in await generation.next()]
-    finally:
-        service.engine.forget(generation)
-    for output in outputs:
-        if output.finish in ("error", "abort"):
-            raise early_end(output)
 
 
 async def ask_scheduler(
@@ -214,5 +185,5 @@ async def ask_scheduler(
     return answer
 
 
-def _json(value: msgspec.Struct, status: int = 200) -> Response:
+def to_json(value: msgspec.Struct, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status, media_type="application/json")

@@ -59,6 +59,10 @@ _STORE_COUNTERS = {
 }
 _COUNTERS = {
     "prompt_tokens_cached": ("arbora_prompt_tokens_cached", "Prompt tokens whose KV was in the cache."),
+    "prompt_tokens_looked_up": (
+        "arbora_prompt_tokens_looked_up",
+        "Prompt tokens of requests that read the cache; those that it had are counted as cached.",
+    ),
     "prompt_tokens_computed": ("arbora_prompt_tokens_computed", "Prompt tokens that were computed."),
     "output_tokens": ("arbora_output_tokens", "Tokens generated."),
     "forced_tokens": ("arbora_jump_forward_tokens", "Output tokens that a grammar left no choice about."),

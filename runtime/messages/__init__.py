@@ -3,9 +3,9 @@
     | from → to | messages | module |
     |---|---|---|
     | tokenizer → scheduler | Generate, Abort, Finish, AwaitTools, EndLease, QueryStats | generation |
-    | | QueryCache, DropCache, CheckPin, PinPrefix, UnpinPrefix, ExplainPrompt, QueryTree | cache_control |
+    | | QueryCache, QueryNode, DropCache, CheckPin, PinPrefix, UnpinPrefix, ExplainPrompt | cache_control |
     | scheduler → tokenizer | Accepted, Refused, Outputs, Stats | generation |
-    | | CacheReport, CacheDropped, PinFits, PrefixPinned, PromptExplained, TreeReport | cache_control |
+    | | CacheReport, NodeTokens, CacheDropped, PinFits, PrefixPinned, PromptExplained | cache_control |
     | | QueryRefused | cache_control |
     | scheduler → model | StepPlan, StepMasks, LoadGrammar, DropGrammar | steps |
     | | SavePages, ForgetPages, DiscardPages, FlushPages | page_store |
@@ -30,24 +30,26 @@ from __future__ import annotations
 from ..grammar_spec import AdditionalProperties, GrammarSpec, PropertyOrder, Unenforced, Whitespace
 from .base import FinishReason, Message, Part, StoreCounts, Tokens
 from .cache_control import (
-    CachedPrefix,
     CacheDropped,
+    CacheNode,
     CacheReport,
+    CacheRoot,
     CheckPin,
     DropCache,
     ExplainPrompt,
-    LeasedPrefix,
+    HitRate,
+    NodeTokens,
     PagesInTiers,
+    Pin,
     PinFits,
-    PinnedPrefix,
     PinPrefix,
     PrefixPinned,
     PromptExplained,
     QueryCache,
+    QueryNode,
     QueryRefused,
-    QueryTree,
-    TreeNode,
-    TreeReport,
+    ShownLease,
+    TopPrefix,
     UnpinPrefix,
 )
 from .generation import (
@@ -120,9 +122,9 @@ from .supervision import (
 )
 from .tokenizers import ForgetPrompts, RememberReply
 
-CacheControl = QueryCache | DropCache | CheckPin | PinPrefix | UnpinPrefix | ExplainPrompt | QueryTree
+CacheControl = QueryCache | QueryNode | DropCache | CheckPin | PinPrefix | UnpinPrefix | ExplainPrompt
 CacheAnswer = (
-    CacheReport | CacheDropped | PinFits | PrefixPinned | PromptExplained | TreeReport | QueryRefused
+    CacheReport | NodeTokens | CacheDropped | PinFits | PrefixPinned | PromptExplained | QueryRefused
 )
 FromSupervisor = PeerUp | PeerDown | PeerResponds | NewKeys | Drain | GiveUp
 FromTokenizer = RememberReply | ForgetPrompts
@@ -165,8 +167,9 @@ __all__ = [
     "CacheControl",
     "CacheDropped",
     "CacheGroup",
+    "CacheNode",
     "CacheReport",
-    "CachedPrefix",
+    "CacheRoot",
     "CheckPin",
     "DiscardPages",
     "Drain",
@@ -191,10 +194,10 @@ __all__ = [
     "GiveUp",
     "GrammarSpec",
     "GroupCost",
+    "HitRate",
     "KnowsReplica",
     "LeaseKind",
     "LeaseTerms",
-    "LeasedPrefix",
     "LeftOutKeyword",
     "LoadGrammar",
     "LocatePages",
@@ -203,6 +206,7 @@ __all__ = [
     "ModelInbox",
     "ModelReady",
     "NewKeys",
+    "NodeTokens",
     "Output",
     "Outputs",
     "PageCopy",
@@ -217,16 +221,16 @@ __all__ = [
     "PeerDown",
     "PeerResponds",
     "PeerUp",
+    "Pin",
     "PinFits",
     "PinPrefix",
-    "PinnedPrefix",
     "PrefixPinned",
     "PromptExplained",
     "PropertyOrder",
     "QueryCache",
+    "QueryNode",
     "QueryRefused",
     "QueryStats",
-    "QueryTree",
     "Ready",
     "Refused",
     "RememberReply",
@@ -240,6 +244,7 @@ __all__ = [
     "SavePages",
     "SavedPages",
     "SchedulerInbox",
+    "ShownLease",
     "SlotSetup",
     "Stats",
     "StepMasks",
@@ -251,8 +256,7 @@ __all__ = [
     "ToPageStore",
     "TokenizerInbox",
     "Tokens",
-    "TreeNode",
-    "TreeReport",
+    "TopPrefix",
     "Unenforced",
     "UnpinPrefix",
     "UsedPages",

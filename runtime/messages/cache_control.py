@@ -1,11 +1,15 @@
 """Tokenizer ↔ scheduler: questions about the cache, pins and drops. Each `query` gets one answer.
 
-A scope is a prefix of namespace names: the namespaces that one client may see.
+A scope is a prefix of namespace names: the namespaces that one client may see. The structs that are no
+messages are the JSON values of HTTP answers. The scheduler gives full names of namespaces and no texts; the
+tokenizer process replaces these names, and adds the texts and the bytes of a pin.
 """
 
 from __future__ import annotations
 
-from .base import Message, Part, StoreCounts, Tokens
+from msgspec import UNSET, Struct, UnsetType
+
+from .base import Message, StoreCounts, Tokens
 
 
 class QueryCache(Message):
@@ -16,6 +20,7 @@ class QueryCache(Message):
     scope: str
     own: str
     tenant: str | None = None  # whose leases are listed; None: all tenants'
+    nodes: bool = False  # report also on the nodes of the tree
 
 
 class DropCache(Message):
@@ -65,44 +70,105 @@ class ExplainPrompt(Message):
     tokens: Tokens
 
 
-class QueryTree(Message):
-    """Report on the largest branches of the namespaces in `scope`, or on the tokens of one node of `own`."""
+class QueryNode(Message):
+    """Read the tokens of one node of `own`."""
 
     client: int
     query: int
     scope: str
-    own: str  # tokens are shown of this namespace alone
-    page: int | None = None  # the first page of the node; None: all branches
+    own: str
+    page: int  # the node's first page
 
 
-class CachedPrefix(Part):
+class TopPrefix(Struct):
+    """`idle` is the number of tokens that the cache has served or stored since the last hit. `text` is the
+    beginning of the prefix, `end` its end."""
+
     namespace: str
-    head: Tokens  # first tokens; empty unless the namespace is the client's own
-    tail: Tokens  # last tokens, in the same way
     tokens: int
-    hits: int  # requests that began with it
-    idle: int  # accesses since its last use: tokens matched or computed, and releases
+    hits: int
+    idle: int
+    text: str | None = None
+    end: str | None = None
 
 
-class PinnedPrefix(Part):
-    pin: str
+class Pin(Struct):
+    """`expires_at` is in seconds since 1970."""
+
+    id: str
     namespace: str
     tokens: int
     pages: int
-    expires_at: float  # seconds since 1970
+    expires_at: float
+    bytes: int = 0
 
 
-class LeasedPrefix(Part):
+class ShownLease(Struct):
+    """`ends_at` is in seconds since 1970; under memory pressure the lease ends earlier."""
+
     kind: str
     key: str
     namespace: str
     tokens: int
     pages: int
-    ends_at: float  # seconds since 1970
+    ends_at: float
+
+
+class HitRate(Struct, kw_only=True):
+    """`rate` is null before the first prompt."""
+
+    rate: float | None
+    prompt_tokens: int
+    cached_tokens: int
+    requests: int | UnsetType = UNSET
+
+
+class PagesInTiers(Struct):
+    """In which tiers an evicted node's pages are. `pages` were looked up: `host` of them are in host memory,
+    and `disk` of the others are on disk."""
+
+    pages: int
+    host: int
+    disk: int
+
+
+class CacheNode(Struct):
+    """A root (without `parent` and tokens), a node with `pages`, or an evicted node (neither root nor pages).
+
+    `id` names a node with pages. `parent` is an index in the list of nodes. `idle` is the number of tokens
+    that the cache has served or stored since its last use. `requests` (running ones), `pins` and `leases` use
+    the node or one below it. `waiting` counts the waiting requests that would use it now; at most 256 are
+    looked up. `folded` is the number of nodes below it that the list leaves out. `text` is the node's
+    beginning, null for a node of another client. `stored` says where an evicted node's pages are. It is null
+    for other nodes, without tiers, and if they did not answer within a second.
+    """
+
+    id: int | None
+    parent: int | None
+    tokens: int
+    pages: int
+    hits: int
+    idle: int
+    requests: int
+    waiting: int
+    pins: int
+    leases: int
+    tokens_below: int
+    folded: int
+    text: str | None = None
+    stored: PagesInTiers | None = None
+
+
+class CacheRoot(Struct):
+    """The root of a namespace: its index in the list of nodes."""
+
+    node: int
+    namespace: str
+    own: bool
 
 
 class CacheReport(Message):
-    """Used, cached and free pages add up to the total. Prompt tokens are of requests that read the cache."""
+    """Used, cached and free pages add up to the total. Hits are of requests that read the cache."""
 
     query: int
     pages_total: int
@@ -111,57 +177,25 @@ class CacheReport(Message):
     pages_cached: int
     pages_pinned: int  # of the scope; among the used pages
     pages_pinnable: int  # quota of the scope
-    prompt_tokens: int  # since the start
-    cached_tokens: int  # those of `prompt_tokens` that were found in the cache
-    recent_requests: int
-    recent_prompt_tokens: int  # tokens of the `recent_requests`
-    recent_cached_tokens: int
+    pages_leased: int  # pages that the scope's tenants lease
+    hits: HitRate  # since the start
+    recent_hits: HitRate
     evicted_pages: int
     store: StoreCounts
     namespaces: dict[str, int]  # pages of the largest ones by name
-    prefixes: list[CachedPrefix]
-    pins: list[PinnedPrefix]
-    leases: list[LeasedPrefix] = []  # those that end last, except pins
-    pages_leased: int = 0  # pages that the scope's tenants lease
-
-
-class PagesInTiers(Part):
-    """Where the pages of an evicted node are. Pages in neither tier are lost or in the remote tier, which is
-    not asked."""
-
-    pages: int  # that were looked up
-    host: int
-    disk: int  # those that are not in host memory
-
-
-class TreeNode(Part):
-    """A node, a root, or an evicted node. Requests, pins and leases count at every node that they use. A
-    waiting request counts at every node that it would use now; if nothing matches, at the root alone."""
-
-    page: int | None  # id of its first page, which names it; None: a root, or evicted
-    parent: int | None  # index among the nodes; None: a root
-    namespace: str
-    head: Tokens  # first tokens; empty unless the namespace is the client's own
-    tokens: int
-    pages: int
-    hits: int  # requests that matched it after the one that created it
-    idle: int  # accesses since its last use
-    requests: int  # running ones
-    waiting: int  # of at most 256 waiting requests
-    pins: int
-    leases: int
-    tokens_below: int  # tokens of its descendants
-    folded: int  # descendants that the report leaves out
-    stored: PagesInTiers | None = (
-        None  # where an evicted node's pages are; None if the page store has not answered in time
-    )
-
-
-class TreeReport(Message):
-    query: int
-    nodes: list[TreeNode]  # parents before their children
+    prefixes: list[tuple[TopPrefix, Tokens, Tokens]]
+    """each with its first and last tokens; they are empty unless the namespace is the client's own"""
+    pins: list[Pin]
+    leases: list[ShownLease]  # those that end last, except pins
+    roots: list[CacheRoot] = []
+    nodes: list[tuple[CacheNode, Tokens]] = []
+    """parents before their children, each with its first tokens in the same way"""
     is_complete: bool = True  # otherwise the tree has more nodes than a report may count
-    tokens: Tokens | None = None  # of the node that was asked for; None: it is not in the client's namespace
+
+
+class NodeTokens(Message):
+    query: int
+    tokens: Tokens | None  # the first ones; None: there is no such node in the client's namespace
 
 
 class CacheDropped(Message):
@@ -188,7 +222,7 @@ class PrefixPinned(Message):
     """The pin that was made, renewed or ended."""
 
     query: int
-    pin: PinnedPrefix
+    pin: Pin
 
 
 class QueryRefused(Message):

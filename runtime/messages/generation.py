@@ -150,6 +150,7 @@ class Stats(Message):
     pages_cached: int
     pages_pinned: int
     prompt_tokens_cached: int
+    prompt_tokens_looked_up: int  # of requests that read the cache
     prompt_tokens_computed: int
     output_tokens: int
     forced_tokens: int

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from heapq import nlargest
 from typing import TypeAlias, assert_never
-
-import msgspec
 
 from ...radix_cache import PrefixCache
 from ..messages import (
     AwaitTools,
     CacheControl,
-    CachedPrefix,
     CacheDropped,
-    CacheReport,
     CheckPin,
     DropCache,
     EndLease,
@@ -22,19 +17,16 @@ from ..messages import (
     PinPrefix,
     PromptExplained,
     QueryCache,
-    QueryTree,
+    QueryNode,
     UnpinPrefix,
 )
-from .counts import HitRate
+from .cache_reports import PREFIX_TOKENS, CacheReports
+from .counts import HitCounter
 from .lease_registry import LeaseRegistry
 from .lifecycle import Lifecycle
 from .replies import Replies
 from .stored_pages import StoredPages
-from .tree_reports import TreeReports
 
-MAX_NAMESPACES = 100
-MAX_PREFIXES = 20
-SHOWN_TOKENS = 128  # at each end of a prefix
 Deferred: TypeAlias = DropCache | ExplainPrompt | AwaitTools | EndLease
 
 
@@ -48,10 +40,10 @@ class CacheController:
         leases: LeaseRegistry,
         stored: StoredPages,
         requests: Lifecycle,
+        hits: HitCounter,
         replies: Replies,
     ) -> None:
-        self.hit_rate = HitRate()
-        self.tree_reports = TreeReports(cache, replies, has_store=stored.enabled)
+        self.reports = CacheReports(cache, leases, stored, hits, replies)
         self._cache = cache
         self._leases = leases
         self._stored = stored
@@ -65,10 +57,10 @@ class CacheController:
         match message:
             case DropCache() | ExplainPrompt() | AwaitTools() | EndLease():
                 self._defer(message)
-            case QueryTree():
-                self.tree_reports.answer(message, now, self._requests.waiting)
             case QueryCache():
-                self._replies.add(message.client, self._report(message))
+                self.reports.answer(message, now, self._requests.waiting)
+            case QueryNode():
+                self._replies.add(message.client, self.reports.read_node(message))
             case CheckPin():
                 self._replies.add(message.client, self._leases.check_pin(message))
             case PinPrefix():
@@ -103,18 +95,18 @@ class CacheController:
             for message, ended in self._deferred
             if not (isinstance(message, ExplainPrompt) and message.client == client)
         )
-        self.tree_reports.drop_client(client)
+        self.reports.drop_client(client)
 
     def expire(self, now: float) -> None:
-        """Ends leases and pins whose time is over, and sends tree reports that have waited too long for the
+        """Ends leases and pins whose time is over, and sends reports that have waited too long for the
         page store. `now` is in seconds since 1970."""
         self._leases.expire(now)
-        self.tree_reports.expire(now)
+        self.reports.expire(now)
 
     @property
     def next_expiry(self) -> float | None:
         """When the next pin, lease or wait for the page store ends, in seconds since 1970."""
-        ends = [self._leases.next_expiry, self.tree_reports.next_expiry]
+        ends = [self._leases.next_expiry, self.reports.next_expiry]
         return min((end for end in ends if end is not None), default=None)
 
     def _defer(self, message: Deferred) -> None:
@@ -136,45 +128,10 @@ class CacheController:
             self._replies.add(message.client, answer)
 
     def _explain(self, message: ExplainPrompt) -> PromptExplained:
-        found = self._cache.reports.divergence(message.namespace, message.tokens, SHOWN_TOKENS)
+        found = self._cache.reports.divergence(message.namespace, message.tokens, PREFIX_TOKENS)
         return PromptExplained(message.query, *found)
 
     def _count_spare_pages(self) -> int:
         """Pages that no open request can need."""
         needs = [self._cache.count_pages(request.max_length) for request in self._requests.open]
         return self._cache.num_pages - max(needs, default=0)
-
-    def _report(self, message: QueryCache) -> CacheReport:
-        pages = self._cache.stats()
-        total, recent = self.hit_rate.total, self.hit_rate.sum_recent()
-        sizes = self._cache.reports.namespaces(message.scope)
-        largest = nlargest(MAX_NAMESPACES, sizes, key=sizes.__getitem__)
-        return CacheReport(
-            query=message.query,
-            pages_total=pages.total,
-            pages_free=pages.free,
-            pages_used=pages.held + pages.locked,
-            pages_cached=pages.evictable,
-            pages_pinned=self._leases.pinned_pages(message.scope),
-            pages_pinnable=self._leases.limit,
-            prompt_tokens=total.prompt_tokens,
-            cached_tokens=total.cached_tokens,
-            recent_requests=len(self.hit_rate.recent),
-            recent_prompt_tokens=recent.prompt_tokens,
-            recent_cached_tokens=recent.cached_tokens,
-            evicted_pages=pages.evicted_pages,
-            store=self._stored.counts,
-            namespaces={name: sizes[name] for name in largest},
-            prefixes=self._list_prefixes(message, list(sizes)),
-            pins=self._leases.list_pins(message.scope),
-            leases=self._leases.list_leases(message.scope, message.tenant),
-            pages_leased=self._leases.leased_pages(message.scope),
-        )
-
-    def _list_prefixes(self, message: QueryCache, names: list[str]) -> list[CachedPrefix]:
-        found = self._cache.reports.top_prefixes(names, MAX_PREFIXES, SHOWN_TOKENS)
-        prefixes = [msgspec.convert(prefix, CachedPrefix, from_attributes=True) for prefix in found]
-        for prefix in prefixes:
-            if prefix.namespace != message.own:
-                prefix.head = prefix.tail = b""
-        return prefixes

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import NamedTuple
+
+from msgspec import UNSET, UnsetType
+
+from ..messages import HitRate
 
 RECENT_REQUESTS = 256
 
@@ -14,6 +17,7 @@ class Counts:
     """Since the start; fields of `messages.Stats`, by the same names."""
 
     prompt_tokens_cached: int = 0
+    prompt_tokens_looked_up: int = 0  # of requests that read the cache
     prompt_tokens_computed: int = 0
     output_tokens: int = 0
     forced_tokens: int = 0
@@ -21,25 +25,29 @@ class Counts:
     steps: int = 0
 
 
-class PromptTokens(NamedTuple):
-    prompt_tokens: int
-    cached_tokens: int
+class HitCounter:
+    """Counts the prompt tokens of requests that read the cache, and those that were cached."""
 
-
-class HitRate:
-    """The share of cached prompt tokens, since the start and over the last `RECENT_REQUESTS` requests."""
-
-    def __init__(self) -> None:
-        self.total = PromptTokens(0, 0)
-        self.recent: deque[PromptTokens] = deque(maxlen=RECENT_REQUESTS)
+    def __init__(self, counts: Counts) -> None:
+        self._counts = counts
+        self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT_REQUESTS)
 
     def add(self, prompt_tokens: int, cached_tokens: int) -> None:
-        self.recent.append(PromptTokens(prompt_tokens, cached_tokens))
-        self.total = PromptTokens(
-            self.total.prompt_tokens + prompt_tokens, self.total.cached_tokens + cached_tokens
-        )
+        """Adds a request."""
+        self._counts.prompt_tokens_looked_up += prompt_tokens
+        self._counts.prompt_tokens_cached += cached_tokens
+        self._recent.append((prompt_tokens, cached_tokens))
 
-    def sum_recent(self) -> PromptTokens:
-        return PromptTokens(
-            sum(each.prompt_tokens for each in self.recent), sum(each.cached_tokens for each in self.recent)
-        )
+    def measure(self) -> HitRate:
+        """The rate since the start."""
+        return _make_rate(self._counts.prompt_tokens_looked_up, self._counts.prompt_tokens_cached)
+
+    def measure_recent(self) -> HitRate:
+        """The rate of the last `RECENT_REQUESTS` requests."""
+        prompt, cached = (sum(each[part] for each in self._recent) for part in (0, 1))
+        return _make_rate(prompt, cached, len(self._recent))
+
+
+def _make_rate(prompt: int, cached: int, requests: int | UnsetType = UNSET) -> HitRate:
+    rate = round(cached / prompt, 4) if prompt else None
+    return HitRate(rate=rate, prompt_tokens=prompt, cached_tokens=cached, requests=requests)

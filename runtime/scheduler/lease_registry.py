@@ -13,14 +13,14 @@ from ..messages import (
     CheckPin,
     EndLease,
     Generate,
-    LeasedPrefix,
     LeaseKind,
     LeaseTerms,
+    Pin,
     PinFits,
-    PinnedPrefix,
     PinPrefix,
     PrefixPinned,
     QueryRefused,
+    ShownLease,
     Tokens,
     UnpinPrefix,
 )
@@ -185,11 +185,11 @@ class LeaseRegistry:
                 self._break(lease)
             owners[largest] = self._cache.leases.count_pages(largest)
 
-    def list_pins(self, scope: str) -> list[PinnedPrefix]:
+    def list_pins(self, scope: str) -> list[Pin]:
         pins = map(self._describe_pin, self._pins.values())
         return [pin for pin in pins if pin.namespace.startswith(scope)]
 
-    def list_leases(self, scope: str, tenant: str | None) -> list[LeasedPrefix]:
+    def list_leases(self, scope: str, tenant: str | None) -> list[ShownLease]:
         """The leases that end last, of one tenant or of all."""
         found = [
             (lease, claim)
@@ -200,13 +200,8 @@ class LeaseRegistry:
             and tenant in (None, claim.key.tenant)
         ]
         return [
-            LeasedPrefix(
-                claim.kind,
-                claim.key.name,
-                claim.key.namespace,
-                lease.tokens,
-                lease.num_pages,
-                lease.ends_at,
+            ShownLease(
+                claim.kind, claim.key.name, claim.key.namespace, lease.tokens, lease.num_pages, lease.ends_at
             )
             for lease, claim in nlargest(MAX_LISTED, found, key=lambda each: each[0].ends_at)
         ]
@@ -247,9 +242,9 @@ class LeaseRegistry:
                 return pin
         return None
 
-    def _describe_pin(self, pin: Lease) -> PinnedPrefix:
+    def _describe_pin(self, pin: Lease) -> Pin:
         key = self._claims[pin].key
-        return PinnedPrefix(key.name, key.namespace, pin.tokens, pin.num_pages, pin.ends_at)
+        return Pin(key.name, key.namespace, pin.tokens, pin.num_pages, pin.ends_at)
 
     def _refuse_pin(
         self, message: CheckPin | PinPrefix, tokens: Tokens, spare: int | None

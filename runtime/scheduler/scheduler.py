@@ -34,8 +34,8 @@ from ..messages import (
     PeerDown,
     PinPrefix,
     QueryCache,
+    QueryNode,
     QueryStats,
-    QueryTree,
     SchedulerInbox,
     Stats,
     StepResult,
@@ -47,7 +47,7 @@ from .arrivals import Arrivals
 from .budget import StepBudget
 from .cache_control import CacheController
 from .completion import Completion
-from .counts import Counts
+from .counts import Counts, HitCounter
 from .fairness import USUAL_BOUNDS, Bounds, Fairness
 from .forced_runs import Segments
 from .grammar_loader import GrammarLoader
@@ -129,10 +129,11 @@ class Scheduler:
         self._admission = Admission(cache, self._stored, self._requests, self._fairness, bounds)
         self._in_flight: deque[StepInFlight] = deque()
         self._replies = Replies()
-        self._cache_control = CacheController(
-            cache, self._leases, self._stored, self._requests, self._replies
-        )
         self._counts = Counts()
+        self._hits = HitCounter(self._counts)
+        self._cache_control = CacheController(
+            cache, self._leases, self._stored, self._requests, self._hits, self._replies
+        )
         self._retraction = Retraction(self._requests, self._planner, self._fairness, self._counts)
         completion = Completion(segments, eos)
         self._wait_budget = wait_budget or WaitBudget()
@@ -179,12 +180,12 @@ class Scheduler:
                 AwaitTools()
                 | EndLease()
                 | QueryCache()
+                | QueryNode()
                 | DropCache()
                 | CheckPin()
                 | PinPrefix()
                 | UnpinPrefix()
                 | ExplainPrompt()
-                | QueryTree()
             ):
                 self._cache_control.handle(message, now.wall)
             case QueryStats():
@@ -198,7 +199,7 @@ class Scheduler:
             case PagesFetched():
                 self._stored.take_fetched(message)
             case PagesLocated():
-                self._cache_control.tree_reports.take_located(message)
+                self._cache_control.reports.take_located(message)
             case PagesForgotten():
                 self._replies.add(message.client, message.dropped)
             case StoreReport():
@@ -249,7 +250,7 @@ class Scheduler:
     def take_outgoing(self) -> Outgoing:
         """Returns the messages since the last call."""
         to_model, self._to_model = [*self._to_model, *self._stored.take_messages_to_model()], []
-        to_store = [*self._stored.take_messages(), *self._cache_control.tree_reports.take_messages()]
+        to_store = [*self._stored.take_messages(), *self._cache_control.reports.take_messages()]
         to_clients = self._replies.take()
         for messages in to_clients.values():
             for message in messages:
@@ -351,9 +352,8 @@ class Scheduler:
             if request.cached_tokens is None:
                 request.cached_tokens = min(request.allocation.ready, request.prompt_length)
                 request.queued_s = now - request.arrived_at
-                self._counts.prompt_tokens_cached += request.cached_tokens
                 if request.namespace is not None:
-                    self._cache_control.hit_rate.add(request.prompt_length, request.cached_tokens)
+                    self._hits.add(request.prompt_length, request.cached_tokens)
 
     def _choose_rows(self) -> tuple[list[Request], list[Request]]:
         """Requests that decode one token, and those that compute several: forced tokens, then prompts."""

@@ -8,7 +8,8 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
-from arbora.radix_cache import GittinsPolicy, LeastRecentlyUsed
+from arbora.radix_cache import GittinsPolicy
+from least_recently_used import LeastRecentlyUsed
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
 sys.path.append(str(Path(__file__).parents[2] / "bench" / "lib"))

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from arbora.radix_cache import PrefixCache
+from prefix_world import take_pages
 
 DEPTH = 400
 
@@ -38,8 +39,8 @@ def test_a_deep_branch_is_matched_listed_and_evicted() -> None:
     cache, tokens = deep_cache()
     assert cache.match("", tokens).length == DEPTH
     assert sum(len(part.pages) for part in cache.list_pages()) == DEPTH
-    assert cache.reports.top_prefixes([""], most=5, shown_tokens=3)
-    held = cache.allocate(DEPTH // 2)
+    assert cache.reports.walk([""]).list_top_prefixes(most=5, shown_tokens=3)
+    held = take_pages(cache, DEPTH // 2)
     assert held is not None and len(held) == DEPTH // 2
     assert cache.match("", tokens).length == DEPTH - DEPTH // 2
     assert sum(len(part.pages) for part in cache.take_evicted()) == DEPTH // 2

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from arbora.radix_cache import LeastRecentlyUsed
 from arbora.radix_cache.node import Node
 from hypothesis import given
 from hypothesis import strategies as st
+from least_recently_used import LeastRecentlyUsed
 
 
 def leaf(last_use: int) -> Node:

@@ -6,7 +6,7 @@ import pytest
 from arbora.radix_cache import PrefixCache, history
 from arbora.radix_cache.node import Node
 from prefix_requests import DOCUMENT, match, new_cache, serve, start
-from prefix_world import pack
+from prefix_world import pack, take_pages
 
 OTHER = tuple(range(500, 512))
 
@@ -16,7 +16,7 @@ def remembered(cache: PrefixCache) -> list[Node]:
 
 
 def only_child(cache: PrefixCache) -> Node:
-    [root] = cache._tree.roots.values()
+    root = cache._tree.roots[""]
     [node] = root.children.values()
     return node
 
@@ -49,7 +49,7 @@ def test_a_tail_that_was_evicted_page_by_page_is_one_ghost() -> None:
     cache = new_cache(num_pages=3)
     serve(cache, DOCUMENT)
     for _ in range(2):
-        cache.allocate(1)
+        take_pages(cache, 1)
     [node] = remembered(cache)
     assert node.parent is only_child(cache)
     assert node.sequence() == only_child(cache).tokens + node.tokens
@@ -66,7 +66,7 @@ def test_a_node_evicted_page_by_page_keeps_count_of_its_extensions() -> None:
     assert (document.hits, document.extended) == (2, 1)
     serve(cache, OTHER[:4])
     for _ in range(5):
-        cache.allocate(1)
+        take_pages(cache, 1)
     [memory] = [node for node in remembered(cache) if node.sequence() == pack(DOCUMENT)]
     assert memory.tokens == pack(DOCUMENT)
     assert (memory.hits, memory.extended) == (2, 1)
@@ -78,7 +78,7 @@ def test_ghosts_below_a_leaf_stay_behind_it_when_the_leaf_loses_its_end() -> Non
     serve(cache, DOCUMENT)
     serve(cache, longer)
     for _ in range(2):
-        cache.allocate(1)
+        take_pages(cache, 1)
     assert only_child(cache).tokens == pack(DOCUMENT[:8])
     assert sorted(node.sequence() for node in remembered(cache)) == sorted([pack(DOCUMENT), pack(longer)])
 
@@ -136,7 +136,7 @@ def test_a_namespace_without_pages_has_no_ghosts() -> None:
 def test_discarded_nodes_leave_no_ghosts() -> None:
     cache = new_cache(num_pages=4)
     serve(cache, DOCUMENT)
-    cache.allocate(2)
+    take_pages(cache, 2)
     assert remembered(cache)
     lock = cache.acquire(cache.match("", pack(DOCUMENT), 8))
     cache.discard(lock)
@@ -158,7 +158,7 @@ def test_ghosts_stay_in_place_when_a_sequence_extends_the_node_above_them() -> N
     other = start(cache, (*DOCUMENT[:8], 7, 7, 7, 7), commit=False)
     cache.commit(going_on, pack(DOCUMENT[:8]))
     cache.release(other, pack((*DOCUMENT[:8], 7, 7, 7, 7)))
-    assert cache.allocate(4) is not None
+    assert take_pages(cache, 4) is not None
     [memory] = remembered(cache)
     cache.commit(going_on, pack(DOCUMENT))
     assert memory.sequence() == pack((*DOCUMENT[:8], 7, 7, 7, 7))

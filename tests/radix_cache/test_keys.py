@@ -4,7 +4,7 @@ from bisect import bisect_left, insort
 from random import Random
 
 import pytest
-from arbora.radix_cache.sorted_keys import SortedKeys
+from arbora.radix_cache.packed import SortedKeys
 
 TOKENS = 3
 

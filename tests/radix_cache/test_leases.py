@@ -5,10 +5,11 @@ Pages have four tokens.
 
 from __future__ import annotations
 
-from arbora.radix_cache import Lease, LeastRecentlyUsed, Lock, PrefixCache
+from arbora.radix_cache import Lease, Lock, PrefixCache
 from hypothesis import given
 from hypothesis import strategies as st
-from prefix_world import World, pack
+from least_recently_used import LeastRecentlyUsed
+from prefix_world import World, pack, take_pages
 
 
 class Served:
@@ -62,7 +63,7 @@ def test_a_lease_on_pages_of_a_running_request_is_not_broken() -> None:
     running = served.lease(tokens(1, 8), ends_at=1.0)
     resting = served.lease(tokens(2, 8), ends_at=2.0)
     served.begin(tokens(1, 8))
-    assert served.cache.allocate(3) is not None
+    assert take_pages(served.cache, 3) is not None
     assert not running.is_broken
     assert resting.is_broken
 
@@ -74,7 +75,7 @@ def test_a_lease_whose_pages_another_lease_protects_is_not_broken_before_that() 
     begin = served.lease(tokens(1, 4), ends_at=1.0)
     end = served.lease(tokens(1, 8), ends_at=3.0)
     other = served.lease(tokens(2, 8), ends_at=2.0)
-    assert served.cache.allocate(3) is not None
+    assert take_pages(served.cache, 3) is not None
     assert [begin.is_broken, end.is_broken, other.is_broken] == [False, False, True]
 
 
@@ -84,12 +85,12 @@ def test_a_leaf_is_as_safe_as_its_last_lease() -> None:
     served.serve(tokens(2, 8))
     leases = [served.lease(tokens(1, 8), ends_at, owner="a") for ends_at in (1.0, 9.0)]
     other = served.lease(tokens(2, 8), ends_at=5.0)
-    assert served.cache.allocate(3) is not None
+    assert take_pages(served.cache, 3) is not None
     assert other.is_broken
     assert not any(lease.is_broken for lease in leases)
-    assert served.cache.allocate(1) is not None
+    assert take_pages(served.cache, 1) is not None
     served.cache.leases.take_ended()
-    assert served.cache.allocate(2) is not None
+    assert take_pages(served.cache, 2) is not None
     assert all(lease.is_broken for lease in leases)
 
 
@@ -99,7 +100,7 @@ def test_a_renewed_lease_is_broken_by_its_new_end() -> None:
     served.serve(tokens(2, 8))
     first, second = served.lease(tokens(1, 8), 1.0), served.lease(tokens(2, 8), 2.0)
     served.cache.leases.renew(first, 3.0)
-    assert served.cache.allocate(1) is not None
+    assert take_pages(served.cache, 1) is not None
     assert [first.is_broken, second.is_broken] == [False, True]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from arbora.radix_cache import GittinsPolicy, LeastRecentlyUsed, PrefixCache
+from arbora.radix_cache import GittinsPolicy, PrefixCache
 from gittins_check import check as check_gittins
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from least_recently_used import LeastRecentlyUsed
 from prefix_world import Request, World
 
 runs_of_tokens = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 9)), min_size=1, max_size=5)

@@ -60,7 +60,7 @@ def test_every_evicted_node_keeps_the_keys_of_its_pages(sequences: list[list[int
     cache = PrefixCache(pages, PAGE, check_invariants=True, model=b"model")
     for tokens in sequences:
         serve(cache, "a", tokens)
-    nodes = cache.reports.outline(["a"], 1000, 100).nodes
+    nodes = cache.reports.walk(["a"]).list_largest(1000, 100)
     before: list[list[int]] = []  # all tokens up to each node's end
     for node in nodes:
         own = array("i", node.head).tolist()

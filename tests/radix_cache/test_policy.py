@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from itertools import chain, count, repeat
 from random import Random
 
-from arbora.radix_cache import EvictionPolicy, GittinsPolicy, LeastRecentlyUsed, PrefixCache
+from arbora.radix_cache import EvictionPolicy, GittinsPolicy, PrefixCache
 from gittins_check import check
-from prefix_world import pack
+from least_recently_used import LeastRecentlyUsed
+from prefix_world import pack, take_pages
 
 PAGES = 40
 ids = count()
@@ -129,6 +130,6 @@ def test_no_group_is_lost_when_stale_entries_are_dropped() -> None:
 
 def test_a_cache_without_pages_works() -> None:
     cache = PrefixCache(0, 16)
-    assert cache.allocate(1) is None
+    assert take_pages(cache, 1) is None
     cache.release(cache.acquire(cache.match("", pack((1, 2)), 1)), b"")
     assert len(GittinsPolicy(0, 16)) == 0

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from heapq import heappush
-
-from arbora.radix_cache import Prefix, PrefixCache, top_prefixes
+from arbora.radix_cache import CachedPrefix, PrefixCache, cache_reports
 from prefix_requests import DOCUMENT, new_cache, serve, start
-from prefix_world import pack
+from prefix_world import pack, take_pages
 from pytest import MonkeyPatch
 
 
 def found(cache: PrefixCache, most: int = 10) -> list[tuple[int, int]]:
     """The tokens and hits of the most popular prefixes."""
-    return [(prefix.tokens, prefix.hits) for prefix in cache.reports.top_prefixes([""], most, 4)]
+    return [(prefix.tokens, prefix.hits) for prefix in cache.reports.walk([""]).list_top_prefixes(most, 4)]
 
 
 def test_a_prefix_counts_later_requests_that_begin_with_it() -> None:
@@ -50,12 +48,12 @@ def test_a_prefix_is_reported_with_its_first_and_last_tokens_and_its_idle_time()
     cache = new_cache()
     serve(cache, DOCUMENT)
     start(cache, (*DOCUMENT, 1, 2))
-    [used] = cache.reports.top_prefixes([""], 1, 2)
-    assert used == Prefix("", pack(DOCUMENT[:2]), pack(DOCUMENT[-2:]), 12, 1, 0)
+    [used] = cache.reports.walk([""]).list_top_prefixes(1, 2)
+    assert used == CachedPrefix("", pack(DOCUMENT[:2]), pack(DOCUMENT[-2:]), 12, 1, 0)
 
 
 def test_a_limited_number_of_nodes_is_visited_the_most_hit_first(monkeypatch: MonkeyPatch) -> None:
-    monkeypatch.setattr(top_prefixes, "MAX_NODES", 12)
+    monkeypatch.setattr(cache_reports, "MAX_VISITED", 8)
     cache = new_cache(num_pages=64)
     for first in range(10):
         for _ in range(first + 2):
@@ -65,20 +63,21 @@ def test_a_limited_number_of_nodes_is_visited_the_most_hit_first(monkeypatch: Mo
     assert len(found(cache)) < 10
 
 
-def test_of_many_children_only_those_to_be_visited_are_sorted(monkeypatch: MonkeyPatch) -> None:
+def test_of_many_children_those_with_the_most_hits_are_visited(monkeypatch: MonkeyPatch) -> None:
     cache = new_cache(num_pages=100)
     for first in range(40):
         for _ in range(first % 7 + 2):
             serve(cache, (first, 0, 0, 0, 1))
     expected = found(cache, most=5)
     assert expected == [(4, 7)] * 5
-    queued: list[object] = []
-
-    def count(heap: list[object], item: object) -> None:
-        queued.append(item)
-        heappush(heap, item)  # type: ignore[type-var]
-
-    monkeypatch.setattr(top_prefixes, "MAX_NODES", 12)
-    monkeypatch.setattr(top_prefixes, "heappush", count)
+    monkeypatch.setattr(cache_reports, "MAX_VISITED", 12)
     assert found(cache, most=5) == expected
-    assert len(queued) == 12
+
+
+def test_an_evicted_prefix_is_not_reported() -> None:
+    cache = new_cache(num_pages=5)
+    for _ in range(2):
+        serve(cache, (*DOCUMENT, 1))
+    assert found(cache) == [(12, 1)]
+    assert take_pages(cache, 5) is not None
+    assert found(cache) == []

@@ -154,5 +154,6 @@ def test_metrics_are_in_prometheus_format_and_only_grow(served: Served) -> None:
     assert grown("arbora_inter_token_latency_seconds_count") == 3
     assert grown("arbora_request_duration_seconds_count") == 1
     prompt = grown("arbora_prompt_tokens_cached_total") + grown("arbora_prompt_tokens_computed_total")
+    assert prompt == grown("arbora_prompt_tokens_looked_up_total")
     assert prompt == grown("arbora_request_prompt_tokens_total") > 0
     assert grown("arbora_steps_total") >= 4

@@ -13,15 +13,16 @@ from arbora.runtime.messages import (
     CheckPin,
     DropCache,
     ExplainPrompt,
+    HitRate,
+    NodeTokens,
+    Pin,
     PinFits,
-    PinnedPrefix,
     PinPrefix,
     PrefixPinned,
     PromptExplained,
     QueryCache,
-    QueryTree,
+    QueryNode,
     StoreCounts,
-    TreeReport,
     UnpinPrefix,
 )
 
@@ -41,14 +42,14 @@ def well(message: CacheControl) -> CacheAnswer:
             pages = len(message.tokens) // 4 // 16
             expires_at = time.time() + message.ttl_s
             return PrefixPinned(
-                message.query, PinnedPrefix(message.pin, message.namespace, pages * 16, pages, expires_at)
+                message.query, Pin(message.pin, message.namespace, pages * 16, pages, expires_at)
             )
         case UnpinPrefix():
-            return PrefixPinned(message.query, PinnedPrefix(message.pin, "", 16, 1, 0.0))
+            return PrefixPinned(message.query, Pin(message.pin, "", 16, 1, 0.0))
         case ExplainPrompt():
             return PromptExplained(message.query, 0, 0, b"")
-        case QueryTree():
-            return TreeReport(message.query, [])
+        case QueryNode():
+            return NodeTokens(message.query, None)
 
 
 def report(query: int, **fields: Any) -> CacheReport:
@@ -59,13 +60,13 @@ def report(query: int, **fields: Any) -> CacheReport:
         "pages_cached": 10,
         "pages_pinned": 2,
         "pages_pinnable": 16,
-        "prompt_tokens": 1000,
-        "cached_tokens": 750,
-        "recent_requests": 4,
-        "recent_prompt_tokens": 100,
-        "recent_cached_tokens": 90,
+        "pages_leased": 0,
         "evicted_pages": 5,
     }
-    lists: dict[str, Any] = {"namespaces": {}, "prefixes": [], "pins": []}
+    rates = {
+        "hits": HitRate(rate=0.75, prompt_tokens=1000, cached_tokens=750),
+        "recent_hits": HitRate(rate=0.9, prompt_tokens=100, cached_tokens=90, requests=4),
+    }
+    lists: dict[str, Any] = {"namespaces": {}, "prefixes": [], "pins": [], "leases": []}
     store = StoreCounts(host_pages=3, host_bytes=3 * PAGE_BYTES, host_hits=7, disk_pages=9, restored_pages=6)
-    return CacheReport(query, store=store, **{**numbers, **lists, **fields})
+    return CacheReport(query, store=store, **{**numbers, **rates, **lists, **fields})

@@ -35,9 +35,9 @@ from arbora.runtime.messages import (
     PeerUp,
     PinPrefix,
     QueryCache,
+    QueryNode,
     QueryRefused,
     QueryStats,
-    QueryTree,
     Refused,
     SchedulerInbox,
     Stats,
@@ -158,11 +158,11 @@ class FakeScheduler:
                     | PinPrefix()
                     | UnpinPrefix()
                     | ExplainPrompt()
-                    | QueryTree()
+                    | QueryNode()
                 ):
                     self.send(self.cache(message))
                 case QueryStats(_, query):
-                    counts = (len(self.rows), 0, 64, 2, 3, 1, 10, 20, 30, 5, 1, 4, self._steps)
+                    counts = (len(self.rows), 0, 64, 2, 3, 1, 10, 30, 20, 30, 5, 1, 4, self._steps)
                     self.send(Stats(query, *counts, StoreCounts()))
 
     def _admit(self, request: Generate) -> None:

@@ -29,6 +29,15 @@ def prefixes(namespace: str | None, tokens: tuple[int, ...]) -> set[Kv]:
     return {(namespace, tokens[:length]) for length in range(1, len(tokens) + 1)}
 
 
+def take_pages(cache: PrefixCache, count: int) -> list[int] | None:
+    """Allocates pages for a request that shares nothing and never ends; None if too few are available."""
+    lock = cache.acquire(cache.match(None, b""))
+    if cache.extend(lock, count * cache.page_size):
+        return lock.pages
+    cache.release(lock, b"")
+    return None
+
+
 @dataclass(eq=False)
 class Request:
     namespace: str | None
@@ -105,7 +114,7 @@ class World:
         leased, unleased = self.leased_tokens(), available - self.leased_pages()
         ends = self.lease_ends()
         if lock is None:
-            pages = self.cache.allocate(count)
+            pages = take_pages(self.cache, count)
         else:
             before_end = len(lock.pages)
             done = self.cache.extend(lock, lock.capacity + count * self.cache.page_size)

@@ -30,6 +30,7 @@ from ....runtime.messages import (
     Message,
     ModelReady,
     NewKeys,
+    NodeTokens,
     Outputs,
     PeerDown,
     PeerResponds,
@@ -43,7 +44,6 @@ from ....runtime.messages import (
     RememberReply,
     Stats,
     TokenizerInbox,
-    TreeReport,
 )
 from ....runtime.processes.async_inbox import AsyncInbox
 from ....runtime.processes.sockets import (
@@ -203,7 +203,7 @@ class EngineClient:
                 | PinFits()
                 | PrefixPinned()
                 | PromptExplained()
-                | TreeReport()
+                | NodeTokens()
                 | QueryRefused()
             ):
                 self._questions.answer(message)

@@ -48,13 +48,13 @@ export class ServerView {
   #plot(now, metrics) {
     const samples = this.#samples;
     const cached = samples.grown("arbora_prompt_tokens_cached_total");
-    const computed = samples.grown("arbora_prompt_tokens_computed_total");
+    const lookedUp = samples.grown("arbora_prompt_tokens_looked_up_total");
     const both = (name) => [samples.quantile(name, 0.5), samples.quantile(name, 0.95)];
     const gauge = (name) => total(metrics, name);
     this.#plots.first.add(now, both("arbora_time_to_first_token_seconds"));
     this.#plots.between.add(now, both("arbora_inter_token_latency_seconds"));
     this.#plots.speed.add(now, ["output_tokens", "prompt_tokens_computed", "prompt_tokens_cached"].map((name) => samples.rate(`arbora_${name}_total`)));
-    this.#plots.hits.add(now, [cached + computed ? cached / (cached + computed) : null]);
+    this.#plots.hits.add(now, [lookedUp ? cached / lookedUp : null]);
     this.#plots.missed.add(now, this.#causes());
     this.#plots.queue.add(now, [gauge("arbora_requests_running"), gauge("arbora_requests_waiting")]);
     this.#plots.pages.add(now, ["used", "cached", "free"].map((name) => gauge(`arbora_kv_pages_${name}`)));
@@ -71,7 +71,7 @@ export class ServerView {
 
 function showTiles(metrics, cache, samples) {
   const cached = total(metrics, "arbora_prompt_tokens_cached_total");
-  const prompt = cached + total(metrics, "arbora_prompt_tokens_computed_total");
+  const prompt = total(metrics, "arbora_prompt_tokens_looked_up_total");
   const { used, cached: held, total: all } = cache.sizes;
   const speed = samples.rate("arbora_output_tokens_total");
   const tiles = [

@@ -376,6 +376,8 @@ async def test_metrics_have_the_schedulers_pages_and_queues(world: HttpWorld) ->
     assert found["arbora_kv_pages_free"] == 59
     assert found["arbora_requests_running"] == 0
     assert found["arbora_requests_waiting"] == 0
+    looked_up = found["arbora_prompt_tokens_looked_up_total"]
+    assert looked_up == 3 * found["arbora_prompt_tokens_cached_total"] > 0
 
 
 async def test_counters_continue_when_the_replica_starts_again(world: HttpWorld) -> None:

@@ -11,15 +11,15 @@ import pytest_asyncio
 from arbora.frontend.core.prepare import cache_namespace
 from arbora.frontend.core.replica.questions import Questions
 from arbora.runtime.messages import (
-    CachedPrefix,
     CacheDropped,
     DropCache,
     EndLease,
     LeaseTerms,
     Message,
-    PinnedPrefix,
+    Pin,
     PinPrefix,
     QueryCache,
+    TopPrefix,
     UnpinPrefix,
 )
 from cache_answers import PAGE_BYTES, report, well
@@ -95,11 +95,6 @@ async def test_the_cache_is_shown_in_pages_tokens_and_bytes(world: HttpWorld) ->
     }
 
 
-async def test_a_cache_that_was_never_asked_has_no_hit_rate(world: HttpWorld) -> None:
-    world.running.cache = lambda message: report(message.query, prompt_tokens=0, cached_tokens=0)
-    assert (await world.http.get("/cache")).json()["hit_rate"]["rate"] is None
-
-
 async def test_namespaces_are_shown_by_a_name_that_does_not_reveal_the_salt(world: HttpWorld) -> None:
     world.running.cache = lambda message: report(
         message.query, namespaces={"": 3, cache_namespace("", "secret"): 7}
@@ -113,8 +108,8 @@ async def test_namespaces_are_shown_by_a_name_that_does_not_reveal_the_salt(worl
 async def test_texts_are_shown_only_to_clients_that_share_them(world: HttpWorld) -> None:
     head, tail = packed(world.ids(TEXT * 3)), packed(world.ids("And so on. " * 9 + TEXT))
     prefixes = [
-        CachedPrefix(cache_namespace("", "mine"), head, tail, 90, 7, 12),
-        CachedPrefix("theirs", head, tail, 80, 6, 0),
+        (TopPrefix(cache_namespace("", "mine"), 90, 7, 12), head, tail),
+        (TopPrefix("theirs", 80, 6, 0), b"", b""),
     ]
     world.running.cache = lambda message: report(message.query, prefixes=prefixes)
     shown = (await world.http.get("/cache", params={"cache_salt": "mine"})).json()["prefixes"]
@@ -126,14 +121,14 @@ async def test_texts_are_shown_only_to_clients_that_share_them(world: HttpWorld)
 async def test_texts_that_several_keys_share_are_shown_to_none() -> None:
     async with http_world(api_keys=("first", "second")) as world:
         tokens = packed(world.ids(TEXT))
-        prefixes = [CachedPrefix("", tokens, tokens, 90, 7, 12)]
+        prefixes = [(TopPrefix("", 90, 7, 12), tokens, tokens)]
         world.running.cache = lambda message: report(message.query, prefixes=prefixes)
         answer = await world.http.get("/cache", headers={"Authorization": "Bearer first"})
         assert [(each["text"], each["end"]) for each in answer.json()["prefixes"]] == [(None, None)]
 
 
 async def test_pins_are_shown_with_their_end(world: HttpWorld) -> None:
-    pins = [PinnedPrefix("pin-1", "", 48, 3, 1234.5)]
+    pins = [Pin("pin-1", "", 48, 3, 1234.5)]
     world.running.cache = lambda message: report(message.query, pins=pins)
     (shown,) = (await world.http.get("/cache")).json()["pins"]
     assert (shown["id"], shown["tokens"], shown["pages"], shown["bytes"], shown["expires_at"]) == (

@@ -8,7 +8,17 @@ import pytest
 import pytest_asyncio
 from arbora.frontend.core.prepare import cache_namespace
 from arbora.frontend.http.tenants import shown_namespace
-from arbora.runtime.messages import CacheAnswer, CacheControl, PagesInTiers, QueryTree, TreeNode, TreeReport
+from arbora.runtime.messages import (
+    CacheAnswer,
+    CacheControl,
+    CacheNode,
+    CacheRoot,
+    NodeTokens,
+    PagesInTiers,
+    QueryCache,
+    QueryNode,
+)
+from cache_answers import report
 from fake_scheduler import packed
 from http_world import HttpWorld, http_world
 
@@ -22,29 +32,30 @@ async def world() -> AsyncIterator[HttpWorld]:
         yield world
 
 
-def node(**fields: object) -> TreeNode:
+def node(**fields: object) -> CacheNode:
     numbers = {"tokens": 6, "pages": 1, "hits": 2, "idle": 3}
     users = {"requests": 1, "waiting": 2, "pins": 0, "leases": 0}
-    rest = {"page": 7, "parent": 0, "namespace": "", "head": b"", "tokens_below": 0, "folded": 0}
-    return TreeNode(**{**numbers, **users, **rest, **fields})  # type: ignore[arg-type]
+    rest = {"id": 7, "parent": 0, "tokens_below": 0, "folded": 0}
+    return CacheNode(**{**numbers, **users, **rest, **fields})  # type: ignore[arg-type]
 
 
 def tree_of(world: HttpWorld, namespace: str) -> None:
     """The scheduler has a tree of `namespace` and of another one, with one node each."""
     head = packed(world.ids(TEXT))
+    roots = [CacheRoot(0, namespace, True), CacheRoot(1, "other", False)]
     nodes = [
-        node(page=None, parent=None, namespace=namespace, tokens=0),
-        node(page=None, parent=None, namespace="other", tokens=0),
-        node(parent=0, namespace=namespace, head=head),
-        node(parent=1, namespace="other", page=9),
+        (node(id=None, parent=None, tokens=0), b""),
+        (node(id=None, parent=None, tokens=0), b""),
+        (node(parent=0), head),
+        (node(parent=1, id=9), b""),
     ]
 
     def answer(message: CacheControl) -> CacheAnswer:
-        assert isinstance(message, QueryTree)
-        if message.page is None:
-            return TreeReport(message.query, nodes, is_complete=False)
-        is_known = (message.own, message.page) == (namespace, 7)
-        return TreeReport(message.query, [], tokens=head if is_known else None)
+        if isinstance(message, QueryNode):
+            is_known = (message.own, message.page) == (namespace, 7)
+            return NodeTokens(message.query, head if is_known else None)
+        assert isinstance(message, QueryCache) and message.nodes
+        return report(message.query, roots=roots, nodes=nodes, is_complete=False)
 
     world.running.cache = answer
 
@@ -75,11 +86,11 @@ async def test_the_text_of_a_node_is_found_by_its_id(world: HttpWorld) -> None:
 
 async def test_an_evicted_node_says_in_which_tiers_its_pages_are(world: HttpWorld) -> None:
     nodes = [
-        node(page=None, parent=None, tokens=0),
-        node(page=None, pages=0, stored=PagesInTiers(6, 3, 2)),
-        node(page=None, pages=0),
+        (node(id=None, parent=None, tokens=0), b""),
+        (node(id=None, pages=0, stored=PagesInTiers(6, 3, 2)), b""),
+        (node(id=None, pages=0), b""),
     ]
-    world.running.cache = lambda message: TreeReport(message.query, nodes)
+    world.running.cache = lambda message: report(message.query, nodes=nodes)
     tree = (await world.http.get("/cache/tree")).json()
     assert [each["stored"] for each in tree["nodes"]] == [None, {"pages": 6, "host": 3, "disk": 2}, None]
 
@@ -110,5 +121,5 @@ async def test_an_isolated_key_asks_for_its_own_namespaces() -> None:
     async with http_world(api_keys=("first", "second"), isolate_keys=True) as world:
         tree_of(world, "")
         await world.http.get("/cache/tree", headers={"Authorization": "Bearer first"})
-        [asked] = world.running.of_kind(QueryTree)
+        [asked] = world.running.of_kind(QueryCache)
         assert len(asked.scope) > 60 and asked.own.startswith(asked.scope)

@@ -58,9 +58,9 @@ def test_a_request_that_could_start_waits_until_its_evicted_pages_are_copied() -
 
 def test_no_request_waits_for_pages_that_no_step_copies() -> None:
     bench = with_long_prompt()
-    pages = bench.cache.allocate(250)  # evicts all, and nothing runs
-    assert pages is not None
-    bench.cache._held.free(pages)
+    evicting = bench.cache.acquire(bench.cache.match(None, b""))
+    assert bench.cache.extend(evicting, 250 * bench.cache.page_size)  # evicts all, and nothing runs
+    bench.cache.release(evicting, b"")
     bench.submit("again", LONG, max_tokens=1)
     bench.run()
     assert bench.tokens("again") == reply_alone(LONG, 1)

@@ -8,6 +8,7 @@ from arbora.runtime.messages import (
     CacheGroup,
     DropCache,
     ExplainPrompt,
+    HitRate,
     ModelReady,
     PeerDown,
     PrefixPinned,
@@ -92,7 +93,7 @@ def test_a_prefix_that_is_pinned_again_keeps_its_name_and_gets_new_time() -> Non
     bench.now = 30.0
     again = bench.pin(DOCUMENT, ttl_s=60, name="another")
     assert isinstance(again, PrefixPinned)
-    assert (again.pin.pin, again.pin.expires_at) == ("p", 90.0)
+    assert (again.pin.id, again.pin.expires_at) == ("p", 90.0)
     bench.wait(30.0)
     assert bench.report().pages_pinned == 10
 
@@ -214,15 +215,19 @@ def test_a_report_tells_the_hit_rate_of_all_and_of_the_last_requests() -> None:
     for number in range(260):
         served(bench, DOCUMENT[:8], f"r{number}")
     report = bench.report()
-    assert (report.prompt_tokens, report.cached_tokens) == (260 * 8, 259 * 7)
-    assert report.recent_requests == 256
-    assert (report.recent_prompt_tokens, report.recent_cached_tokens) == (256 * 8, 256 * 7)
+    assert (report.hits.prompt_tokens, report.hits.cached_tokens) == (260 * 8, 259 * 7)
+    assert report.hits.rate == round(259 * 7 / (260 * 8), 4)
+    assert report.recent_hits == HitRate(
+        rate=0.875, prompt_tokens=256 * 8, cached_tokens=256 * 7, requests=256
+    )
+    stats = bench.scheduler.stats()
+    assert (stats.prompt_tokens_looked_up, stats.prompt_tokens_cached) == (260 * 8, 259 * 7)
 
 
 def test_requests_that_opted_out_do_not_count_as_misses() -> None:
     bench = SchedulerBench(20)
     served(bench, DOCUMENT, namespace=None)
-    assert bench.report().prompt_tokens == 0
+    assert bench.report().hits == HitRate(rate=None, prompt_tokens=0, cached_tokens=0)
 
 
 def test_a_report_shows_only_tokens_of_the_clients_own_namespace() -> None:
@@ -231,8 +236,8 @@ def test_a_report_shows_only_tokens_of_the_clients_own_namespace() -> None:
         for name in ("one", "two"):
             served(bench, DOCUMENT, f"{namespace} {name}", namespace)
     shown = {
-        prefix.namespace: (unpack(prefix.head), unpack(prefix.tail))
-        for prefix in bench.report(own="mine").prefixes
+        prefix.namespace: (unpack(head), unpack(tail))
+        for prefix, head, tail in bench.report(own="mine").prefixes
     }
     assert shown == {"mine": (DOCUMENT[:36], DOCUMENT[:36]), "theirs": ([], [])}
 
@@ -244,7 +249,7 @@ def test_a_report_covers_the_clients_scope() -> None:
             served(bench, DOCUMENT, f"{namespace} {name}", namespace)
     report = bench.report(scope="a/")
     assert report.namespaces.keys() == {"a/", "a/salt"}
-    assert {prefix.namespace for prefix in report.prefixes} == {"a/", "a/salt"}
+    assert {prefix.namespace for prefix, _, _ in report.prefixes} == {"a/", "a/salt"}
 
 
 def test_prefixes_are_ranked_by_the_computing_they_saved() -> None:
@@ -253,7 +258,7 @@ def test_prefixes_are_ranked_by_the_computing_they_saved() -> None:
         served(bench, [*DOCUMENT[:8], 200 + number, *[9] * 3], f"short{number}")
     for number in range(2):
         served(bench, [*OTHER, 200 + number, *[9] * 3], f"long{number}")
-    prefixes = bench.report().prefixes
+    prefixes = [prefix for prefix, _, _ in bench.report().prefixes]
     assert [(prefix.tokens, prefix.hits) for prefix in prefixes] == [(40, 1), (8, 3)]
     assert prefixes[0].idle < prefixes[1].idle
 

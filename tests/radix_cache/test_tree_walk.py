@@ -1,15 +1,15 @@
-"""The outline of the tree. Pages have four tokens."""
+"""The nodes of the tree that a walk lists. Pages have four tokens."""
 
 from __future__ import annotations
 
 import pytest
-from arbora.radix_cache import OutlinedNode, PrefixCache, outline
+from arbora.radix_cache import CacheNode, PrefixCache, cache_reports
 from prefix_requests import DOCUMENT, new_cache, serve, start
-from prefix_world import pack
+from prefix_world import pack, take_pages
 
 
-def listed(cache: PrefixCache, most: int = 100, names: tuple[str, ...] = ("",)) -> list[OutlinedNode]:
-    return cache.reports.outline(names, most, 2).nodes
+def listed(cache: PrefixCache, most: int = 100, names: tuple[str, ...] = ("",)) -> list[CacheNode]:
+    return cache.reports.walk(names).list_largest(most, 2)
 
 
 def test_a_shared_prefix_is_the_parent_of_the_nodes_that_continue_it() -> None:
@@ -17,7 +17,7 @@ def test_a_shared_prefix_is_the_parent_of_the_nodes_that_continue_it() -> None:
     for last in (50, 51):
         serve(cache, (*DOCUMENT, last, 1, 1, 1))
     root, shared, *ends = listed(cache)
-    assert (root.parent, root.tokens, root.tokens_below, root.page) == (None, 0, 20, None)
+    assert (root.parent, root.tokens, root.tokens_below, root.id) == (None, 0, 20, None)
     assert (shared.parent, shared.tokens, shared.pages, shared.tokens_below) == (0, 12, 3, 8)
     assert shared.head == pack(DOCUMENT[:2])
     assert [(end.parent, end.tokens, end.head) for end in ends] == [
@@ -53,9 +53,9 @@ def test_a_waiting_request_counts_at_the_nodes_that_it_would_use() -> None:
     for last in (50, 51):
         serve(cache, (*DOCUMENT, last, 1, 1, 1))
     prompts = [(*DOCUMENT, 50, 1, 1, 1, 9), (*DOCUMENT, 51, 1, 8), DOCUMENT, (*DOCUMENT, 77), (99, 98)]
-    waiting: list[outline.Prompt] = [("", pack(prompt)) for prompt in prompts]
+    waiting: list[cache_reports.Prompt] = [("", pack(prompt)) for prompt in prompts]
     waiting += [(None, pack(DOCUMENT)), ("unknown", pack(DOCUMENT))]
-    root, shared, *ends = cache.reports.outline([""], 100, 2, waiting).nodes
+    root, shared, *ends = cache.reports.walk([""], waiting).list_largest(100, 2)
     assert (root.waiting, shared.waiting) == (5, 4)
     assert {end.head: end.waiting for end in ends} == {pack([50, 1]): 1, pack([51, 1]): 1}
     assert not any(node.waiting or node.requests for node in listed(cache))
@@ -64,21 +64,52 @@ def test_a_waiting_request_counts_at_the_nodes_that_it_would_use() -> None:
 def test_an_evicted_node_is_listed_without_pages() -> None:
     cache = new_cache(num_pages=8)
     serve(cache, (*DOCUMENT, 50, 1, 1, 1))
-    pages = cache.allocate(6)
+    pages = take_pages(cache, 6)
     assert pages is not None
     found = listed(cache)
-    assert [(node.page is None, node.pages) for node in found if node.parent is not None and not node.pages]
+    assert [(node.id is None, node.pages) for node in found if node.parent is not None and not node.pages]
     assert sum(node.pages for node in found) == 2
 
 
-def test_an_outline_visits_a_limited_number_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_walk_visits_a_limited_number_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = new_cache(num_pages=64)
     for first in range(20):
         serve(cache, (first, 1, 1, 1))
-    assert cache.reports.outline([""], 100, 2).is_complete
-    monkeypatch.setattr(outline, "MAX_VISITED", 10)
-    few = cache.reports.outline([""], 100, 2)
-    assert (len(few.nodes), few.is_complete) == (10, False)
+    assert cache.reports.walk([""]).is_complete
+    monkeypatch.setattr(cache_reports, "MAX_VISITED", 10)
+    few = cache.reports.walk([""])
+    assert (len(few.list_largest(100, 2)), few.is_complete) == (11, False)
+
+
+def test_a_walk_considers_a_limited_number_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_reports, "MAX_LISTED", 3)
+    cache = new_cache(num_pages=64)
+    for first in range(3):
+        for last in (50, 51):
+            serve(cache, (first, 0, 0, 0, last, 1, 1, 1))
+    few = cache.reports.walk([""])
+    assert (len(few.list_largest(100, 2)), few.is_complete) == (4, False)
+
+
+def test_the_most_used_nodes_are_visited_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_reports, "MAX_VISITED", 3)
+    cache = new_cache(num_pages=64)
+    for first in range(10):
+        for _ in range(first + 1):
+            serve(cache, (first, 1, 1, 1, 2))
+    found = cache.reports.walk([""]).list_largest(100, 1)
+    assert [node.head for node in found] == [b"", pack([9]), pack([8]), pack([7])]
+
+
+def test_the_limit_of_a_walk_does_not_hide_a_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_reports, "MAX_VISITED", 3)
+    cache = new_cache(num_pages=64)
+    for first in range(10):
+        serve(cache, (first, 1, 1, 1), "large")
+    for _ in range(2):
+        serve(cache, DOCUMENT, "used")
+    found = cache.reports.walk(["large", "used"])
+    assert [prefix.namespace for prefix in found.list_top_prefixes(9, 1)] == ["used"]
 
 
 def test_other_namespaces_are_left_out() -> None:
@@ -92,8 +123,9 @@ def test_the_tokens_of_a_node_are_found_by_its_first_page() -> None:
     for last in (50, 51):
         serve(cache, (*DOCUMENT, last, 1, 1, 1))
     _, shared, end, _ = listed(cache)
-    assert shared.page is not None and end.page is not None
-    assert cache.reports.edge("", shared.page, 100) == pack(DOCUMENT)
-    assert cache.reports.edge("", end.page, 3) == pack([50, 1, 1])
-    assert cache.reports.edge("", 10_000, 100) is None
-    assert cache.reports.edge("other", shared.page, 100) is None
+    assert shared.id is not None and end.id is not None
+    walk = cache.reports.walk([""])
+    assert walk.read_edge(shared.id, 100) == pack(DOCUMENT)
+    assert walk.read_edge(end.id, 3) == pack([50, 1, 1])
+    assert walk.read_edge(10_000, 100) is None
+    assert cache.reports.walk(["other"]).read_edge(shared.id, 100) is None

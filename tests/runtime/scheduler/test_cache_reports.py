@@ -1,18 +1,20 @@
-"""Reports on the prefix tree in the scheduler's state machine. Pages have four tokens."""
+"""Reports on the nodes of the prefix tree in the scheduler's state machine. Pages have four tokens."""
 
 from __future__ import annotations
 
 import pytest
 from arbora.runtime.messages import (
+    CacheNode,
+    CacheReport,
     LocatePages,
+    NodeTokens,
     PagesInTiers,
     PeerDown,
     PrefixPinned,
-    QueryTree,
-    TreeNode,
-    TreeReport,
+    QueryCache,
+    QueryNode,
 )
-from arbora.runtime.scheduler import tree_reports
+from arbora.runtime.scheduler import cache_reports
 from arbora.runtime.scheduler.scheduler import Now
 from fake_model import unpack
 from fake_store import keys_of
@@ -27,61 +29,73 @@ def served(bench: SchedulerBench, prompt: list[int], name: str = "warm", namespa
     bench.run()
 
 
-def tree(bench: SchedulerBench, scope: str = "", own: str = "", page: int | None = None) -> TreeReport:
-    answer = bench.control(QueryTree(0, 1, scope, own, page))
-    assert isinstance(answer, TreeReport)
+def tree(bench: SchedulerBench, scope: str = "", own: str = "") -> CacheReport:
+    answer = bench.control(QueryCache(0, 1, scope, own, nodes=True))
+    assert isinstance(answer, CacheReport)
     return answer
+
+
+def nodes_of(report: CacheReport) -> list[CacheNode]:
+    return [node for node, _ in report.nodes]
+
+
+def read(bench: SchedulerBench, page: int, scope: str = "", own: str = "mine") -> list[int] | None:
+    answer = bench.control(QueryNode(0, 1, scope, own, page))
+    assert isinstance(answer, NodeTokens)
+    return None if answer.tokens is None else unpack(answer.tokens)
 
 
 def test_the_tree_shows_the_tokens_of_the_own_namespace_alone() -> None:
     bench = SchedulerBench(40, max_pinned=10)
     served(bench, DOCUMENT, "mine", namespace="mine")
     served(bench, OTHER, "theirs", namespace="theirs")
-    nodes = tree(bench, own="mine").nodes
-    assert [node.namespace for node in nodes if node.parent is None] == ["mine", "theirs"]
-    heads = {node.namespace: unpack(node.head) for node in nodes if node.parent is not None}
-    assert heads == {"mine": DOCUMENT[:24], "theirs": []}
+    report = tree(bench, own="mine")
+    assert [(root.node, root.namespace, root.own) for root in report.roots] == [
+        (0, "mine", True),
+        (1, "theirs", False),
+    ]
+    heads = {node.parent: unpack(head) for node, head in report.nodes if node.parent is not None}
+    assert heads == {0: DOCUMENT[:24], 1: []}
 
 
 def test_the_tree_counts_a_limited_number_of_waiting_requests_at_what_they_would_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tree_reports, "MAX_WAITING", 3)
+    monkeypatch.setattr(cache_reports, "MAX_WAITING", 3)
     bench = SchedulerBench(16, max_pinned=10, slots=1)
     served(bench, DOCUMENT)
     bench.submit("runs", DOCUMENT, max_tokens=9)
     assert bench.plan()
     for number in range(5):
         bench.submit(f"waits{number}", DOCUMENT, max_tokens=1)
-    nodes = tree(bench).nodes
+    nodes = nodes_of(tree(bench))
     assert nodes[0].waiting == 3 and [node.requests for node in nodes[:2]] == [1, 1]
     bench.run()
-    assert {node.waiting for node in tree(bench).nodes} == {0}
+    assert {node.waiting for node in nodes_of(tree(bench))} == {0}
 
 
 def test_the_tree_has_only_the_namespaces_of_the_scope() -> None:
     bench = SchedulerBench(40, max_pinned=10)
     served(bench, DOCUMENT, "mine", namespace="mine/")
     served(bench, OTHER, "theirs", namespace="theirs/")
-    assert {node.namespace for node in tree(bench, scope="mine/", own="mine/").nodes} == {"mine/"}
+    assert [root.namespace for root in tree(bench, scope="mine/", own="mine/").roots] == ["mine/"]
 
 
 def test_the_tokens_of_a_node_are_shown_only_in_its_own_namespace() -> None:
     bench = SchedulerBench(40, max_pinned=10)
     served(bench, DOCUMENT, "mine", namespace="mine")
     served(bench, OTHER, "theirs", namespace="theirs")
-    pages = {node.namespace: node.page for node in tree(bench, own="mine").nodes if node.page is not None}
-    shown = tree(bench, own="mine", page=pages["mine"]).tokens
-    assert shown is not None and unpack(shown) == DOCUMENT
-    assert tree(bench, own="mine", page=pages["theirs"]).tokens is None
-    assert tree(bench, scope="other", own="mine", page=pages["mine"]).tokens is None
+    mine, theirs = (node.id for node in nodes_of(tree(bench, own="mine")) if node.id is not None)
+    assert read(bench, mine) == DOCUMENT
+    assert read(bench, theirs) is None
+    assert read(bench, mine, scope="other") is None
 
 
 def test_a_pinned_node_of_the_tree_says_so() -> None:
     bench = SchedulerBench(20, max_pinned=10)
     served(bench, DOCUMENT)
     assert isinstance(bench.pin(DOCUMENT), PrefixPinned)
-    nodes = tree(bench).nodes
+    nodes = nodes_of(tree(bench))
     assert [(node.pins, node.requests) for node in nodes] == [(1, 0)] * len(nodes)
 
 
@@ -97,7 +111,7 @@ def evicting_bench(most_stored: int = 100) -> SchedulerBench:
 
 
 def ask(bench: SchedulerBench, client: int = 0) -> None:
-    bench.handle(QueryTree(client, 1, "", ""))
+    bench.handle(QueryCache(client, 1, "", "", nodes=True))
 
 
 def locate(bench: SchedulerBench) -> None:
@@ -109,14 +123,14 @@ def locate(bench: SchedulerBench) -> None:
     bench.deliver()
 
 
-def answered(bench: SchedulerBench) -> TreeReport:
+def answered(bench: SchedulerBench) -> CacheReport:
     [report] = bench.answers
-    assert isinstance(report, TreeReport)
+    assert isinstance(report, CacheReport)
     return report
 
 
-def evicted(report: TreeReport) -> list[TreeNode]:
-    nodes = [node for node in report.nodes if node.parent is not None and not node.pages]
+def evicted(report: CacheReport) -> list[CacheNode]:
+    nodes = [node for node in nodes_of(report) if node.parent is not None and not node.pages]
     assert nodes, "nothing was evicted"
     return nodes
 
@@ -130,7 +144,7 @@ def test_a_report_waits_for_the_tiers_of_its_evicted_nodes() -> None:
     for node in evicted(report):
         pages = node.tokens // 4
         assert node.stored == PagesInTiers(pages, host=pages, disk=0)
-    assert all(node.stored is None for node in report.nodes if node.pages or node.parent is None)
+    assert all(node.stored is None for node in nodes_of(report) if node.pages or node.parent is None)
 
 
 def test_evicted_pages_that_the_store_has_lost_are_in_no_tier() -> None:
@@ -150,7 +164,7 @@ def test_at_most_32_evenly_spaced_pages_of_a_node_are_looked_up() -> None:
     ask(bench)
     [question] = bench.model.store.asked
     assert isinstance(question, LocatePages)
-    [node] = [node for node in bench.cache.reports.outline([""], 400, 1).nodes if node.keys]
+    [node] = [node for node in bench.cache.reports.walk([""]).list_largest(400, 1) if node.keys]
     assert len(node.keys) > 32 * 16
     [keys] = question.groups
     whole, step = keys_of(node.keys), -(-len(node.keys) // (16 * 32))
@@ -160,8 +174,8 @@ def test_at_most_32_evenly_spaced_pages_of_a_node_are_looked_up() -> None:
 def test_a_report_is_sent_without_tiers_if_the_store_does_not_answer_in_time() -> None:
     bench = evicting_bench()
     ask(bench)
-    assert bench.scheduler.max_wait_s(bench.now) == tree_reports.MAX_WAIT_S
-    bench.wait(tree_reports.MAX_WAIT_S)
+    assert bench.scheduler.max_wait_s(bench.now) == cache_reports.MAX_WAIT_S
+    bench.wait(cache_reports.MAX_WAIT_S)
     bench.deliver()
     assert all(node.stored is None for node in evicted(answered(bench)))
     assert bench.scheduler.max_wait_s(bench.now) is None
