@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from arbora.frontend.core.cache_misses.changing_values import find_changing_value
+from arbora.frontend.core.cache_misses.causes import find_changing_value
 
 
 @pytest.mark.parametrize(
