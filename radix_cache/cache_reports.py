@@ -83,28 +83,29 @@ class TreeWalk:
         self._nodes = list(roots)
         self._parents = [-1] * len(self._nodes)  # places in `_nodes`
         self.is_complete = self._walk()
-        self._lengths = [len(node.tokens) // TOKEN_BYTES for node in self._nodes]
 
     def _walk(self) -> bool:
         """Finds the nodes below the roots. Returns whether these are all."""
-        most = len(self._nodes) + MAX_VISITED
+        nodes, parents = self._nodes, self._parents
+        num_roots = len(nodes)
         queue: list[tuple[int, int, int, Node]] = []  # -hits, order of listing, place of the parent
         listed = 0
-        for place, node in enumerate(self._nodes):
-            for child in _list_children(node) if listed < MAX_LISTED else ():
-                heappush(queue, (-child.hits, listed, place, child))
-                listed += 1
-            are_roots_done = place + 1 == len(self._nodes)
-            if are_roots_done and queue and len(self._nodes) < most:
+        for place, node in enumerate(nodes):
+            if (node.children or node.ghosts) and listed < MAX_LISTED:
+                for child in _list_children(node):
+                    heappush(queue, (-child.hits, listed, place, child))
+                    listed += 1
+            if queue and num_roots <= place + 1 < num_roots + MAX_VISITED:
                 _, _, parent, child = heappop(queue)
-                self._nodes.append(child)
-                self._parents.append(parent)
+                nodes.append(child)
+                parents.append(parent)
         return not queue and listed < MAX_LISTED
 
     def list_largest(self, most: int, shown_tokens: int) -> list[CacheNode]:
         """The `most` nodes whose branches have the most tokens, each with its first `shown_tokens` tokens.
         Parents come before their children."""
-        tokens, sizes = self._sum(self._lengths), self._sum([1] * len(self._nodes))
+        lengths = self._measure()
+        tokens, sizes = self._sum(lengths), self._sum([1] * len(self._nodes))
         # A branch has no more tokens than its parent, and the parent comes first: so it is listed too.
         places = range(len(self._nodes))
         listed = sorted(nlargest(most, places, key=lambda place: (tokens[place], -place)))
@@ -121,7 +122,7 @@ class TreeWalk:
                 parent=index.get(self._parents[place]),
                 namespace=node.namespace or "",
                 head=node.tokens[: shown_tokens * TOKEN_BYTES],
-                tokens=self._lengths[place],
+                tokens=lengths[place],
                 pages=len(node.pages),
                 hits=node.hits,
                 idle=self._measure_idle(node),
@@ -129,7 +130,7 @@ class TreeWalk:
                 waiting=waiting[place],
                 pins=pins[place],
                 leases=leases[place] - pins[place],
-                tokens_below=tokens[place] - self._lengths[place],
+                tokens_below=tokens[place] - lengths[place],
                 folded=folded[place],
                 keys=b"" if node.pages else node.keys,
             )
@@ -158,12 +159,12 @@ class TreeWalk:
 
     def _find_branches(self) -> Iterator[tuple[Node, int, int]]:
         """The nodes with pages, each with the place of its branch's first node and its end in tokens."""
-        ends, branches = [0] * len(self._nodes), list(range(len(self._nodes)))
+        ends, branches = self._measure(), list(range(len(self._nodes)))
         continued: set[int] = set()  # places whose child with the most hits was seen: it comes first
         for place, (node, parent) in enumerate(zip(self._nodes, self._parents, strict=True)):
             if not node.pages:
                 continue
-            ends[place] = ends[parent] + self._lengths[place]
+            ends[place] += ends[parent]
             above = self._nodes[parent]
             if parent not in continued and above.parent is not None and 2 * node.hits >= above.hits:
                 branches[place] = branches[parent]
@@ -175,6 +176,10 @@ class TreeWalk:
         head, tail = (sequence := node.sequence())[:shown_bytes], sequence[-shown_bytes:]
         return CachedPrefix(node.namespace, head, tail, end, node.hits, self._measure_idle(node))
 
+    def _measure(self) -> list[int]:
+        """The length of each node's edge in tokens."""
+        return [len(node.tokens) // TOKEN_BYTES for node in self._nodes]
+
     def _measure_idle(self, node: Node) -> int:
         return 0 if node.locks else self._now - node.last_use
 
@@ -184,7 +189,7 @@ class TreeWalk:
     def _sum(self, values: Sequence[int]) -> list[int]:
         """The sum of the values over each node's branch."""
         sums = list(values)
-        for place in range(len(sums) - 1, -1, -1):
+        for place in reversed(range(len(sums))) if any(sums) else ():
             if sums[place] and self._parents[place] >= 0:
                 sums[self._parents[place]] += sums[place]
         return sums

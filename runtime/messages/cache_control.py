@@ -20,7 +20,7 @@ class QueryCache(Message):
     scope: str
     own: str
     tenant: str | None = None  # whose leases are listed; None: all tenants'
-    nodes: bool = False  # report also on the nodes of the tree
+    nodes: bool = False  # report on the nodes of the tree, not on the top prefixes
 
 
 class DropCache(Message):
@@ -88,8 +88,8 @@ class TopPrefix(Struct):
     tokens: int
     hits: int
     idle: int
-    text: str | None = None
-    end: str | None = None
+    text: str | None
+    end: str | None
 
 
 class Pin(Struct):
@@ -100,7 +100,7 @@ class Pin(Struct):
     tokens: int
     pages: int
     expires_at: float
-    bytes: int = 0
+    bytes: int
 
 
 class ShownLease(Struct):
@@ -155,8 +155,8 @@ class CacheNode(Struct):
     leases: int
     tokens_below: int
     folded: int
-    text: str | None = None
-    stored: PagesInTiers | None = None
+    text: str | None
+    stored: PagesInTiers | None
 
 
 class CacheRoot(Struct):

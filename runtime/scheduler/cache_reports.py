@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
+from operator import attrgetter
 
 import numpy as np
-from msgspec import convert
 
 from ...radix_cache import KEY_BYTES, PrefixCache, TreeWalk
 from ..messages import (
@@ -37,6 +37,9 @@ MAX_WAITING = 256  # waiting requests whose matches are looked up for one report
 HEAD_TOKENS = 24
 PREFIX_TOKENS = 128  # tokens shown at each end of a prefix
 NODE_TOKENS = 4_096  # tokens shown of the one node that is asked for
+_read_fields = attrgetter(
+    *CacheNode.__struct_fields__[:-2]
+)  # those that the tree knows: not `text`, `stored`
 
 
 @dataclass(slots=True)
@@ -137,7 +140,7 @@ class CacheReports:
             evicted_pages=pages.evicted_pages,
             store=self._stored.counts,
             namespaces=namespaces,
-            prefixes=_list_prefixes(walk, message.own),
+            prefixes=[] if message.nodes else _list_prefixes(walk, message.own),
             pins=self._leases.list_pins(message.scope),
             leases=self._leases.list_leases(message.scope, message.tenant),
         )
@@ -159,15 +162,17 @@ def _list_prompts(waiting: Iterable[Request], namespaces: set[str]) -> list[tupl
 def _list_prefixes(walk: TreeWalk, own: str) -> list[tuple[TopPrefix, bytes, bytes]]:
     found = walk.list_top_prefixes(MAX_PREFIXES, PREFIX_TOKENS)
     shown = [(each.head, each.tail) if each.namespace == own else (b"", b"") for each in found]
-    prefixes = convert(found, list[TopPrefix], from_attributes=True)
+    prefixes = [TopPrefix(each.namespace, each.tokens, each.hits, each.idle, None, None) for each in found]
     return [(prefix, *ends) for prefix, ends in zip(prefixes, shown, strict=True)]
 
 
 def _add_nodes(report: CacheReport, walk: TreeWalk, own: str) -> list[bytes]:
     """Adds the largest branches of the tree. Returns each node's page keys, empty unless it was evicted."""
     found = walk.list_largest(MAX_NODES, HEAD_TOKENS)
-    heads = [each.head if each.namespace == own else b"" for each in found]
-    report.nodes = list(zip(convert(found, list[CacheNode], from_attributes=True), heads, strict=True))
+    report.nodes = [
+        (CacheNode(*_read_fields(each), None, None), each.head if each.namespace == own else b"")
+        for each in found
+    ]
     report.roots = [
         CacheRoot(index, each.namespace, each.namespace == own)
         for index, each in enumerate(found)

@@ -244,7 +244,7 @@ class LeaseRegistry:
 
     def _describe_pin(self, pin: Lease) -> Pin:
         key = self._claims[pin].key
-        return Pin(key.name, key.namespace, pin.tokens, pin.num_pages, pin.ends_at)
+        return Pin(key.name, key.namespace, pin.tokens, pin.num_pages, pin.ends_at, bytes=0)
 
     def _refuse_pin(
         self, message: CheckPin | PinPrefix, tokens: Tokens, spare: int | None

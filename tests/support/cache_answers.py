@@ -42,10 +42,10 @@ def well(message: CacheControl) -> CacheAnswer:
             pages = len(message.tokens) // 4 // 16
             expires_at = time.time() + message.ttl_s
             return PrefixPinned(
-                message.query, Pin(message.pin, message.namespace, pages * 16, pages, expires_at)
+                message.query, Pin(message.pin, message.namespace, pages * 16, pages, expires_at, 0)
             )
         case UnpinPrefix():
-            return PrefixPinned(message.query, Pin(message.pin, "", 16, 1, 0.0))
+            return PrefixPinned(message.query, Pin(message.pin, "", 16, 1, 0.0, 0))
         case ExplainPrompt():
             return PromptExplained(message.query, 0, 0, b"")
         case QueryNode():

@@ -108,8 +108,8 @@ async def test_namespaces_are_shown_by_a_name_that_does_not_reveal_the_salt(worl
 async def test_texts_are_shown_only_to_clients_that_share_them(world: HttpWorld) -> None:
     head, tail = packed(world.ids(TEXT * 3)), packed(world.ids("And so on. " * 9 + TEXT))
     prefixes = [
-        (TopPrefix(cache_namespace("", "mine"), 90, 7, 12), head, tail),
-        (TopPrefix("theirs", 80, 6, 0), b"", b""),
+        (TopPrefix(cache_namespace("", "mine"), 90, 7, 12, None, None), head, tail),
+        (TopPrefix("theirs", 80, 6, 0, None, None), b"", b""),
     ]
     world.running.cache = lambda message: report(message.query, prefixes=prefixes)
     shown = (await world.http.get("/cache", params={"cache_salt": "mine"})).json()["prefixes"]
@@ -121,14 +121,14 @@ async def test_texts_are_shown_only_to_clients_that_share_them(world: HttpWorld)
 async def test_texts_that_several_keys_share_are_shown_to_none() -> None:
     async with http_world(api_keys=("first", "second")) as world:
         tokens = packed(world.ids(TEXT))
-        prefixes = [(TopPrefix("", 90, 7, 12), tokens, tokens)]
+        prefixes = [(TopPrefix("", 90, 7, 12, None, None), tokens, tokens)]
         world.running.cache = lambda message: report(message.query, prefixes=prefixes)
         answer = await world.http.get("/cache", headers={"Authorization": "Bearer first"})
         assert [(each["text"], each["end"]) for each in answer.json()["prefixes"]] == [(None, None)]
 
 
 async def test_pins_are_shown_with_their_end(world: HttpWorld) -> None:
-    pins = [Pin("pin-1", "", 48, 3, 1234.5)]
+    pins = [Pin("pin-1", "", 48, 3, 1234.5, 0)]
     world.running.cache = lambda message: report(message.query, pins=pins)
     (shown,) = (await world.http.get("/cache")).json()["pins"]
     assert (shown["id"], shown["tokens"], shown["pages"], shown["bytes"], shown["expires_at"]) == (

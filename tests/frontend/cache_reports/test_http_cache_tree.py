@@ -35,7 +35,7 @@ async def world() -> AsyncIterator[HttpWorld]:
 def node(**fields: object) -> CacheNode:
     numbers = {"tokens": 6, "pages": 1, "hits": 2, "idle": 3}
     users = {"requests": 1, "waiting": 2, "pins": 0, "leases": 0}
-    rest = {"id": 7, "parent": 0, "tokens_below": 0, "folded": 0}
+    rest = {"id": 7, "parent": 0, "tokens_below": 0, "folded": 0, "text": None, "stored": None}
     return CacheNode(**{**numbers, **users, **rest, **fields})  # type: ignore[arg-type]
 
 
