@@ -189,7 +189,8 @@ class TreeWalk:
     def _sum(self, values: Sequence[int]) -> list[int]:
         """The sum of the values over each node's branch."""
         sums = list(values)
-        for place in reversed(range(len(sums))) if any(sums) else ():
+        places = range(len(sums) - 1, -1, -1) if any(sums) else range(0)
+        for place in places:
             if sums[place] and self._parents[place] >= 0:
                 sums[self._parents[place]] += sums[place]
         return sums
