@@ -59,7 +59,7 @@ MAY_IMPORT = {
     | {"frontend.core", "runtime.model.decoder_config", "runtime.model.weight_formats"},
     "frontend.launch": SHARED_MODULES | {"frontend.http", "frontend.core", "frontend.model_files"},
     "frontend.engine": SHARED_MODULES | {"frontend.core", "frontend.launch", "frontend.model_files"},
-    "frontend.language": {"frontend.engine", "frontend.core"},
+    "frontend.language": {"frontend.engine", "frontend.launch", "frontend.core", "runtime.errors"},
     "frontend.cli": SHARED_MODULES | {"frontend"},
     "frontend.cli.bench": SHARED_MODULES
     | {"frontend.cli", "frontend.launch", "frontend.language.api_client"},

@@ -21,8 +21,8 @@ from .output import JSON_HELP, print_json
 from .server_option import add_server, server_url
 
 if TYPE_CHECKING:
-    from ..language.finished_state import FinishedState
     from ..language.program import Program
+    from ..language.state import FinishedState
 
 DESCRIPTION = (
     "Run a program of the language: a function with @arbora.program. A file with several runs the one named\n"

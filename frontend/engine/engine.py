@@ -2,16 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Unpack, overload
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from . import work
-from .completion import Completion, CompletionPart, Score
+from .completion import CompletionPart
+from .local_server import EngineRequest
 from .options import EngineOptions, engine_config, errors_with_keywords
-from .requests import Prompt, Prompts
-from .sampling import ChatOptions, Sampling, ScoreOptions, TokenizeOptions, merge, merge_each
-from .thread import EngineThread
-from .work import Conversation, Conversations
+from .thread import EngineThread, Work
+
+P = ParamSpec("P")
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def _wait(function: Callable[P, Work[T]]) -> Callable[Concatenate[Engine, P], T]:
+    """The method that waits for the result."""
+
+    def call(self: Engine, /, *args: P.args, **named: P.kwargs) -> T:
+        return self._thread.run(function(*args, **named))
+
+    return _describe(call, function, function.__name__)
+
+
+def _await(function: Callable[P, Work[T]]) -> Callable[Concatenate[Engine, P], Coroutine[Any, Any, T]]:
+    """The method that is awaited."""
+
+    async def call(self: Engine, /, *args: P.args, **named: P.kwargs) -> T:
+        return await self._thread.run_async(function(*args, **named))
+
+    return _describe(call, function, f"a{function.__name__}")
+
+
+def _iterate(
+    function: Callable[P, EngineRequest],
+) -> Callable[Concatenate[Engine, P], Iterator[CompletionPart]]:
+    """The method for `for`."""
+
+    def call(self: Engine, /, *args: P.args, **named: P.kwargs) -> Iterator[CompletionPart]:
+        return self._thread.stream(function(*args, **named))
+
+    return _describe(call, function, function.__name__)
+
+
+def _iterate_async(
+    function: Callable[P, EngineRequest],
+) -> Callable[Concatenate[Engine, P], AsyncIterator[CompletionPart]]:
+    """The method for `async for`."""
+
+    def call(self: Engine, /, *args: P.args, **named: P.kwargs) -> AsyncIterator[CompletionPart]:
+        return self._thread.stream_async(function(*args, **named))
+
+    return _describe(call, function, f"a{function.__name__}")
+
+
+def _describe(method: F, function: Callable[..., object], name: str) -> F:
+    """Gives the method the text and the parameters of the function for `help`."""
+    functools.update_wrapper(method, function)
+    method.__name__, method.__qualname__ = name, f"Engine.{name}"
+    self = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    parameters = [self, *inspect.signature(function).parameters.values()]
+    method.__dict__["__signature__"] = inspect.Signature(parameters)
+    return method
 
 
 class Engine:
@@ -42,177 +96,10 @@ class Engine:
         """End the model's processes. Open requests raise `ServerError`. A second call has no effect."""
         self._thread.close()
 
-    @overload
-    def generate(
-        self,
-        prompt: Prompt,
-        sampling_params: Sampling | None = None,
-        *,
-        use_tqdm: bool = False,
-        **sampling: Unpack[Sampling],
-    ) -> Completion: ...
-    @overload
-    def generate(
-        self,
-        prompt: Prompts,
-        sampling_params: Sampling | Sequence[Sampling] | None = None,
-        *,
-        use_tqdm: bool = False,
-        **sampling: Unpack[Sampling],
-    ) -> list[Completion]: ...
-    def generate(
-        self,
-        prompt: Prompt | Prompts,
-        sampling_params: Sampling | Sequence[Sampling] | None = None,
-        *,
-        use_tqdm: bool = False,
-        **sampling: Unpack[Sampling],
-    ) -> Completion | list[Completion]:
-        """The completion of a prompt, or those of a list of prompts in its order."""
-        return self._thread.run(work.generate(prompt, merge_each(sampling_params, sampling), use_tqdm))
-
-    @overload
-    async def agenerate(
-        self,
-        prompt: Prompt,
-        sampling_params: Sampling | None = None,
-        *,
-        use_tqdm: bool = False,
-        **sampling: Unpack[Sampling],
-    ) -> Completion: ...
-    @overload
-    async def agenerate(
-        self,
-        prompt: Prompts,
-        sampling_params: Sampling | Sequence[Sampling] | None = None,
-        *,
-        use_tqdm: bool = False,
-        **sampling: Unpack[Sampling],
-    ) -> list[Completion]: ...
-    async def agenerate(
-        self,
-        prompt: Prompt | Prompts,
-        sampling_params: Sampling | Sequence[Sampling] | None = None,
-        *,
-        use_tqdm: bool = False,
-        **sampling: Unpack[Sampling],
-    ) -> Completion | list[Completion]:
-        return await self._thread.run_async(
-            work.generate(prompt, merge_each(sampling_params, sampling), use_tqdm)
-        )
-
-    def stream(
-        self, prompt: Prompt, sampling_params: Sampling | None = None, **sampling: Unpack[Sampling]
-    ) -> Iterator[CompletionPart]:
-        """The completion of a prompt in parts, as they arrive."""
-        return self._thread.stream(work.stream_completion(prompt, merge(sampling_params, sampling)))
-
-    def astream(
-        self, prompt: Prompt, sampling_params: Sampling | None = None, **sampling: Unpack[Sampling]
-    ) -> AsyncIterator[CompletionPart]:
-        return self._thread.stream_async(work.stream_completion(prompt, merge(sampling_params, sampling)))
-
-    @overload
-    def chat(
-        self,
-        messages: Conversation,
-        sampling_params: Sampling | None = None,
-        *,
-        use_tqdm: bool = False,
-        **options: Unpack[ChatOptions],
-    ) -> Completion: ...
-    @overload
-    def chat(
-        self,
-        messages: Conversations,
-        sampling_params: Sampling | Sequence[Sampling] | None = None,
-        *,
-        use_tqdm: bool = False,
-        **options: Unpack[ChatOptions],
-    ) -> list[Completion]: ...
-    def chat(
-        self,
-        messages: Conversation | Conversations,
-        sampling_params: Sampling | Sequence[Sampling] | None = None,
-        *,
-        use_tqdm: bool = False,
-        **options: Unpack[ChatOptions],
-    ) -> Completion | list[Completion]:
-        """The reply to a conversation, or those to a list of conversations in its order."""
-        return self._thread.run(work.chat(messages, merge_each(sampling_params, options), use_tqdm))
-
-    @overload
-    async def achat(
-        self,
-        messages: Conversation,
-        sampling_params: Sampling | None = None,
-        *,
-        use_tqdm: bool = False,
-        **options: Unpack[ChatOptions],
-    ) -> Completion: ...
-    @overload
-    async def achat(
-        self,
-        messages: Conversations,
-        sampling_params: Sampling | Sequence[Sampling] | None = None,
-        *,
-        use_tqdm: bool = False,
-        **options: Unpack[ChatOptions],
-    ) -> list[Completion]: ...
-    async def achat(
-        self,
-        messages: Conversation | Conversations,
-        sampling_params: Sampling | Sequence[Sampling] | None = None,
-        *,
-        use_tqdm: bool = False,
-        **options: Unpack[ChatOptions],
-    ) -> Completion | list[Completion]:
-        return await self._thread.run_async(
-            work.chat(messages, merge_each(sampling_params, options), use_tqdm)
-        )
-
-    def stream_chat(
-        self,
-        messages: Conversation,
-        sampling_params: Sampling | None = None,
-        **options: Unpack[ChatOptions],
-    ) -> Iterator[CompletionPart]:
-        """The reply to a conversation in parts, as they arrive."""
-        return self._thread.stream(work.stream_chat(messages, merge(sampling_params, options)))
-
-    def astream_chat(
-        self,
-        messages: Conversation,
-        sampling_params: Sampling | None = None,
-        **options: Unpack[ChatOptions],
-    ) -> AsyncIterator[CompletionPart]:
-        return self._thread.stream_async(work.stream_chat(messages, merge(sampling_params, options)))
-
-    def tokenize(self, prompt: str | Conversation, **options: Unpack[TokenizeOptions]) -> list[int]:
-        """The tokens of a text or a conversation, as `generate` and `chat` compute them."""
-        return self._thread.run(work.tokens(prompt, options))
-
-    async def atokenize(self, prompt: str | Conversation, **options: Unpack[TokenizeOptions]) -> list[int]:
-        return await self._thread.run_async(work.tokens(prompt, options))
-
-    def end_lease(self, key: str, cache_salt: str | None = None) -> None:
-        """Ends the leases that requests took with `cache_lease` under `key`."""
-        self._thread.run(work.end_lease(key, cache_salt))
-
-    async def aend_lease(self, key: str, cache_salt: str | None = None) -> None:
-        await self._thread.run_async(work.end_lease(key, cache_salt))
-
-    def score(
-        self, prompt: str | Conversation, choices: Sequence[str], **options: Unpack[ScoreOptions]
-    ) -> list[Score]:
-        """How likely each choice is after a text or as the beginning of the reply to a conversation.
-
-        If the conversation ends with an assistant's message, the choices continue it. Scored are the tokens
-        after the longest prefix that the prompt alone and the prompt with each choice have in common.
-        """
-        return self._thread.run(work.score(prompt, choices, options))
-
-    async def ascore(
-        self, prompt: str | Conversation, choices: Sequence[str], **options: Unpack[ScoreOptions]
-    ) -> list[Score]:
-        return await self._thread.run_async(work.score(prompt, choices, options))
+    generate, agenerate = _wait(work.generate), _await(work.generate)
+    chat, achat = _wait(work.chat), _await(work.chat)
+    stream, astream = _iterate(work.stream), _iterate_async(work.stream)
+    stream_chat, astream_chat = _iterate(work.stream_chat), _iterate_async(work.stream_chat)
+    tokenize, atokenize = _wait(work.tokenize), _await(work.tokenize)
+    score, ascore = _wait(work.score), _await(work.score)
+    end_lease, aend_lease = _wait(work.end_lease), _await(work.end_lease)

@@ -29,7 +29,7 @@ from .reply import EngineReply
 CLIENT = 0
 UP_POLL_SECONDS = 0.01
 T = TypeVar("T")
-Prepare = Callable[[Service, ModelReady], Awaitable[Job]]
+Prepare = Callable[[Service], Awaitable[Job]]
 
 
 @dataclass(frozen=True)
@@ -85,17 +85,12 @@ class LocalServer:
 
         return await self._guard(run())
 
-    async def complete(self, request: EngineRequest, read: Callable[[EngineReply], T]) -> T:
-        """Reads the complete reply. Raises RequestError, or ServerError if the replica can't go on."""
-
-        async def run() -> T:
-            return read(await self._complete(request))
-
-        return await self._guard(run())
-
-    async def stream(self, request: EngineRequest, put: Callable[[CompletionPart], None]) -> None:
-        """Like `complete`, but passes each part to `put` as it comes."""
-        await self._guard(self._complete(request, put))
+    async def complete(
+        self, request: EngineRequest, put: Callable[[CompletionPart], None] | None = None
+    ) -> EngineReply:
+        """The complete reply; `put` gets each part as it comes. Raises RequestError, or ServerError if the
+        replica can't go on."""
+        return await self._guard(self._complete(request, put))
 
     async def close(self) -> None:
         for request in self._requests:
@@ -105,7 +100,7 @@ class LocalServer:
         await self._owned.aclose()
 
     async def _complete(
-        self, request: EngineRequest, put: Callable[[CompletionPart], None] | None = None
+        self, request: EngineRequest, put: Callable[[CompletionPart], None] | None
     ) -> EngineReply:
         async with self._hold_permits(request.choices):
             job, generation = await self._begin(request, is_streamed=put is not None)
@@ -130,9 +125,9 @@ class LocalServer:
         """Begins again if the replica dies while the request is prepared, which takes long for long texts."""
         engine = self._service.engine
         while True:
-            model = await self._model()
+            await self._model()
             try:
-                job = await request.prepare(self._service, model)
+                job = await request.prepare(self._service)
                 requests = [replace(each, is_streamed=is_streamed) for each in job.requests]
                 return job, engine.start(requests)
             except RequestError as error:
@@ -144,9 +139,7 @@ class LocalServer:
         """Holds a permit for each choice of the request: `max_waiting` choices may wait in the scheduler."""
         taken = 0
         try:
-            async with (
-                self._taking_permits
-            ):  # one request at a time: two with some permits would block each other
+            async with self._taking_permits:  # two requests with some permits each would block each other
                 while taken < min(choices, self._max_waiting):
                     await self._permits.acquire()
                     taken += 1

@@ -9,9 +9,35 @@ from typing import Literal, TypedDict, TypeVar, cast
 from ..core.text.close_names import did_you_mean
 
 S = TypeVar("S", bound=Mapping[str, object])
+T = TypeVar("T")
 
 
-class Sampling(TypedDict, total=False):
+class ReplyOptions(TypedDict, total=False):
+    """The fields of `Sampling`, described there, that `arbora.gen` takes too."""
+
+    min_tokens: int
+    top_p: float
+    top_k: int
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    stop_token_ids: Sequence[int]
+    include_stop_str_in_output: bool
+    skip_special_tokens: bool
+    ignore_eos: bool
+    additional_properties: Literal["declared", "schema"]
+    property_order: Literal["schema", "any"]
+    whitespace: Literal["model", "compact", "spaced", "indented"]
+    unenforced: Literal["refuse", "allow"]
+    complete_json: bool
+    cache_salt: str
+    cache_prompt: bool
+    priority: int
+
+
+class Sampling(ReplyOptions, total=False):
     """How a reply is sampled and when it ends. Options that are left out have the defaults of the HTTP API,
     except that a reply without `max_tokens` may fill the context.
 
@@ -57,22 +83,10 @@ class Sampling(TypedDict, total=False):
     """
 
     max_tokens: int
-    min_tokens: int
     n: int
     temperature: float
-    top_p: float
-    top_k: int
-    min_p: float
-    repetition_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    logit_bias: Mapping[int, float]
     seed: int
     stop: str | Sequence[str]
-    stop_token_ids: Sequence[int]
-    include_stop_str_in_output: bool
-    skip_special_tokens: bool
-    ignore_eos: bool
     logprobs: int
     prompt_logprobs: int
     prompt_logprobs_start: int
@@ -80,15 +94,7 @@ class Sampling(TypedDict, total=False):
     regex: str
     choice: Sequence[str]
     grammar: str
-    additional_properties: Literal["declared", "schema"]
-    property_order: Literal["schema", "any"]
-    whitespace: Literal["model", "compact", "spaced", "indented"]
-    unenforced: Literal["refuse", "allow"]
-    complete_json: bool
-    cache_salt: str
-    cache_prompt: bool
     cache_lease: Mapping[str, object]
-    priority: int
 
 
 class Rendering(TypedDict, total=False):
@@ -183,24 +189,16 @@ def merge(params: Sampling | None, options: S) -> S:
     return {**params, **options}  # type: ignore[return-value]
 
 
-def merge_each(params: Sampling | Sequence[Sampling] | None, options: S) -> S | list[S]:
-    """As `merge`, also for a list of `params`."""
-    if isinstance(params, list | tuple):
-        return [merge(each, options) for each in params]
-    return merge(cast(Sampling | None, params), options)
+def merge_each(params: Sampling | Sequence[Sampling] | None, options: S, count: int, name: str) -> list[S]:
+    """As `merge`, for each of `count` prompts, which are called `name`."""
+    return [merge(cast(Sampling | None, each), options) for each in repeat_for_each(params, count, name)]
 
 
-def repeat_for_each(sampling: S | list[S], count: int, name: str) -> list[S]:
-    """The options of each of `count` prompts, which are called `name`. Raises TypeError for another number of
-    options."""
-    each = sampling if isinstance(sampling, list) else [sampling] * count
+def repeat_for_each(params: T | Sequence[T], count: int, name: str) -> list[T]:
+    """The parameters of each of `count` prompts. Raises TypeError for another number of parameters."""
+    each = list(params) if isinstance(params, list | tuple) else [cast(T, params)] * count
     if len(each) != count:
         raise TypeError(
             f"sampling_params has {len(each)} entries for {count} {name}: give one for all, or one for each"
         )
     return each
-
-
-def take_only(sampling: S | list[S], name: str) -> S:
-    """The options of a single prompt. Raises TypeError for a list of another length than 1."""
-    return repeat_for_each(sampling, 1, name)[0]

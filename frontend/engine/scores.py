@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import ModelReady, Tokens
 from ..core.service import Service
-from .conversation import Message, listed
+from .fields import Message, list_messages
 from .requests import tokenize
 from .sampling import ScoreOptions, TokenizeOptions
 
@@ -49,12 +50,13 @@ async def scored_prompts(
         wholes = [await tokens(prompt + choice, False) for choice in choices]
         alone = [await tokens(prompt, False)]
     else:
-        messages = listed(prompt)
+        messages = list_messages(prompt)
         wholes = [await tokens(_continued(messages, choice), True) for choice in choices]
         alone = [await tokens(_continued(messages, ""), True)]
         if not _is_begun(messages):  # a template that trims texts renders the header as a whole only here
             alone.append(await tokens(messages, False))
-    start = max(_common_prefix([each, *wholes]) for each in alone)
+    ids = [np.frombuffer(tokens, np.int32) for tokens in wholes]
+    start = max(common_prefix([np.frombuffer(each, np.int32), *ids]) for each in alone)
     name = "prompt" if texts else "messages"
     _check_scored(choices, wholes, start, name)
     return ScoredPrompts(wholes, start, name)
@@ -77,9 +79,9 @@ def _continued(messages: Sequence[Message], choice: str) -> list[Message]:
     return [*messages[:-1], {**messages[-1], "content": content + choice}]
 
 
-def _common_prefix(prompts: Iterable[Tokens]) -> int:
+def common_prefix(prompts: Iterable[npt.NDArray[np.int32]]) -> int:
     """How many leading tokens are the same in all."""
-    first, *others = (np.frombuffer(tokens, np.int32) for tokens in prompts)
+    first, *others = prompts
     length = len(first)
     for other in others:
         length = min(length, len(other))

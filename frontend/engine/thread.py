@@ -62,7 +62,7 @@ class EngineThread:
 
     def stream(self, request: EngineRequest) -> Iterator[CompletionPart]:
         parts: queue.SimpleQueue[CompletionPart | None] = queue.SimpleQueue()
-        future = self._submit(lambda server: server.stream(request, parts.put))
+        future = self._submit(lambda server: server.complete(request, parts.put))
         future.add_done_callback(lambda _: parts.put(None))
         try:
             while (part := parts.get()) is not None:
@@ -78,7 +78,7 @@ class EngineThread:
         def put(part: CompletionPart | None) -> None:
             loop.call_soon_threadsafe(parts.put_nowait, part)
 
-        future = self._submit(lambda server: server.stream(request, put))
+        future = self._submit(lambda server: server.complete(request, put))
         future.add_done_callback(lambda _: put(None))
         try:
             while (part := await parts.get()) is not None:

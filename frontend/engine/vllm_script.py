@@ -126,9 +126,9 @@ class LLM:
         self, params: SamplingParams | Sequence[SamplingParams] | None, count: int, name: str
     ) -> list[Sampling]:
         """The fields for each of `count` prompts, which are called `name`."""
-        one = SamplingParams() if params is None else params
-        fields = [_fields(each) for each in one] if isinstance(one, list | tuple) else _fields(one)
-        return [self._seeded({**self._defaults, **each}) for each in repeat_for_each(fields, count, name)]
+        given = SamplingParams() if params is None else params
+        fields = [_fields(each) for each in repeat_for_each(given, count, name)]
+        return [self._seeded({**self._defaults, **each}) for each in fields]
 
     def _seeded(self, fields: Sampling) -> Sampling:
         if self._seeds is None or fields.get("seed") is not None:

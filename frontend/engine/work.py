@@ -1,11 +1,11 @@
-"""The calls of `Engine` as coroutines of its thread."""
+"""The methods of `Engine`: each checks its arguments and returns what the engine's thread runs."""
 
 from __future__ import annotations
 
 import asyncio
 from array import array
 from collections.abc import Coroutine, Sequence
-from typing import Any, TypeAlias, TypeGuard, TypeVar, cast
+from typing import Any, TypeAlias, TypeGuard, TypeVar, Unpack, cast, overload
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import ModelReady
@@ -13,26 +13,19 @@ from ..core import leases
 from ..core.prepare import Job, cache_namespace
 from ..core.service import Service
 from ..launch.progress import progress_bar
+from . import requests
 from .completion import Completion, Score
-from .conversation import Message
+from .fields import Message
 from .local_server import EngineRequest, LocalServer
-from .reply import EngineReply
-from .requests import (
-    Prompt,
-    Prompts,
-    prepare_chat,
-    prepare_completion,
-    prepare_score,
-    tokenize,
-)
+from .requests import Prompt, Prompts, prepare_chat, prepare_completion, prepare_score
 from .sampling import (
     ChatOptions,
     Sampling,
     ScoreOptions,
     TokenizeOptions,
     check_names,
-    repeat_for_each,
-    take_only,
+    merge,
+    merge_each,
 )
 from .scores import scored_prompts
 from .thread import Work
@@ -42,36 +35,106 @@ Conversation: TypeAlias = Sequence[Message]
 Conversations: TypeAlias = Sequence[Sequence[Message]]
 
 
+@overload
 def generate(
-    prompt: Prompt | Prompts, sampling: Sampling | list[Sampling], use_tqdm: bool
-) -> Work[Completion | list[Completion]]:
+    prompt: Prompt,
+    sampling_params: Sampling | None = None,
+    *,
+    use_tqdm: bool = False,
+    **sampling: Unpack[Sampling],
+) -> Work[Completion]: ...
+@overload
+def generate(
+    prompt: Prompts,
+    sampling_params: Sampling | Sequence[Sampling] | None = None,
+    *,
+    use_tqdm: bool = False,
+    **sampling: Unpack[Sampling],
+) -> Work[list[Completion]]: ...
+def generate(
+    prompt: Prompt | Prompts,
+    sampling_params: Sampling | Sequence[Sampling] | None = None,
+    *,
+    use_tqdm: bool = False,
+    **sampling: Unpack[Sampling],
+) -> Work[Completion] | Work[list[Completion]]:
+    """The completion of a prompt, or those of a list of prompts in its order."""
     if not _is_batch(prompt):
-        return _complete_one(build_completion(cast(Prompt, prompt), take_only(sampling, "prompt")))
+        (merged,) = merge_each(sampling_params, sampling, 1, "prompt")
+        return _complete_one(_build_completion(cast(Prompt, prompt), merged))
     prompts = cast(list[Prompt], prompt)
-    pairs = zip(prompts, repeat_for_each(sampling, len(prompts), "prompts"), strict=True)
-    requests = [build_completion(*pair, f"prompt[{place}]") for place, pair in enumerate(pairs)]
-    return _complete_several(requests, use_tqdm)
+    pairs = zip(prompts, merge_each(sampling_params, sampling, len(prompts), "prompts"), strict=True)
+    built = [_build_completion(*pair, f"prompt[{place}]") for place, pair in enumerate(pairs)]
+    return _complete_several(built, use_tqdm)
 
 
+def stream(
+    prompt: Prompt, sampling_params: Sampling | None = None, **sampling: Unpack[Sampling]
+) -> EngineRequest:
+    """The completion of a prompt in parts, as they arrive."""
+    merged = merge(sampling_params, sampling)
+    _check_streamable(merged)
+    return _build_completion(prompt, merged)
+
+
+@overload
 def chat(
-    messages: Conversation | Conversations, options: ChatOptions | list[ChatOptions], use_tqdm: bool
-) -> Work[Completion | list[Completion]]:
+    messages: Conversation,
+    sampling_params: Sampling | None = None,
+    *,
+    use_tqdm: bool = False,
+    **options: Unpack[ChatOptions],
+) -> Work[Completion]: ...
+@overload
+def chat(
+    messages: Conversations,
+    sampling_params: Sampling | Sequence[Sampling] | None = None,
+    *,
+    use_tqdm: bool = False,
+    **options: Unpack[ChatOptions],
+) -> Work[list[Completion]]: ...
+def chat(
+    messages: Conversation | Conversations,
+    sampling_params: Sampling | Sequence[Sampling] | None = None,
+    *,
+    use_tqdm: bool = False,
+    **options: Unpack[ChatOptions],
+) -> Work[Completion] | Work[list[Completion]]:
+    """The reply to a conversation, or those to a list of conversations in its order."""
     if not _is_conversations(messages):
-        return _complete_one(build_chat(cast(Conversation, messages), take_only(options, "conversation")))
-    pairs = zip(messages, repeat_for_each(options, len(messages), "conversations"), strict=True)
-    return _complete_several([build_chat(*pair, place) for place, pair in enumerate(pairs)], use_tqdm)
+        (merged,) = merge_each(sampling_params, options, 1, "conversation")
+        return _complete_one(_build_chat(cast(Conversation, messages), merged))
+    pairs = zip(messages, merge_each(sampling_params, options, len(messages), "conversations"), strict=True)
+    return _complete_several([_build_chat(*pair, place) for place, pair in enumerate(pairs)], use_tqdm)
 
 
-def tokens(prompt: str | Conversation, options: TokenizeOptions) -> Work[list[int]]:
+def stream_chat(
+    messages: Conversation, sampling_params: Sampling | None = None, **options: Unpack[ChatOptions]
+) -> EngineRequest:
+    """The reply to a conversation in parts, as they arrive."""
+    merged = merge(sampling_params, options)
+    _check_streamable(merged)
+    return _build_chat(messages, merged)
+
+
+def tokenize(prompt: str | Conversation, **options: Unpack[TokenizeOptions]) -> Work[list[int]]:
+    """The tokens of a text or a conversation, as `generate` and `chat` compute them."""
     check_names(options, TokenizeOptions)
 
     async def work(service: Service, model: ModelReady) -> list[int]:
-        return array("i", await tokenize(service, prompt, options)).tolist()
+        return array("i", await requests.tokenize(service, prompt, options)).tolist()
 
     return lambda server: server.call(work)
 
 
-def score(prompt: str | Conversation, choices: Sequence[str], options: ScoreOptions) -> Work[list[Score]]:
+def score(
+    prompt: str | Conversation, choices: Sequence[str], **options: Unpack[ScoreOptions]
+) -> Work[list[Score]]:
+    """How likely each choice is after a text or as the beginning of the reply to a conversation.
+
+    If the conversation ends with an assistant's message, the choices continue it. Scored are the tokens
+    after the longest prefix that the prompt alone and the prompt with each choice have in common.
+    """
     check_names(options, ScoreOptions)
 
     async def work(server: LocalServer) -> list[Score]:
@@ -81,36 +144,38 @@ def score(prompt: str | Conversation, choices: Sequence[str], options: ScoreOpti
 
         def request(tokens: bytes) -> EngineRequest:
             return EngineRequest(
-                lambda service, _: prepare_score(service, tokens, scored.start, options, scored.prompt_name)
+                lambda service: prepare_score(service, tokens, scored.start, options, scored.prompt_name)
             )
 
-        requests = [request(tokens) for tokens in scored.prompts]
-        return await _gather([server.complete(each, EngineReply.score) for each in requests], False)
+        replies = await _gather([server.complete(request(tokens)) for tokens in scored.prompts], False)
+        return [reply.score() for reply in replies]
 
     return work
 
 
-def end_lease(key: str, cache_salt: str | None) -> Work[None]:
+def end_lease(key: str, cache_salt: str | None = None) -> Work[None]:
+    """Ends the leases that requests took with `cache_lease` under `key`."""
+
     async def work(service: Service, model: ModelReady) -> None:
         leases.end_lease(service.engine, cache_namespace("", cache_salt), "", key)
 
     return lambda server: server.call(work)
 
 
-def build_completion(prompt: Prompt, sampling: Sampling, name: str = "prompt") -> EngineRequest:
+def _build_completion(prompt: Prompt, sampling: Sampling, name: str = "prompt") -> EngineRequest:
     check_names(sampling, Sampling)
     return EngineRequest(
-        lambda service, model: prepare_completion(service, prompt, sampling, name),
+        lambda service: prepare_completion(service, prompt, sampling, name),
         _count_choices(sampling),
         sampling.get("json_schema"),
     )
 
 
-def build_chat(messages: Conversation, options: ChatOptions, place: int | None = None) -> EngineRequest:
+def _build_chat(messages: Conversation, options: ChatOptions, place: int | None = None) -> EngineRequest:
     """`place` is the conversation's among several."""
     check_names(options, ChatOptions)
 
-    async def prepare(service: Service, model: ModelReady) -> Job:
+    async def prepare(service: Service) -> Job:
         try:
             return await prepare_chat(service, messages, options)
         except RequestError as error:
@@ -122,18 +187,6 @@ def build_chat(messages: Conversation, options: ChatOptions, place: int | None =
             ) from error
 
     return EngineRequest(prepare, _count_choices(options), options.get("json_schema"))
-
-
-def stream_completion(prompt: Prompt, sampling: Sampling) -> EngineRequest:
-    request = build_completion(prompt, sampling)
-    _check_streamable(sampling)
-    return request
-
-
-def stream_chat(messages: Conversation, options: ChatOptions) -> EngineRequest:
-    request = build_chat(messages, options)
-    _check_streamable(options)
-    return request
 
 
 def _check_streamable(options: Sampling | ChatOptions) -> None:
@@ -159,8 +212,8 @@ def _complete_several(requests: Sequence[EngineRequest], use_tqdm: bool) -> Work
     return lambda server: _gather([_complete(server, request) for request in requests], use_tqdm)
 
 
-def _complete(server: LocalServer, request: EngineRequest) -> Coroutine[Any, Any, Completion]:
-    return server.complete(request, lambda reply: reply.closing(request.json_schema))
+async def _complete(server: LocalServer, request: EngineRequest) -> Completion:
+    return (await server.complete(request)).completion(request.json_schema)
 
 
 async def _gather(works: Sequence[Coroutine[Any, Any, T]], use_tqdm: bool) -> list[T]:

@@ -109,7 +109,7 @@ class ApiClient:
             async for line in answer.aiter_lines():
                 data = line.removeprefix("data:").strip()
                 if line.startswith("data:") and data != "[DONE]":
-                    yield _read_piece(data)
+                    yield _read_event(data)
 
 
 def read_usage(answer: Mapping[str, Any]) -> Usage | None:
@@ -123,30 +123,41 @@ def read_usage(answer: Mapping[str, Any]) -> Usage | None:
     return Usage(usage["prompt_tokens"], cached or 0, usage["completion_tokens"])
 
 
-def _read_piece(data: str) -> Piece:
-    """The piece in the data of one event, of a chat or a completion. Raises ApiError."""
+def _read_event(data: str) -> Piece:
+    """The piece in the data of one event. Raises ApiError."""
     try:
-        event = msgspec.json.decode(data)
-        if error := event.get("error"):
+        return read_piece(msgspec.json.decode(data, type=dict[str, Any]))
+    except msgspec.DecodeError as error:
+        raise ApiError(f"an event of the reply is no JSON object: {error}") from error
+
+
+def read_piece(answer: Mapping[str, Any]) -> Piece:
+    """The piece in an event, or the whole reply in an answer, of a chat or a completion. Raises ApiError."""
+    try:
+        if error := answer.get("error"):
             raise ApiError(str(error.get("message", error)))
-        choice: dict[str, Any] = next(iter(event.get("choices") or ()), {})
-        delta = choice.get("delta", choice)
+        choice: dict[str, Any] = next(iter(answer.get("choices") or ()), {})
+        delta = choice.get("delta", choice.get("message", choice))
         return Piece(
             text=delta.get("content", choice.get("text")) or "",
             reasoning=delta.get("reasoning") or delta.get("reasoning_content") or "",
-            tool_calls=tuple(map(_read_call, delta.get("tool_calls") or ())),
+            tool_calls=tuple(_read_call(*each) for each in enumerate(delta.get("tool_calls") or ())),
             finish_reason=choice.get("finish_reason"),
-            usage=read_usage(event),
-            explanation=event.get("cache_explanation"),
+            usage=read_usage(answer),
+            explanation=answer.get("cache_explanation"),
         )
-    except (msgspec.DecodeError, LookupError, TypeError, AttributeError) as error:
-        raise ApiError(f"an event of the reply does not have the form of OpenAI's API: {error!r}") from error
+    except (LookupError, TypeError, AttributeError) as malformed:
+        raise ApiError(f"the reply does not have the form of OpenAI's API: {malformed!r}") from malformed
 
 
-def _read_call(delta: Mapping[str, Any]) -> CallPiece:
+def _read_call(place: int, delta: Mapping[str, Any]) -> CallPiece:
+    """The call at a place in a list of calls, whose numbers only events have."""
     function = delta.get("function") or {}
     return CallPiece(
-        delta["index"], delta.get("id") or "", function.get("name") or "", function.get("arguments") or ""
+        index=delta.get("index", place),
+        id=delta.get("id") or "",
+        name=function.get("name") or "",
+        arguments=function.get("arguments") or "",
     )
 
 

@@ -8,6 +8,8 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from ..engine.completion import ToolCall
+from ..engine.completion import Usage as EngineUsage
+from .api_client import Usage as ServerUsage
 
 OnText: TypeAlias = Callable[[str], None]
 
@@ -22,41 +24,33 @@ class ChatPrompt(msgspec.Struct, frozen=True):
     messages: tuple[Mapping[str, Any], ...]
     prefix: str
 
+    def whole(self) -> list[Mapping[str, Any]]:
+        """The messages, of which the last one is the begun reply if there is a prefix."""
+        begun = [{"role": "assistant", "content": self.prefix}] if self.prefix else []
+        return [*self.messages, *begun]
+
 
 Prompt: TypeAlias = TextPrompt | ChatPrompt
+Usage: TypeAlias = ServerUsage | EngineUsage
 Lease: TypeAlias = Mapping[str, Any]
 """The HTTP API's field `cache_lease`. Servers without the field ignore it."""
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole reply. Of the prompt's tokens, `cached_tokens` were found in the cache."""
+    """A whole reply."""
 
     text: str
     finish_reason: str
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
+    usage: Usage = ServerUsage()
 
 
-class Score(msgspec.Struct, frozen=True):
-    """`logprob` is the sum over `tokens` tokens, natural logarithm."""
+class Scores(msgspec.Struct, frozen=True):
+    """The mean log-probability of a token for each choice. The usage is that of all their prompts."""
 
-    logprob: float
-    tokens: int
-
-    @property
-    def mean(self) -> float:
-        return self.logprob / self.tokens
-
-
-class Scores(msgspec.Struct, frozen=True, kw_only=True):
-    """One score for each choice; the token counts are of all their prompts."""
-
-    scores: tuple[Score, ...]
-    prompt_tokens: int
-    cached_tokens: int
+    means: tuple[float, ...]
+    usage: Usage
 
 
 class Backend(Protocol):

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
+from ...runtime.errors import RequestError
+from ..core.fields import SamplingFields
 from ..core.text.close_names import did_you_mean
+from ..core.type_errors import type_error
+from ..core.validation import check_fields
 from ..engine.completion import ToolCall
-from ..engine.sampling_values import check_sampling
+from ..engine.sampling import ReplyOptions
 from ..engine.typed import schema_and_reader
-from .expressions import Expression, Gen, Select, ToolAnswer, Turn, joined
+from .expressions import Expression, Gen, Select, join
 from .tools import tool_definition
+from .transcript import Role, Transcript
 
 CONSTRAINTS = ("regex", "json_schema", "choices", "grammar")
-_MORE = """
-min_tokens top_p top_k min_p repetition_penalty presence_penalty frequency_penalty logit_bias stop_token_ids
-include_stop_str_in_output skip_special_tokens ignore_eos additional_properties property_order whitespace
-unenforced complete_json cache_salt cache_prompt priority tool_choice chat_template_kwargs
-"""
-SAMPLING = frozenset(_MORE.split())
+
+
+class GenOptions(ReplyOptions, total=False):
+    """The options of `gen` that its signature does not name."""
+
+    tool_choice: str | Mapping[str, object]
+    chat_template_kwargs: Mapping[str, object]
+
+
+MORE = tuple(GenOptions.__annotations__)
 
 
 def gen(
@@ -35,8 +44,8 @@ def gen(
     choices: Sequence[str] | None = None,
     grammar: str | None = None,
     tools: Sequence[Callable[..., object] | Mapping[str, Any]] | None = None,
-    **more: object,
-) -> Gen:
+    **more: Unpack[GenOptions],
+) -> Expression:
     """A reply of the model; `state[name]` is its value: text, or with `json_schema` a value of that type.
 
     What is left out has the HTTP API's default. At most one of `regex`, `json_schema` (a schema, True for any
@@ -51,11 +60,11 @@ def gen(
     if len(given) > 1:
         raise TypeError(f"gen({name!r}): give {given[0]} or {given[1]}, not both.")
     for field in more:
-        if field not in SAMPLING:
-            known = [*SAMPLING, *CONSTRAINTS, "max_tokens", "stop", "temperature", "seed", "tools"]
+        if field not in MORE:
+            known = [*MORE, *CONSTRAINTS, "max_tokens", "stop", "temperature", "seed", "tools"]
             raise TypeError(f"gen({name!r}): unknown option {field!r}.{did_you_mean(field, known)}")
     sampling = {"max_tokens": max_tokens, "stop": stop, "temperature": temperature, "seed": seed, **more}
-    check_sampling(f"gen({name!r})", sampling)
+    _check_sampling(f"gen({name!r})", sampling)
     if choices is not None:
         _check_choices(f"gen({name!r})", choices)
     sampling |= {"regex": regex, "grammar": grammar, "choices": None if choices is None else list(choices)}
@@ -64,16 +73,30 @@ def gen(
         sampling["json_schema"], read = schema_and_reader(json_schema)
     if tools is not None:
         sampling["tools"] = [tool_definition(tool) for tool in tools]
-    return Gen(name, {key: value for key, value in sampling.items() if value is not None}, read)
+    given_fields = {key: value for key, value in sampling.items() if value is not None}
+    return Expression((Gen(name, given_fields, read),))
 
 
-def select(name: str | None = None, choices: Sequence[str] = ()) -> Select:
+def select(name: str | None = None, choices: Sequence[str] = ()) -> Expression:
     """The choice with the highest mean log-probability of its tokens, computed exactly, without sampling.
 
     The choices are scored together and share all tokens before them. `state[name]` is the choice.
     """
     _check_choices(f"select({name!r})", choices)
-    return Select(name, tuple(choices))
+    return Expression((Select(name, tuple(choices)),))
+
+
+def _check_sampling(call: str, values: Mapping[str, object]) -> None:
+    """Raises TypeError or ValueError, whose text begins with the call, for a field that no server takes."""
+    fields = {name: value for name, value in values.items() if name in SamplingFields.__struct_fields__}
+    data = msgspec.json.encode(fields)
+    try:
+        check_fields(msgspec.json.decode(data, type=SamplingFields))
+    except msgspec.ValidationError as error:
+        raw = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        raise TypeError(f"{call}: {type_error(error, raw)}") from None
+    except RequestError as error:
+        raise ValueError(f"{call}: {error}") from None
 
 
 def _check_choices(call: str, choices: Sequence[str]) -> None:
@@ -82,30 +105,31 @@ def _check_choices(call: str, choices: Sequence[str]) -> None:
         raise ValueError(f"{call}: choices is {choices!r}, but must be different, non-empty texts.")
 
 
-def system(*parts: Expression | str) -> Turn:
+def system(*parts: Expression | str) -> Expression:
     """A chat's system message."""
-    return _without_calls("system", parts)
+    return _turn("system", parts)
 
 
-def user(*parts: Expression | str) -> Turn:
+def user(*parts: Expression | str) -> Expression:
     """A chat's user message."""
-    return _without_calls("user", parts)
+    return _turn("user", parts)
 
 
-def assistant(*parts: Expression | str) -> Turn:
+def assistant(*parts: Expression | str) -> Expression:
     """A chat's assistant message; it may contain `gen` and `select`, also after text that begins it."""
-    return Turn("assistant", joined(parts))
+    return _turn("assistant", parts)
 
 
-def tool(call: ToolCall | str, result: object) -> ToolAnswer:
+def tool(call: ToolCall | str, result: object) -> Expression:
     """The answer to one of the model's tool calls, given as the call or its id. A `result` that is no text
     is written as JSON."""
     content = result if isinstance(result, str) else msgspec.json.encode(result).decode()
-    return ToolAnswer(call if isinstance(call, str) else call.id, content)
+    call_id = call if isinstance(call, str) else call.id
+    return Expression((lambda transcript: transcript.answer_tool(call_id, content),))
 
 
-def _without_calls(role: Any, parts: Sequence[Expression | str]) -> Turn:
-    body = joined(parts)
-    if any(body.calls()):
+def _turn(role: Role, parts: Sequence[Expression | str]) -> Expression:
+    body = join(parts)
+    if body.calls and role != "assistant":
         raise TypeError(f"{role}(…) contains gen or select, but only an assistant's turn is the model's.")
-    return Turn(role, body)
+    return Expression((lambda transcript: transcript.open(role), *body.steps, Transcript.close))

@@ -7,7 +7,8 @@ from typing import Any
 
 from ..engine.completion import Completion
 from ..engine.engine import Engine
-from .backend import ChatPrompt, Lease, OnText, Prompt, Reply, Score, Scores, TextPrompt
+from .api_client import Usage
+from .backend import ChatPrompt, Lease, OnText, Prompt, Reply, Scores, TextPrompt
 from .streamed_reply import StreamedReply
 
 CONCURRENCY = 256
@@ -26,21 +27,19 @@ class EngineBackend:
             return await self._streamed(prompt, options, on_text)
         if isinstance(prompt, TextPrompt):
             return _reply(await self._engine.agenerate(prompt.text, **options))
-        return _reply(await self._engine.achat(_messages(prompt), **options))
+        return _reply(await self._engine.achat(prompt.whole(), **options))
 
     async def score(self, prompt: Prompt, choices: Sequence[str], lease: Lease) -> Scores:
-        text = prompt.text if isinstance(prompt, TextPrompt) else _messages(prompt)
+        text = prompt.text if isinstance(prompt, TextPrompt) else prompt.whole()
         scores = await self._engine.ascore(text, choices, cache_lease=lease)
-        return Scores(
-            scores=tuple(Score(score.logprob, score.tokens) for score in scores),
-            prompt_tokens=sum(score.usage.prompt_tokens for score in scores),
-            cached_tokens=sum(score.usage.cached_tokens for score in scores),
-        )
+        prompt_tokens = sum(score.usage.prompt_tokens for score in scores)
+        cached_tokens = sum(score.usage.cached_tokens for score in scores)
+        return Scores(tuple(score.mean for score in scores), Usage(prompt_tokens, cached_tokens))
 
     async def prefill(self, prompt: Prompt, lease: Lease) -> Reply:
         if isinstance(prompt, TextPrompt):
             return _reply(await self._engine.agenerate(prompt.text, max_tokens=0, cache_lease=lease))
-        tokens = await self._engine.atokenize(_messages(prompt), **_continuing(prompt))
+        tokens = await self._engine.atokenize(prompt.whole(), **_continuing(prompt))
         return _reply(await self._engine.agenerate(tokens, max_tokens=0, cache_lease=lease))
 
     async def end_session(self, session: str, cache_salt: str | None) -> None:
@@ -50,7 +49,7 @@ class EngineBackend:
         if isinstance(prompt, TextPrompt):
             parts = self._engine.astream(prompt.text, **options)
         else:
-            parts = self._engine.astream_chat(_messages(prompt), **options)
+            parts = self._engine.astream_chat(prompt.whole(), **options)
         reply = StreamedReply(on_text)
         async for part in parts:
             reply.take(part)
@@ -68,19 +67,11 @@ def _continuing(prompt: ChatPrompt) -> dict[str, Any]:
     return {"continue_final_message": True} if prompt.prefix else {}
 
 
-def _messages(prompt: ChatPrompt) -> list[Mapping[str, Any]]:
-    begun = [{"role": "assistant", "content": prompt.prefix}] if prompt.prefix else []
-    return [*prompt.messages, *begun]
-
-
 def _reply(completion: Completion) -> Reply:
-    usage = completion.usage
     return Reply(
         text=completion.text,
         reasoning=completion.reasoning,
         tool_calls=tuple(completion.tool_calls),
         finish_reason=completion.finish_reason,
-        prompt_tokens=usage.prompt_tokens,
-        cached_tokens=usage.cached_tokens,
-        completion_tokens=usage.completion_tokens,
+        usage=completion.usage,
     )

@@ -6,20 +6,16 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, InvalidStateError, wait
 from typing import Any
 
-import msgspec
-
-from ..engine.completion import ToolCall
 from ..engine.typed import describe_mismatch
-from .backend import Backend, Lease, OnText, Reply, Scores
+from .backend import Backend, Lease, OnText, Prompt, Reply
 from .background import submit, wait_for_at_exit
-from .errors import ProgramError
-from .expressions import Expression, Gen, Joined, Select, Text, ToolAnswer, Turn
-from .state import Outcome, State
-from .statements import Statement
+from .errors import ProgramError, Statement
+from .expressions import Expression, Gen, Select
+from .state import FinishedState, Outcome, State
 from .trace import Call, Trace
 from .transcript import Transcript
 
@@ -30,14 +26,6 @@ OnPart = Callable[[str, str], None]
 SESSION_S = 300.0  # for so long the cache keeps a call's prompt and reply, so that the next calls find them
 MAX_BRANCHES = 64  # at most so many branches of the cache are leased for one program
 _CANCELLED = "a call for which this waits was cancelled."
-
-
-class CallOutcome(msgspec.Struct, frozen=True):
-    value: Any
-    tool_calls: tuple[ToolCall, ...] = ()
-    finish_reason: str = ""
-    reasoning: str = ""
-    scores: Mapping[str, float] = {}
 
 
 class Execution:
@@ -55,22 +43,32 @@ class Execution:
         self._salts: set[str | None] = set()  # of its calls
         self._running: dict[Future[Transcript], tuple[int, ...]] = {}  # with the branch of each
 
-    def first_state(self) -> State:
+    @contextlib.contextmanager
+    def begin(self) -> Iterator[State]:
+        """The first state. An error inside of the context cancels all calls, and the session ends with it."""
         empty: Future[Transcript] = Future()
         empty.set_result(Transcript())
-        return State(self, empty, {})
+        try:
+            yield State(self, empty, {})
+        except BaseException:
+            self.cancel()
+            raise
+        finally:
+            self._end_session()
 
-    @property
-    def trace(self) -> Trace:
-        """The calls that have ended."""
-        return Trace(list(self._calls))
+    def finish(self, state: State, result: object) -> FinishedState:
+        """The first state after all calls have ended. `result` is what the program's function returned."""
+        finished = FinishedState(self, state._transcript, state._outcomes)
+        finished.trace = Trace(list(self._calls))
+        finished.result = result
+        return finished
 
     def append(
         self, before: Future[Transcript], added: Expression, branch: tuple[int, ...], statement: Statement
     ) -> tuple[Future[Transcript], dict[str, Future[Outcome]]]:
         """Cancelling an outcome cancels the statement, and those of the same branch for which it waits."""
         outcomes: dict[str, Future[Outcome]] = {
-            call.name: Future() for call in added.calls() if call.name is not None
+            call.name: Future() for call in added.calls if call.name is not None
         }
         run = _Appending(self, branch, statement, outcomes)
         after = submit(run.append(before, added, is_inherited=self._running.get(before) != branch))
@@ -131,7 +129,7 @@ class Execution:
         for future in list(self._running):
             future.cancel()
 
-    def end_session(self) -> None:
+    def _end_session(self) -> None:
         """Lets the backend evict the program's prefixes, in the background; without this they stay for
         `SESSION_S`."""
         for salt in self._salts:
@@ -150,26 +148,28 @@ class Execution:
             self.cancel()
             raise asyncio.CancelledError("the program was cancelled")
 
-    async def reply(self, gen: Gen, transcript: Transcript) -> Reply:
-        on_text: OnText | None = None
-        if self._on_part is not None and gen.name is not None:
-            name, on_part = gen.name, self._on_part
-            on_text = lambda text: on_part(name, text)  # noqa: E731
-        sampling = {"cache_lease": self._lease(gen.sampling.get("cache_salt")), **gen.sampling}
-        return await self._backend.reply(transcript.prompt(), sampling, on_text)
+    async def call(self, call: Gen | Select, prompt: Prompt) -> tuple[Reply, dict[str, float]]:
+        """The reply, and the scores of a `select`, whose reply is the likeliest choice."""
+        on_text = self._listener(call.name)
+        if isinstance(call, Gen):
+            sampling = {"cache_lease": self._lease(call.sampling.get("cache_salt")), **call.sampling}
+            return await self._backend.reply(prompt, sampling, on_text), {}
+        scored = await self._backend.score(prompt, call.choices, self._lease(None))
+        scores = dict(zip(call.choices, scored.means, strict=True))
+        choice = max(scores, key=scores.__getitem__)
+        if on_text is not None:
+            on_text(choice)
+        return Reply(text=choice, finish_reason="", usage=scored.usage), scores
 
-    async def score(self, select: Select, transcript: Transcript) -> Scores:
-        return await self._backend.score(transcript.prompt(), select.choices, self._lease(None))
+    def _listener(self, name: str | None) -> OnText | None:
+        """Takes the text of the call with this name; None if nothing does."""
+        on_part = self._on_part
+        return None if on_part is None or name is None else lambda text: on_part(name, text)
 
     def _lease(self, salt: str | None) -> Lease:
         """The session's lease for a call with this `cache_salt`."""
         self._salts.add(salt)
         return {"key": self._session, "ttl_s": SESSION_S, "most": MAX_BRANCHES}
-
-    def tell(self, name: str | None, text: str) -> None:
-        """Reports the text of a call that does not arrive in pieces."""
-        if self._on_part is not None and name is not None:
-            self._on_part(name, text)
 
     def now(self) -> float:
         return time.monotonic() - self._begun
@@ -201,7 +201,12 @@ class _Appending:
         try:
             inherited = asyncio.wrap_future(before)
             transcript = await (asyncio.shield(inherited) if is_inherited else inherited)
-            return await self._run(added, transcript)
+            for step in added.steps:
+                if isinstance(step, Gen | Select):
+                    transcript = await self._call(step, transcript)
+                else:
+                    transcript = step(transcript)
+            return transcript
         except asyncio.CancelledError:
             self._fail(ProgramError(f"{self._statement}: the call was cancelled."))
             raise
@@ -213,74 +218,30 @@ class _Appending:
             self._fail(failure)
             raise failure from error
 
-    async def _run(self, added: Expression, transcript: Transcript) -> Transcript:
-        match added:
-            case Text(text):
-                return transcript.add(text)
-            case Joined(parts):
-                for part in parts:
-                    transcript = await self._run(part, transcript)
-                return transcript
-            case Turn(role, body):
-                return (await self._run(body, transcript.open(role))).close()
-            case ToolAnswer(call_id, content):
-                return transcript.answer_tool(call_id, content)
-            case Gen():
-                return await self._generate(added, transcript)
-            case Select():
-                return await self._select(added, transcript)
-        raise TypeError(f"{added!r} can't be run")
-
-    async def _generate(self, gen: Gen, transcript: Transcript) -> Transcript:
+    async def _call(self, call: Gen | Select, transcript: Transcript) -> Transcript:
         begun = self._execution.now()
-        reply = await self._execution.reply(gen, transcript)
+        reply, scores = await self._execution.call(call, transcript.prompt())
         self._execution.record(
             Call(
                 statement=str(self._statement),
-                kind="gen",
-                name=gen.name,
+                kind="gen" if isinstance(call, Gen) else "select",
+                name=call.name,
                 branch=self._branch,
                 text=reply.text,
                 begun=begun,
                 ended=self._execution.now(),
-                prompt_tokens=reply.prompt_tokens,
-                cached_tokens=reply.cached_tokens,
-                completion_tokens=reply.completion_tokens,
+                prompt_tokens=reply.usage.prompt_tokens,
+                cached_tokens=reply.usage.cached_tokens,
+                completion_tokens=reply.usage.completion_tokens,
                 finish_reason=reply.finish_reason,
-            )
-        )
-        value = _value(gen, reply)
-        self._succeed(gen.name, CallOutcome(value, reply.tool_calls, reply.finish_reason, reply.reasoning))
-        return transcript.add(reply.text).add_calls(reply.tool_calls)
-
-    async def _select(self, select: Select, transcript: Transcript) -> Transcript:
-        begun = self._execution.now()
-        result = await self._execution.score(select, transcript)
-        means = (score.mean for score in result.scores)
-        scores = dict(zip(select.choices, means, strict=True))
-        choice = max(scores, key=scores.__getitem__)
-        self._execution.record(
-            Call(
-                statement=str(self._statement),
-                kind="select",
-                name=select.name,
-                branch=self._branch,
-                text=choice,
-                begun=begun,
-                ended=self._execution.now(),
-                prompt_tokens=result.prompt_tokens,
-                cached_tokens=result.cached_tokens,
                 scores=scores,
             )
         )
-        self._execution.tell(select.name, choice)
-        self._succeed(select.name, CallOutcome(choice, scores=scores))
-        return transcript.add(choice)
-
-    def _succeed(self, name: str | None, outcome: CallOutcome) -> None:
-        if name is not None:
+        outcome = Outcome(_read_value(call, reply), reply, scores)
+        if call.name is not None:
             with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
-                self._outcomes[name].set_result(outcome)
+                self._outcomes[call.name].set_result(outcome)
+        return transcript.add(reply.text).add_calls(reply.tool_calls)
 
     def _fail(self, error: ProgramError) -> None:
         for outcome in self._outcomes.values():
@@ -288,14 +249,16 @@ class _Appending:
                 outcome.set_exception(error)
 
 
-def _value(gen: Gen, reply: Reply) -> object:
+def _read_value(call: Gen | Select, reply: Reply) -> object:
     """Raises ValueError for a text that is no value of the type."""
-    if reply.tool_calls and gen.read is not str:
+    if isinstance(call, Select) or call.read is str:
+        return reply.text
+    if reply.tool_calls:
         return None
     try:
-        return gen.read(reply.text)
+        return call.read(reply.text)
     except ValueError as error:  # msgspec's and pydantic's errors too
-        name = "the reply" if gen.name is None else f"the reply {gen.name!r}"
+        name = "the reply" if call.name is None else f"the reply {call.name!r}"
         raise ValueError(describe_mismatch(name, reply.text, reply.finish_reason, error)) from error
 
 

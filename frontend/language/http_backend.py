@@ -11,10 +11,12 @@ from typing import Any, cast
 from urllib.parse import quote
 
 import msgspec
+import numpy as np
 
 from ..engine.completion import ToolCall
-from .api_client import Usage, read_usage
-from .backend import ChatPrompt, Lease, OnText, Prompt, Reply, Score, Scores, TextPrompt
+from ..engine.scores import common_prefix
+from .api_client import Usage, read_piece, read_usage
+from .backend import ChatPrompt, Lease, OnText, Prompt, Reply, Scores, TextPrompt
 from .errors import BackendError
 from .http_client import CONNECTIONS, HttpClient
 from .server_kinds import ServerKind, UnsupportedError, fields_for, has_choices_as_json, kind_of, read_choice
@@ -56,17 +58,16 @@ class HttpBackend:
         body = {"model": model, **_write_prompt(kind, prompt), **fields}
         path = "/v1/chat/completions" if is_chat else "/v1/completions"
         if has_choices_as_json(kind, sampling):
-            return _take_choice(
-                _read_reply(await self._client.request("POST", path, body)), sampling["choices"], on_text
-            )
+            reply = _read_reply(await self._client.request("POST", path, body))
+            return _take_choice(reply, sampling["choices"], on_text)
         if on_text is None:
             return _read_reply(await self._client.request("POST", path, body))
-        reply = StreamedReply(on_text)
+        streamed_reply = StreamedReply(on_text)
         streamed = {**body, "stream_options": {"include_usage": True}}
         async with aclosing(self._client.pieces(path, streamed)) as pieces:
             async for piece in pieces:
-                reply.take(piece)
-        return reply.whole()
+                streamed_reply.take(piece)
+        return streamed_reply.whole()
 
     async def score(self, prompt: Prompt, choices: Sequence[str], lease: Lease) -> Scores:
         model, kind = await self._server()
@@ -88,15 +89,9 @@ class HttpBackend:
         }
         answer = await self._client.request("POST", "/v1/completions", body)
         listed = sorted(answer["choices"], key=lambda choice: cast(int, choice["index"]))
-        usage = read_usage(answer) or Usage()
-        return Scores(
-            scores=tuple(
-                _sum_score(ids, choice["prompt_logprobs"], first)
-                for ids, choice in zip(tokens[1:], listed, strict=True)
-            ),
-            prompt_tokens=usage.prompt_tokens,
-            cached_tokens=usage.cached_tokens,
-        )
+        scored = zip(tokens[1:], listed, strict=True)
+        means = tuple(_mean_logprob(ids, choice["prompt_logprobs"], first) for ids, choice in scored)
+        return Scores(means, read_usage(answer) or Usage())
 
     async def prefill(self, prompt: Prompt, lease: Lease) -> Reply:
         model, kind = await self._server()
@@ -151,35 +146,23 @@ def _write_prompt(kind: ServerKind, prompt: Prompt) -> dict[str, Any]:
     if isinstance(prompt, TextPrompt):
         return {"prompt": prompt.text}
     if not prompt.prefix:
-        return {"messages": list(prompt.messages)}
+        return {"messages": prompt.whole()}
     if not kind.continues:
         raise UnsupportedError(
             f"{kind.name} is not known to continue a begun reply: put gen or select first in "
             "arbora.assistant(…)."
         )
-    begun = {"role": "assistant", "content": prompt.prefix}
-    return {
-        "messages": [*prompt.messages, begun],
-        "continue_final_message": True,
-        "add_generation_prompt": False,
-    }
+    return {"messages": prompt.whole(), "continue_final_message": True, "add_generation_prompt": False}
 
 
 def _read_reply(answer: dict[str, Any]) -> Reply:
-    choice = answer["choices"][0]
-    message = choice.get("message", choice)
-    usage = read_usage(answer) or Usage()
+    whole = read_piece(answer)
     return Reply(
-        text=message.get("content", choice.get("text")) or "",
-        reasoning=message.get("reasoning") or message.get("reasoning_content") or "",
-        tool_calls=tuple(
-            ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
-            for call in message.get("tool_calls") or ()
-        ),
-        finish_reason=choice["finish_reason"] or "",
-        prompt_tokens=usage.prompt_tokens,
-        cached_tokens=usage.cached_tokens,
-        completion_tokens=usage.completion_tokens,
+        text=whole.text,
+        reasoning=whole.reasoning,
+        tool_calls=tuple(ToolCall(call.id, call.name, call.arguments) for call in whole.tool_calls),
+        finish_reason=whole.finish_reason or "",
+        usage=whole.usage or Usage(),
     )
 
 
@@ -193,12 +176,13 @@ def _take_choice(reply: Reply, choices: Sequence[str], on_text: OnText | None) -
     return msgspec.structs.replace(reply, text=choice)
 
 
-def _sum_score(tokens: Sequence[int], logprobs: Sequence[Mapping[str, Any] | None], first: int) -> Score:
+def _mean_logprob(tokens: Sequence[int], logprobs: Sequence[Mapping[str, Any] | None], first: int) -> float:
+    """The mean log-probability of the tokens from position `first` on."""
     total = 0.0
     for token, entries in zip(tokens[first:], logprobs[first:], strict=True):
         assert entries is not None, "only positions before the first scored one have no log-probability"
         total += entries[str(token)]["logprob"]
-    return Score(total, len(tokens) - first)
+    return total / (len(tokens) - first)
 
 
 def first_scored(prompt: Sequence[int], candidates: Sequence[Sequence[int]]) -> int:
@@ -208,7 +192,7 @@ def first_scored(prompt: Sequence[int], candidates: Sequence[Sequence[int]]) -> 
     A choice may merge with the prompt's last token, which is then scored too. Raises ValueError if nothing is
     shared, as the first token of all has no probability, and for a choice without a token of its own.
     """
-    first = min(_count_common(prompt, candidate) for candidate in candidates)
+    first = common_prefix([np.array(tokens, np.int32) for tokens in (prompt, *candidates)])
     if first == 0:
         raise ValueError("select needs text before it: nothing predicts the first token of all.")
     for number, candidate in enumerate(candidates, 1):
@@ -218,8 +202,3 @@ def first_scored(prompt: Sequence[int], candidates: Sequence[Sequence[int]]) -> 
                 "white space at the end. Remove this choice."
             )
     return first
-
-
-def _count_common(one: Sequence[int], other: Sequence[int]) -> int:
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))

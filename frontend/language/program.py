@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
-from tqdm import tqdm
-
+from ..launch.progress import progress_bar
 from .backend import Backend
 from .background import run_in_new_loop, start_thread, wait_for_at_exit
 from .default_backend import backend_of
 from .execution import Execution, OnPart
-from .finished_state import FinishedState
-from .state import State
+from .state import FinishedState, State
 from .stream import AsyncStream, Stream
 
 _AWAITED = "await program.arun(…)"
@@ -74,7 +71,7 @@ class Program:
                 )
         found = backend_of(backend)
         most = max(1, min(found.concurrency if concurrency is None else concurrency, len(batch)))
-        with _bar(len(batch), progress) as advance:
+        with progress_bar(len(batch), progress, "program") as advance:
             if self.is_async:
                 return run_in_new_loop(self._batch_in_loop(found, batch, most, advance), _AWAITED)
             return self._batch_in_threads(found, batch, most, advance)
@@ -102,7 +99,7 @@ class Program:
         return Execution(backend, on_part, is_async=self.is_async)
 
     def _batch_in_threads(
-        self, backend: Backend, batch: Sequence[Mapping[str, Any]], most: int, advance: Callable[[], None]
+        self, backend: Backend, batch: Sequence[Mapping[str, Any]], most: int, advance: Callable[[], object]
     ) -> list[FinishedState]:
         executions = [self._execution(backend) for _ in batch]
         with ThreadPoolExecutor(most, thread_name_prefix="arbora-program") as threads:
@@ -122,7 +119,7 @@ class Program:
                 raise
 
     async def _batch_in_loop(
-        self, backend: Backend, batch: Sequence[Mapping[str, Any]], most: int, advance: Callable[[], None]
+        self, backend: Backend, batch: Sequence[Mapping[str, Any]], most: int, advance: Callable[[], object]
     ) -> list[FinishedState]:
         places = asyncio.Semaphore(most)
 
@@ -137,16 +134,10 @@ class Program:
     def _run(self, execution: Execution, arguments: tuple[Any, ...], named: dict[str, Any]) -> FinishedState:
         if self.is_async:
             return run_in_new_loop(self._run_async(execution, arguments, named), _AWAITED)
-        state = execution.first_state()
-        try:
+        with execution.begin() as state:
             result = self._function(state, *arguments, **named)
             execution.wait_for_all()
-        except BaseException:
-            execution.cancel()
-            raise
-        finally:
-            execution.end_session()
-        return _finished(state, execution, result)
+        return execution.finish(state, result)
 
     async def _awaited(
         self, execution: Execution, arguments: tuple[Any, ...], named: dict[str, Any]
@@ -164,35 +155,12 @@ class Program:
     async def _run_async(
         self, execution: Execution, arguments: tuple[Any, ...], named: dict[str, Any]
     ) -> FinishedState:
-        state = execution.first_state()
-        try:
+        with execution.begin() as state:
             result = await self._function(state, *arguments, **named)
             await execution.finished()
-        except BaseException:
-            execution.cancel()
-            raise
-        finally:
-            execution.end_session()
-        return _finished(state, execution, result)
+        return execution.finish(state, result)
 
 
 def program(function: Callable[..., Any]) -> Program:
     """Makes a program of a function whose first parameter is the state."""
     return Program(function)
-
-
-def _finished(state: State, execution: Execution, result: object) -> FinishedState:
-    finished = FinishedState(execution, state._transcript, state._outcomes)
-    finished.trace = execution.trace
-    finished.result = result
-    return finished
-
-
-@contextlib.contextmanager
-def _bar(total: int, shown: bool) -> Iterator[Callable[[], None]]:
-    """A progress bar on standard error. Gives the function that advances it."""
-    bar = tqdm(total=total, unit="program", disable=not shown)
-    try:
-        yield lambda: bar.update() and None
-    finally:
-        bar.close()

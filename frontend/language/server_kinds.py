@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from ..engine.sampling import ReplyOptions
 from .errors import BackendError
 
 
@@ -45,9 +46,7 @@ _SGLANG_FIELDS = _LLAMA_CPP_FIELDS | _words(
     "min_tokens repetition_penalty stop_token_ids skip_special_tokens cache_salt priority"
 )
 _VLLM_FIELDS = _SGLANG_FIELDS | _words("include_stop_str_in_output")
-_ARBORA_FIELDS = _VLLM_FIELDS | _words(
-    "additional_properties property_order whitespace unenforced complete_json cache_prompt cache_lease"
-)
+_ARBORA_FIELDS = frozenset({*ReplyOptions.__annotations__, "chat_template_kwargs", "cache_lease"})
 ARBORA = ServerKind(
     name="Arbora",
     fields=_ARBORA_FIELDS,

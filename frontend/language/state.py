@@ -7,27 +7,23 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, overload
 
+import msgspec
+
 from ..core.text.close_names import did_you_mean
 from ..engine.completion import ToolCall
-from .errors import UnknownNameError
-from .expressions import Expression, expression
-from .statements import Statement, current_statement
+from .backend import Reply
+from .errors import Statement, UnknownNameError, current_statement
+from .expressions import Expression, join
+from .trace import Trace
 from .transcript import Message, Transcript
 
 
-class Outcome(Protocol):
-    """A call's value, and what else its reply or scores say."""
+class Outcome(msgspec.Struct, frozen=True):
+    """A call's value and reply. `scores` has the mean log-probability of each choice of a `select`."""
 
-    @property
-    def value(self) -> Any: ...
-    @property
-    def tool_calls(self) -> tuple[ToolCall, ...]: ...
-    @property
-    def finish_reason(self) -> str: ...
-    @property
-    def reasoning(self) -> str: ...
-    @property
-    def scores(self) -> Mapping[str, float]: ...
+    value: Any
+    reply: Reply
+    scores: Mapping[str, float] = {}
 
 
 class Executor(Protocol):
@@ -71,9 +67,10 @@ class State:
         self._forked = 0
 
     def __iadd__(self, added: Expression | str) -> State:
-        appended = expression(added)
         statement = current_statement()
-        self._transcript, named = self._executor.append(self._transcript, appended, self._branch, statement)
+        self._transcript, named = self._executor.append(
+            self._transcript, join([added]), self._branch, statement
+        )
         self._outcomes.update(named)
         return self
 
@@ -86,15 +83,15 @@ class State:
 
     def tool_calls(self, name: str) -> tuple[ToolCall, ...]:
         """The functions that the model calls in this reply."""
-        return self._read(name).tool_calls
+        return self._read(name).reply.tool_calls
 
     def finish_reason(self, name: str) -> str:
         """Why this reply ended, such as "stop", "length" or "tool_calls". Empty for a `select`."""
-        return self._read(name).finish_reason
+        return self._read(name).reply.finish_reason
 
     def reasoning(self, name: str) -> str:
         """A reasoning model's text before this reply."""
-        return self._read(name).reasoning
+        return self._read(name).reply.reasoning
 
     def scores(self, name: str) -> dict[str, float]:
         """The mean log-probability of a token of each choice of this `select`. Empty for a `gen`."""
@@ -146,6 +143,18 @@ class State:
                 f"{current_statement()}: no call is named {name!r}.{hint} Named so far: {known}."
             )
         return self._outcomes[name]
+
+
+class FinishedState(State):
+    """The state of a program that has ended: it has the trace, and what the function returned."""
+
+    trace: Trace
+    result: Any
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its calls, in the order in which they were appended."""
+        return list(self._outcomes)
 
 
 class Forks(Sequence[State]):

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from .backend import Prompt, TextPrompt
 from .background import run_in_new_loop, submit
 from .default_backend import backend_of
+from .errors import Statement
 from .execution import SESSION_S
-from .expressions import Expression, Gen, Joined, Select, Text, ToolAnswer, Turn
+from .expressions import Expression, Gen, Select
 from .program import Program
 from .state import Outcome, State
-from .statements import Statement
 from .transcript import Transcript
+
+_Tree: TypeAlias = "dict[tuple[str, int], _Tree]"
+"""the texts and calls that follow a prefix; calls have a number, so that no two are the same"""
 
 
 class KnownCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,13 +54,13 @@ class Outline:
 
     def __str__(self) -> str:
         """The tree of prefixes, with a line for each text and call."""
-        root = _Node("")
-        for call in self.calls:
+        root: _Tree = {}
+        for number, call in enumerate(self.calls, 1):
             place = root
             for piece in _pieces(call.prompt):
-                place = place.child(piece)
-            place.child(f"→ {call.kind} {call.name or ''} ({call.statement})")
-        lines = list(root.lines(-1))[1:]
+                place = place.setdefault((piece, 0), {})
+            place[f"→ {call.kind} {call.name or ''} ({call.statement})", number] = {}
+        lines = list(_write_tree(root))
         if self.reads is not None:
             lines.append(f"What follows depends on a reply, read at {self.reads}")
         return "\n".join(lines)
@@ -76,7 +79,7 @@ def prewarm(program: Program, *arguments: Any, backend: object = None, **named: 
     found, lease = backend_of(backend), {"ttl_s": SESSION_S}
     prompts = _outline(program, arguments, named, "prewarm").prompts()
     replies = [submit(found.prefill(prompt, lease)).result() for prompt in prompts]
-    return sum(reply.prompt_tokens - reply.cached_tokens for reply in replies)
+    return sum(reply.usage.prompt_tokens - reply.usage.cached_tokens for reply in replies)
 
 
 def _outline(program: Program, arguments: tuple[Any, ...], named: dict[str, Any], caller: str) -> Outline:
@@ -114,8 +117,25 @@ class _Recorder:
     def append(
         self, before: Future[Any], added: Expression, branch: tuple[int, ...], statement: Statement
     ) -> tuple[Future[Any], dict[str, Future[Outcome]]]:
-        after = self._run(added, before.result(), branch, statement)
-        return _done(after), {call.name: Future() for call in added.calls() if call.name is not None}
+        known: _Known = before.result()
+        transcript, is_known = known.transcript, known.is_known
+        for step in added.steps:
+            if not isinstance(step, Gen | Select):
+                transcript = step(transcript)
+                continue
+            prompt = transcript.prompt()
+            self.calls.append(
+                KnownCall(
+                    statement=str(statement),
+                    kind="gen" if isinstance(step, Gen) else "select",
+                    name=step.name,
+                    branch=branch,
+                    prompt=prompt if is_known else None,
+                )
+            )
+            is_known = False
+        after = _Known(transcript, is_known)
+        return _done(after), {call.name: Future() for call in added.calls if call.name is not None}
 
     def read(self, future: Future[Any], statement: Statement) -> Any:
         """The transcript if no reply belongs to it."""
@@ -133,52 +153,11 @@ class _Recorder:
     async def waited(self, future: Future[Any], statement: Statement) -> None:
         """As `wait`."""
 
-    def _run(self, added: Expression, known: _Known, branch: tuple[int, ...], statement: Statement) -> _Known:
-        transcript = known.transcript
-        match added:
-            case Text(text):
-                return _Known(transcript.add(text), known.is_known)
-            case Joined(parts):
-                for part in parts:
-                    known = self._run(part, known, branch, statement)
-                return known
-            case Turn(role, body):
-                inner = self._run(body, _Known(transcript.open(role), known.is_known), branch, statement)
-                return _Known(inner.transcript.close(), inner.is_known)
-            case ToolAnswer(call_id, content):
-                return _Known(transcript.answer_tool(call_id, content), known.is_known)
-            case Gen(name) | Select(name):
-                prompt = transcript.prompt()
-                self.calls.append(
-                    KnownCall(
-                        statement=str(statement),
-                        kind="gen" if isinstance(added, Gen) else "select",
-                        name=name,
-                        branch=branch,
-                        prompt=prompt if known.is_known else None,
-                    )
-                )
-                return _Known(transcript, False)
-        raise TypeError(f"{added!r} can't be traced")
 
-
-class _Node:
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._children: list[_Node] = []
-
-    def child(self, text: str) -> _Node:
-        """The child with this text, a new one if there is none. Calls are never joined."""
-        found = [node for node in self._children if node._text == text and not text.startswith("→")]
-        if not found:
-            found = [_Node(text)]
-            self._children += found
-        return found[0]
-
-    def lines(self, depth: int) -> Iterator[str]:
-        yield "  " * depth + self._text
-        for child in self._children:
-            yield from child.lines(depth + 1)
+def _write_tree(tree: _Tree, depth: int = 0) -> Iterator[str]:
+    for (text, _), children in tree.items():
+        yield "  " * depth + text
+        yield from _write_tree(children, depth + 1)
 
 
 def _pieces(prompt: Prompt | None) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from .background import start_thread, wait_for_at_exit
 from .execution import Execution, OnPart
-from .finished_state import FinishedState
+from .state import FinishedState
 
 
 class Part(NamedTuple):
@@ -28,10 +28,10 @@ class Stream:
     ) -> None:
         self.state: FinishedState | None = None
         self._parts: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
-        self._error: BaseException | None = None
         self._is_cancelled = False
         self._execution = begin(lambda name, text: self._parts.put(Part(name, text)))
-        self._program = start_thread(lambda: self._run(run))
+        self._program = start_thread(lambda: run(self._execution))
+        self._program.add_done_callback(lambda _: self._parts.put(None))
 
     def __iter__(self) -> Iterator[Part]:
         try:
@@ -39,24 +39,16 @@ class Stream:
                 yield part
         finally:
             self.close()
-        if self._error is not None and not self._is_cancelled:
-            raise self._error
+        if not self._is_cancelled:
+            self.state = self._program.result()
 
     def close(self) -> None:
         """Cancels the program unless it has ended, and ends its iteration."""
-        if self.state is None and self._error is None:
+        if not self._program.done():
             self._is_cancelled = True
             self._execution.cancel()
             wait_for_at_exit(self._program)
         self._parts.put(None)
-
-    def _run(self, run: Callable[[Execution], FinishedState]) -> None:
-        try:
-            self.state = run(self._execution)
-        except BaseException as error:
-            self._error = error
-        finally:
-            self._parts.put(None)
 
 
 class AsyncStream:

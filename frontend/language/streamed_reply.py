@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..engine.completion import CompletionPart, ToolCall
-from ..engine.completion import Usage as EngineUsage
-from .api_client import Piece, Usage
-from .backend import OnText, Reply
+from .api_client import Piece
+from .api_client import Usage as ServerUsage
+from .backend import OnText, Reply, Usage
 from .errors import BackendError
 
 
@@ -18,7 +18,7 @@ class StreamedReply:
         self._reasoning: list[str] = []
         self._calls: dict[int, dict[str, str]] = {}
         self._finish_reason = ""
-        self._usage: Usage | EngineUsage = Usage()
+        self._usage: Usage = ServerUsage()
 
     def take(self, part: Piece | CompletionPart) -> None:
         if part.text:
@@ -42,7 +42,5 @@ class StreamedReply:
             reasoning="".join(self._reasoning),
             tool_calls=tuple(ToolCall(**self._calls[index]) for index in sorted(self._calls)),
             finish_reason=self._finish_reason,
-            prompt_tokens=self._usage.prompt_tokens,
-            cached_tokens=self._usage.cached_tokens,
-            completion_tokens=self._usage.completion_tokens,
+            usage=self._usage,
         )

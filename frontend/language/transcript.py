@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from ..engine.completion import ToolCall
 from .backend import ChatPrompt, Prompt, TextPrompt
-from .expressions import Role
 
 Message: TypeAlias = dict[str, Any]
+Role: TypeAlias = Literal["system", "user", "assistant"]
 
 
 class Transcript(msgspec.Struct, frozen=True):

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from arbora.frontend.language.backend import Lease, OnText, Prompt, Reply, Score, Scores, TextPrompt
+from arbora.frontend.language.api_client import Usage
+from arbora.frontend.language.backend import Lease, OnText, Prompt, Reply, Scores, TextPrompt
 
 Say = Callable[[Prompt, Mapping[str, Any]], str | Reply]
 
@@ -35,7 +36,7 @@ class ScriptedBackend:
         await asyncio.sleep(0.01)
         self._open -= 1
         said = self._say(prompt, sampling)
-        reply = said if isinstance(said, Reply) else Reply(text=said, finish_reason="stop", prompt_tokens=10)
+        reply = said if isinstance(said, Reply) else Reply(text=said, finish_reason="stop", usage=Usage(10))
         if on_text is not None:
             for character in reply.text:
                 on_text(character)
@@ -45,13 +46,12 @@ class ScriptedBackend:
         """Longer choices are likelier."""
         self.prompts.append(prompt)
         self.sessions.append(lease["key"])
-        scores = tuple(Score(-6.0 / len(choice), 2) for choice in choices)
-        return Scores(scores=scores, prompt_tokens=20, cached_tokens=15)
+        return Scores(tuple(-3.0 / len(choice) for choice in choices), Usage(20, 15))
 
     async def prefill(self, prompt: Prompt, lease: Lease) -> Reply:
         self.prefilled.append(prompt)
         self.prefilled_for.append(lease["ttl_s"])
-        return Reply(text="", finish_reason="length", prompt_tokens=8, cached_tokens=3)
+        return Reply(text="", finish_reason="length", usage=Usage(8, 3))
 
     async def end_session(self, session: str, cache_salt: str | None) -> None:
         self.ended.append((session, cache_salt))

@@ -26,11 +26,6 @@ from tiny_checkpoint import write_tiny_checkpoint
 MEMORY = "4MiB"
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_checkpoint(tmp_path_factory.mktemp("tiny") / "tiny"))
-
-
 def test_a_killed_model_process_is_started_again(model: str) -> None:
     others = children_of(os.getpid())
     with arbora.Engine(model, device="cpu", kv_memory=MEMORY) as engine:

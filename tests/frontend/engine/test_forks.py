@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 from scripted_http import MODELS, REPLY, scripted_http
-from tiny_checkpoint import write_tiny_checkpoint
 
 START = """
 import multiprocessing, os, sys
@@ -90,8 +88,7 @@ def lines_of(script: str, argument: str) -> list[str]:
     return run.stdout.splitlines()
 
 
-def test_an_engine_says_at_once_in_a_forks_child_what_to_do(tmp_path: Path) -> None:
-    model = str(write_tiny_checkpoint(tmp_path / "tiny"))
+def test_an_engine_says_at_once_in_a_forks_child_what_to_do(model: str) -> None:
     *refused, own = lines_of(ENGINE, model)
     assert len(refused) == 2
     for line in refused:

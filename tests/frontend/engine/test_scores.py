@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import arbora
 import pytest
 import torch
-from tiny_checkpoint import write_tiny_checkpoint
 from transformers import AutoModelForCausalLM
 
 HELLO = [{"role": "user", "content": "Hello, how are you today?"}]
 CHOICES = [" lazy dog", " cat", " the mat and the dog sat on the log", "zzz", " c"]
 PROMPTS = ["The quick brown fox jumps over the", "the cat sat on the c", "Hello "]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_checkpoint(tmp_path_factory.mktemp("tiny") / "tiny"))
-
-
-@pytest.fixture(scope="module")
-def engine(model: str) -> Iterator[arbora.Engine]:
-    options: Any = {"device": "cpu", "kv_memory": "4MiB", "max_waiting": 4, "debug": "invariants"}
-    with arbora.Engine(model, **options) as engine:
-        yield engine
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +103,6 @@ def test_scores_come_on_asyncio_too(engine: arbora.Engine) -> None:
 @pytest.mark.parametrize(
     ("prompt", "choices", "expected"),
     [
-        ("Hello", [], "choices is [], but must be a list of texts"),
         ("Hello", "yes", "choices is 'yes', but must be a list of texts"),
         ("Hello", ["a", ""], "choices is ['a', ''], but must be a list of texts"),
         ("Hello", ["a", 5], "choices is ['a', 5], but must be a list of texts"),
@@ -166,18 +151,3 @@ def test_a_prompt_of_one_token_has_no_log_probability(engine: arbora.Engine) -> 
         each.logprob for each in engine.generate([5], max_tokens=1, prompt_logprobs=1).prompt_logprobs
     ] == [None]
     assert engine.generate([5], max_tokens=1).prompt_logprobs == []
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"prompt_logprobs": 21}, "prompt_logprobs is 21, but must be between 0 and 20"),
-        ({"prompt_logprobs_start": 1}, "prompt_logprobs_start needs prompt_logprobs"),
-        ({"prompt_logprobs": 0, "prompt_logprobs_start": 3}, "is 3, but the prompt has 3 tokens"),
-    ],
-)
-def test_prompt_logprobs_that_can_not_be_given_are_refused(
-    engine: arbora.Engine, options: Any, expected: str
-) -> None:
-    with pytest.raises(arbora.RequestError, match=expected):
-        engine.generate([5, 6, 7], **options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import pickle
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
@@ -13,7 +12,6 @@ import msgspec
 import pydantic
 import pytest
 from arbora.frontend.engine.typed import schema_and_reader
-from tiny_checkpoint import write_tiny_checkpoint
 
 HELLO = [{"role": "user", "content": "Hello, which bird is it?"}]
 
@@ -106,13 +104,6 @@ def test_maps_and_models_that_allow_more_fields_stay_open() -> None:
 def test_a_schema_is_sent_as_it_is_given() -> None:
     given = {"type": "object", "properties": {"a": {"type": "integer"}}}
     assert schema_and_reader(given)[0] is given
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[arbora.Engine]:
-    model = write_tiny_checkpoint(tmp_path_factory.mktemp("tiny") / "tiny")
-    with arbora.Engine(str(model), device="cpu", kv_memory="4MiB") as engine:
-        yield engine
 
 
 def test_a_chat_takes_a_pydantic_model_and_gives_its_value(engine: arbora.Engine) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import arbora
 import pytest
-from tiny_checkpoint import write_tiny_checkpoint
 
 HELLO = [{"role": "user", "content": "Hello"}]
 SCRIPT = """
@@ -28,11 +27,6 @@ for output in outputs:
     generated_text = output.outputs[0].text
     print(f"Prompt: {{prompt!r}}, Generated text: {{generated_text!r}}")
 """
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_checkpoint(tmp_path_factory.mktemp("tiny") / "tiny"))
 
 
 @pytest.fixture(scope="module")

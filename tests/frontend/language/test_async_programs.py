@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from concurrent.futures import wait
 from typing import Any
 
 import arbora as ab
@@ -101,7 +102,7 @@ def test_the_same_holds_without_an_event_loop(program: Any) -> None:
     for part in stream:
         assert part.text == " yes"
         stream.close()
-        stream._program.result(timeout=10)  # its thread has ended
+        wait([stream._program], timeout=10)  # its thread has ended
     assert stream.state is None
     assert list(stream) == []
     asyncio.run(until(lambda: backend.is_cancelled))
@@ -192,7 +193,7 @@ def test_an_error_of_an_async_program_is_raised_by_its_outline() -> None:
 def test_known_prompts_of_an_async_program_are_computed_ahead() -> None:
     backend = ScriptedBackend()
     assert ab.prewarm(grading, "An essay.", backend=backend) == 10
-    assert len(backend.prefilled) == 2
+    assert backend.prefilled == [TextPrompt(f"An essay. Judge {number}:") for number in range(2)]
     assert backend.prompts == []
 
 

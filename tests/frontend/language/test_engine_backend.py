@@ -109,12 +109,3 @@ def test_known_prompts_are_computed_ahead(engine: ab.Engine) -> None:
     assert ab.prewarm(conversation, "What is a prefix?", backend=engine) > 0
     first = conversation.run("What is a prefix?", backend=engine).trace.calls[0]
     assert first.cached_tokens >= first.prompt_tokens - 1
-
-
-def test_a_refused_option_names_the_statement(engine: ab.Engine) -> None:
-    @ab.program
-    def wrong(s: State) -> None:
-        s += "x" + ab.gen("y", regex="(")
-
-    with pytest.raises(ab.ProgramError, match=r"test_engine_backend.py:\d+.*regex"):
-        wrong.run(backend=engine)

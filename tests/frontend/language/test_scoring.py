@@ -10,20 +10,6 @@ from hypothesis import strategies as st
 TOKENS = st.lists(st.integers(0, 3), min_size=6, max_size=8)
 
 
-@pytest.mark.parametrize(
-    ("prompt", "candidates", "first"),
-    [
-        ([1, 2], [[1, 2, 3], [1, 2, 4, 5]], 2),
-        ([1, 2], [[1, 9], [1, 2, 4]], 1),  # a choice merges with the prompt's last token
-        ([1, 2], [[1, 2, 3], [1, 2, 3, 4]], 2),  # a choice begins with another
-    ],
-)
-def test_scored_are_the_tokens_behind_what_all_share(
-    prompt: list[int], candidates: list[list[int]], first: int
-) -> None:
-    assert first_scored(prompt, candidates) == first
-
-
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.lists(TOKENS, min_size=1, max_size=4))
 def test_everything_before_is_shared_and_no_more(prompt: list[int], rest: list[list[int]]) -> None:
     candidates = [prompt[:1] + tail for tail in rest]

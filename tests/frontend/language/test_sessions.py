@@ -43,17 +43,12 @@ def ended(backend: ScriptedBackend, count: int = 1) -> list[tuple[str, str | Non
     return backend.ended
 
 
-def test_all_calls_of_a_run_have_one_session_and_it_ends_with_the_run() -> None:
+def test_all_calls_of_a_run_have_one_session_of_its_own_that_ends_with_it() -> None:
     backend = ScriptedBackend()
     forks.run(backend=backend)
     assert len(backend.sessions) == 4
     assert len(set(backend.sessions)) == 1
     assert ended(backend) == [(backend.sessions[0], None)]
-
-
-def test_two_runs_have_two_sessions() -> None:
-    backend = ScriptedBackend()
-    forks.run(backend=backend)
     forks.run(backend=backend)
     assert len(set(backend.sessions)) == 2
 
