@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_type
 
 import arbora
 import numpy as np
@@ -29,7 +29,7 @@ def test_a_completion_has_its_tokens_and_how_it_ended(engine: arbora.Engine) -> 
 
 def test_a_list_of_prompts_gives_the_replies_of_each_alone(engine: arbora.Engine) -> None:
     prompts = [f"the cat sat on the mat {number}" for number in range(10)]
-    together = engine.generate(prompts, max_tokens=6, seed=3)
+    together = assert_type(engine.generate(prompts, max_tokens=6, seed=3), list[arbora.Completion])
     alone = [engine.generate(prompt, max_tokens=6, seed=3) for prompt in prompts]
     assert [completion.text for completion in together] == [completion.text for completion in alone]
 
@@ -240,7 +240,9 @@ def test_sampling_fields_may_come_as_one_argument(engine: arbora.Engine) -> None
 
 
 async def test_every_method_has_an_async_twin(engine: arbora.Engine) -> None:
-    whole = await engine.agenerate("Hello", max_tokens=5, seed=1, ignore_eos=True)
+    whole = assert_type(
+        await engine.agenerate("Hello", max_tokens=5, seed=1, ignore_eos=True), arbora.Completion
+    )
     parts = [part.text async for part in engine.astream("Hello", max_tokens=5, seed=1, ignore_eos=True)]
     assert "".join(parts) == whole.text
     reply = await engine.achat(HELLO, max_tokens=5, seed=1, ignore_eos=True)
