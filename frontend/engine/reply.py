@@ -29,7 +29,7 @@ class EngineReply:
     def take(self, pieces: Sequence[Piece]) -> list[CompletionPart]:
         return [self._part(piece) for piece in pieces]
 
-    def completion(self, json_schema: object) -> Completion:
+    def closing(self, json_schema: object = None) -> Completion:
         """The whole reply. `json_schema` is the request's."""
         return Completion(
             choices=[_choice(choice, json_schema) for choice in self.reply.choices],

@@ -191,7 +191,7 @@ def merge(params: Sampling | None, options: S) -> S:
 
 def merge_each(params: Sampling | Sequence[Sampling] | None, options: S, count: int, name: str) -> list[S]:
     """As `merge`, for each of `count` prompts, which are called `name`."""
-    return [merge(cast(Sampling | None, each), options) for each in repeat_for_each(params, count, name)]
+    return [merge(each, options) for each in repeat_for_each(params, count, name)]
 
 
 def repeat_for_each(params: T | Sequence[T], count: int, name: str) -> list[T]:

@@ -213,7 +213,7 @@ def _complete_several(requests: Sequence[EngineRequest], use_tqdm: bool) -> Work
 
 
 async def _complete(server: LocalServer, request: EngineRequest) -> Completion:
-    return (await server.complete(request)).completion(request.json_schema)
+    return (await server.complete(request)).closing(request.json_schema)
 
 
 async def _gather(works: Sequence[Coroutine[Any, Any, T]], use_tqdm: bool) -> list[T]:
