@@ -71,7 +71,7 @@ class Program:
                 )
         found = backend_of(backend)
         most = max(1, min(found.concurrency if concurrency is None else concurrency, len(batch)))
-        with progress_bar(len(batch), progress, "program") as advance:
+        with progress_bar(len(batch), progress, unit="program") as advance:
             if self.is_async:
                 return run_in_new_loop(self._batch_in_loop(found, batch, most, advance), _AWAITED)
             return self._batch_in_threads(found, batch, most, advance)
