@@ -91,18 +91,19 @@ class Steps:
         with mock.patch.object(cuda_executor, "CudaCapture", NoLaunch):
             executor = cuda_executor.CudaExecutor(decoder, tables, states)
             executor.capture(device)
-        self._runner = Runner(device, executor)
-        self._rows, self._at, self._step = rows, START, 0
+        self._runner, self._lengths = Runner(device, executor), tables.lengths[:rows]
+        self._rows = rows
         params = SamplingParams(max_tokens=CONTEXT, temperature=0.7, top_p=0.9)
         setups = [SlotSetup(slot, params) for slot in range(rows)]
         pages = np.arange(rows * PAGES, dtype=np.int32).reshape(rows, PAGES)
-        first = [Row(slot, START - 1, new_pages=pages[slot].tobytes()) for slot in range(rows)]
+        first = [Row(slot, new_pages=pages[slot].tobytes()) for slot in range(rows)]
         self._runner.run(StepPlan(0, first, setups), lambda: None)
 
     def time(self, chunks: bool) -> tuple[float, float]:
         """Microseconds of `start` and of `finish`, of a step without other launches than those of graphs."""
-        self._at = START if self._at + 1 == CONTEXT else self._at + 1
-        rows, setups = [Row(slot, self._at) for slot in range(self._rows)], list[SlotSetup]()
+        if self._lengths[0] < START or self._lengths[0] == CONTEXT:
+            self._lengths[:] = START
+        rows, setups = [Row(slot) for slot in range(self._rows)], list[SlotSetup]()
         for slot, tokens in enumerate(CHUNKS if chunks else (), self._rows):
             own = np.arange(slot * PAGES, slot * PAGES + (START + tokens) // PAGE_SIZE + 1, dtype=np.int32)
             rows.append(Row(slot, START, np.zeros(tokens, np.int32).tobytes(), new_pages=own.tobytes()))

@@ -103,11 +103,10 @@ class World:
         tokens = sum(max(1, len(row.tokens) // 4) for row in plan.rows)
         elapsed = self.base_s + self.token_s * tokens
         self.now += elapsed
-        slots = [row.slot for row in plan.rows if row.sample]
-        states = np.full(len(slots), -1, np.int32).tobytes()
-        ids = np.arange(len(slots), dtype=np.int32).tobytes()
-        packed = np.array(slots, np.int32).tobytes()
-        result = StepResult(plan.step, packed, ids, states, tokens, 1000 * elapsed)
+        counts = np.array([row.samples for row in plan.rows], np.int32)
+        states = np.full(counts.sum(), -1, np.int32).tobytes()
+        ids = np.arange(counts.sum(), dtype=np.int32).tobytes()
+        result = StepResult(plan.step, counts.tobytes(), ids, states, tokens, 1000 * elapsed)
         self.scheduler.handle(result, self.moment)
         for message in self.scheduler.take_outgoing().to_clients.get(0, []):
             for output in message.items if isinstance(message, Outputs) else ():

@@ -141,12 +141,12 @@ class Simulation:
         elapsed = self._machine.base_ms + self._machine.token_ms * tokens
         self.now_ms += elapsed
         for row in plan.rows:
-            work = len(row.tokens) // 4 + OUTPUT_WEIGHT * row.sample
+            work = len(row.tokens) // 4 + OUTPUT_WEIGHT * row.samples
             self.service.served[self._arrivals[self._rows[row.slot]].tenant] += work
-        slots = [row.slot for row in plan.rows if row.sample]
-        sampled = [self._arrivals[self._rows[slot]].output_token for slot in slots]
-        states = _packed([-1] * len(slots))
-        result = StepResult(plan.step, _packed(slots), _packed(sampled), states, tokens, elapsed)
+        counts = [row.samples for row in plan.rows]
+        sampled = [self._arrivals[self._rows[row.slot]].output_token for row in plan.rows if row.samples]
+        states = _packed([-1] * len(sampled))
+        result = StepResult(plan.step, _packed(counts), _packed(sampled), states, tokens, elapsed)
         self.scheduler.handle(result, Now())
         self._take_replies()
         self.service.observe()

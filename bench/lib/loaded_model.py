@@ -47,7 +47,7 @@ class LoadedModel:
         parts = []
         for start in range(0, len(tokens) - 1, chunk):
             targets = tokens[start + 1 : start + chunk + 1]
-            result = self._run(tokens[start : start + len(targets)], targets, sample=False)
+            result = self._run(tokens[start : start + len(targets)], targets, samples=0)
             parts += [_by_token(report.logprobs, size) for report in result.prompt_logprobs]
         return torch.cat(parts)
 
@@ -65,9 +65,7 @@ class LoadedModel:
         self._setups = [SlotSetup(slot=SLOT, sampling=sampling)]
         self._length = self._pages = 0
 
-    def _run(
-        self, tokens: Sequence[int] = (), targets: Sequence[int] = (), sample: bool = True
-    ) -> StepResult:
+    def _run(self, tokens: Sequence[int] = (), targets: Sequence[int] = (), samples: int = 1) -> StepResult:
         """One step of one row; without `tokens` it continues from the token that was sampled last."""
         start, self._length = self._length, self._length + (len(tokens) or 1)
         given, self._pages = self._pages, -(-self._length // self.ready.page_size)
@@ -75,7 +73,7 @@ class LoadedModel:
             slot=SLOT,
             start=start,
             tokens=_packed(tokens),
-            sample=sample,
+            samples=samples,
             new_pages=_packed(range(given, self._pages)),
             targets=_packed(targets),
         )

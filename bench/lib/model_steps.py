@@ -73,7 +73,7 @@ class Steps:
             slot=slot,
             start=start,
             tokens=np.array(tokens, np.int32).tobytes(),
-            sample=not chunk,
+            samples=int(not chunk),
             new_pages=np.arange(first + given, first + needed, dtype=np.int32).tobytes(),
         )
 

@@ -1,4 +1,11 @@
-"""Scheduler ↔ model: steps, grammar tables, results."""
+"""Scheduler ↔ model: steps, grammar tables, results.
+
+The model process owns the length of each slot, that is how many of its tokens have KV. The scheduler plans a
+step before it knows how many tokens the step before has sampled, so it knows only an upper bound.
+
+What a step samples is indexed by slot and offset: the first token that a row samples has offset 0. Today a
+row samples at most one token, so `StepMasks`, `RowLogprobs` and `RowError` name the slot alone.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +34,15 @@ class SlotSetup(Part):
 
 
 class Row(Part):
-    """One row of a step: compute KV for `tokens` from position `start` on."""
+    """One row of a step: a chunk of known tokens, or in decode the token that the slot sampled last.
+
+    That token never leaves the device. Its position is the slot's length.
+    """
 
     slot: int
-    start: int
-    tokens: Tokens = b""  # empty: the one token that the slot sampled last, which never leaves the device
-    sample: bool = True  # sample a token from the logits of the last position
+    start: int = 0  # position of the first of `tokens`; 0 in decode
+    tokens: Tokens = b""  # empty: the row decodes
+    samples: int = 1  # tokens that it samples at most, after its last position; 0: none
     new_pages: bytes = b""  # int32, appended to the slot's page table
     targets: Tokens = b""
     """for prompt log-probabilities, the token after each position; one fewer at the end of the prompt"""
@@ -159,12 +169,12 @@ class RowLogprobs(Part):
 
 
 class StepResult(Message):
-    """The tokens that a step sampled, for its rows with `sample`, in the plan's order."""
+    """The tokens that a step sampled, one row after the other in the plan's order."""
 
     step: int
-    slots: bytes  # int32 [rows]
-    tokens: Tokens  # int32 [rows]
-    states: bytes  # int32 [rows]: automaton states after the token; -1: dead; -2: no automaton
+    counts: bytes  # int32 [rows]: tokens of each row; at most `Row.samples`
+    tokens: Tokens  # int32 [tokens]; 0 for a token that could not be sampled: see `errors`
+    states: bytes  # int32 [tokens]: automaton states after the token; -1: dead; -2: no automaton
     forward_tokens: int
     elapsed_ms: float
     restored_ms: float = 0.0  # copying restored pages took; inside `elapsed_ms` or beside it

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +12,7 @@ from ...kernels.attention.growing import GrowingRows, NewPage
 from ...kernels.sampling.batch import HostMask
 from ...kernels.sampling.packed_results import PackedResults
 from ...kernels.sampling.slots_cpu import SlotSampling
-from ..messages import Row, StepPlan
+from ..messages import StepPlan
 from .executor import DeviceState, EagerExecutor
 from .input_batch import StepInputs
 from .recorded_steps import LoadedStep, RecordedSteps
@@ -34,16 +33,14 @@ class _SampledStep:
     tables: NDArray[np.int64]
     """addresses of the automata's tables"""
     growing: GrowingRows | None
-    """None: no step can continue this one"""
-    next_starts: list[int]
-    """of the rows of a step that continues this one"""
+    """None: the next step needs new inputs"""
 
 
 class CpuExecutor:
     """Runs recorded programs of steps with few tokens.
 
     If every output token's row samples, without masks of the host, the program samples too. A step with the
-    same rows in decode as the step before, and one more token each, changes the inputs of that step in place.
+    same rows in decode as the step before changes the inputs of that step in place.
     """
 
     def __init__(self, device: DeviceState, batch_invariant: bool) -> None:
@@ -96,55 +93,45 @@ class CpuExecutor:
             return None
         tables = states.table_addresses()
         results = self._sampling.load(slots, tables, states.own_masks, inputs.alternatives)
-        starts = [row.start + 1 for row in inputs.rows]
-        return _SampledStep(inputs, loaded, results, tables, self._prepare_growth(inputs, loaded), starts)
+        return _SampledStep(inputs, loaded, results, tables, self._prepare_growth(inputs, loaded))
 
     def _sample(self, hidden: torch.Tensor) -> None:
         self._sampling.run(self._model.logits(hidden))
 
     def _prepare_growth(self, inputs: StepInputs, loaded: LoadedStep) -> GrowingRows | None:
-        if not all(row.sample and not row.tokens for row in inputs.rows):
+        if not all(row.samples and not row.tokens for row in inputs.rows):
             return None
         (attention, *others) = dict.fromkeys(loaded.plans.values())
         return None if others or self._sampling.changes_by_position else attention.growing()
 
-    def _continues(self, plan: StepPlan, last: _SampledStep) -> bool:
-        rows = plan.rows
-        if plan.setups or plan.restores or len(rows) != len(last.next_starts):
+    def _has_same_rows(self, plan: StepPlan, last: _SampledStep) -> bool:
+        if plan.setups or plan.restores or plan.groups != last.inputs.groups:
             return False
-        if plan.groups != last.inputs.groups or self._states.table_addresses() is not last.tables:
+        if self._states.table_addresses() is not last.tables:
             return False
-        return all(map(_is_next, rows, last.inputs.sampled_slots.tolist(), last.next_starts))
+        decoding = [row.slot for row in plan.rows if row.samples and not (row.tokens or row.host_mask)]
+        return len(decoding) == len(plan.rows) and decoding == last.inputs.sampled_slots.tolist()
 
     def _move_on(self, last: _SampledStep, plan: StepPlan) -> bool:
         """Makes the inputs of the last step those of the next one; false if the next one needs new inputs."""
-        if last.growing is None or not self._continues(plan, last):
+        if last.growing is None or not self._has_same_rows(plan, last):
             return False
-        longest = max(last.next_starts) + 1
-        if self._shortest_window is not None and longest > self._shortest_window:
+        slots = last.inputs.sampled_slots.astype(np.int64)
+        starts = self._tables.lengths[slots]
+        if self._shortest_window is not None and starts.max() >= self._shortest_window:
             return False
-        pages = self._find_begun_pages(plan.rows)
-        if not last.growing.grow(pages):
+        if not last.growing.grow(self._find_begun_pages(slots, starts)):
             return False
+        tokens = self._tables.extend(slots, starts, np.zeros_like(starts))
         batch = last.loaded.recorded.batch
-        positions, places = batch.positions.numpy(), batch.places.numpy()
-        positions += 1
-        places += 1
-        for row, page in pages:
-            places[row] = page * self._tables.page_size
-        last.next_starts = [start + 1 for start in last.next_starts]
+        batch.positions.numpy()[:], batch.places.numpy()[:] = tokens.positions, tokens.places
         return True
 
-    def _find_begun_pages(self, rows: Sequence[Row]) -> list[NewPage]:
+    def _find_begun_pages(self, slots: NDArray[np.int64], starts: NDArray[np.int64]) -> list[NewPage]:
         """The rows whose tokens are the first ones of a page. They may have got it in an earlier step."""
         size = self._tables.page_size
         return [
-            (index, int(self._tables.table(row.slot)[row.start // size]))
-            for index, row in enumerate(rows)
-            if row.start % size == 0
+            (row, int(self._tables.table(slot)[start // size]))
+            for row, (slot, start) in enumerate(zip(slots.tolist(), starts.tolist(), strict=True))
+            if start % size == 0
         ]
-
-
-def _is_next(row: Row, slot: int, start: int) -> bool:
-    is_decode = row.sample and not (row.tokens or row.targets or row.host_mask)
-    return row.slot == slot and row.start == start and is_decode

@@ -109,13 +109,14 @@ class StepInputs:
 def build_step_inputs(
     rows: Sequence[Row], groups: Sequence[RowGroup], tables: PageTables, states: SlotStates
 ) -> StepInputs:
-    """`tables` already has the rows' new pages, and `states` their slots' parameters."""
+    """`tables` already has the rows' new pages, and `states` their slots' parameters. Call it once for each
+    step, as it extends the slots' lengths."""
     last_tokens = states.sampling.last_tokens
     slots = np.array([row.slot for row in rows], np.int64)
     starts = np.array([row.start for row in rows], np.int64)
     given = np.array([len(row.tokens) // 4 for row in rows], np.int64)
-    tokens = tables.tokens(slots, starts, given)
-    sampled = [at for at, row in enumerate(rows) if row.sample]
+    tokens = tables.extend(slots, starts, given)
+    sampled = [at for at, row in enumerate(rows) if row.samples]
     targeted = [at for at, row in enumerate(rows) if row.targets]
     chosen = slice(None) if len(sampled) == len(rows) else sampled
     outputs = tokens.ends[chosen] - 1
@@ -133,7 +134,7 @@ def build_step_inputs(
         new_pages=tables.take_new(),
         attention=AttentionBatch.build(
             tokens.lengths,
-            starts + tokens.lengths,
+            tables.lengths[slots],
             [] if last_tokens.is_cuda else [tables.table(row.slot) for row in rows],
             tables.page_size,
             last_tokens.device,
@@ -145,7 +146,7 @@ def build_step_inputs(
         groups=groups,
         sampled_slots=sampled_slots,
         logprobs=states.logprobs[sampled_slots],
-        masked_slots=[row.slot for row in rows if row.host_mask and row.sample],
+        masked_slots=[row.slot for row in rows if row.host_mask and row.samples],
         target_rows=[rows[row] for row in targeted],
         tables=tables,
         last_tokens=last_tokens,

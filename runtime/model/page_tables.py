@@ -1,4 +1,4 @@
-"""Each slot's page table: the pages of its tokens, in order."""
+"""Each slot's page table and length: the pages of its tokens, in order, and how many of them have KV."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...kernels.common.step_tokens import StepTokens
+from ..messages import Row
 
 CPU = torch.device("cpu")
 
@@ -14,6 +15,7 @@ CPU = torch.device("cpu")
 class PageTables:
     """A table only grows until it is cleared. Reading several slots is one array operation.
 
+    lengths: int64 [slots], the tokens whose KV the steps so far compute
     on_device: int32 [slots × pages of a slot], the tables as kernels read them: on a CPU the same memory,
     otherwise a copy that `write` updates
     """
@@ -22,12 +24,13 @@ class PageTables:
         self.page_size = page_size
         self._pages = np.zeros((slots, -(-max_model_len // page_size)), np.int32)
         self._counts = np.zeros(slots, np.int64)
+        self.lengths = np.zeros(slots, np.int64)
         self.on_device = torch.from_numpy(self._pages).view(-1).to(device)
         self._is_copy = device != CPU
         self._new: list[tuple[int, NDArray[np.int32]]] = []
 
     def clear(self, slot: int) -> None:
-        self._counts[slot] = 0
+        self._counts[slot] = self.lengths[slot] = 0
 
     def append(self, slot: int, pages: NDArray[np.int32]) -> int:
         """Adds pages to the slot's table. Returns how many tokens all its pages hold."""
@@ -42,19 +45,27 @@ class PageTables:
         """A view, which shows later changes."""
         return self._pages[slot, : self._counts[slot]]
 
-    def pages(self, slot: int, start: int, end: int) -> NDArray[np.int32]:
-        """The pages of the tokens at positions `start` to `end`. A view."""
-        return self.table(slot)[start // self.page_size : -(-end // self.page_size)]
+    def find_written(self, row: Row) -> NDArray[np.int32]:
+        """The pages that the row of the next step writes. A view."""
+        start = row.start if row.tokens else int(self.lengths[row.slot])
+        end = start + (len(row.tokens) // 4 or 1)
+        return self.table(row.slot)[start // self.page_size : -(-end // self.page_size)]
 
     def starts(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where the tables of these slots begin in `on_device`."""
         return slots * self._pages.shape[1]
 
-    def tokens(
+    def extend(
         self, slots: NDArray[np.int64], starts: NDArray[np.int64], given: NDArray[np.int64]
     ) -> StepTokens:
-        """The tokens of rows, all of which have a page: see `StepTokens.of`."""
-        return StepTokens.of(slots, starts, given, self._pages, self._counts, self.page_size)
+        """The tokens of a step's rows, all of which have a page: see `StepTokens.of`.
+
+        A row without given tokens starts at its slot's length. Each slot's length becomes its row's end.
+        """
+        starts = np.where(given > 0, starts, self.lengths[slots])
+        tokens = StepTokens.of(slots, starts, given, self._pages, self._counts, self.page_size)
+        self.lengths[slots] = starts + tokens.lengths
+        return tokens
 
     def take_new(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """What the device lacks: indices into `on_device`, and the pages to write there."""

@@ -117,10 +117,9 @@ class Runner:
 
     def _find_written_pages(self, plan: StepPlan) -> list[int]:
         """The pages that the rows and copies of a step write."""
-        ranges = [(row.slot, row.start, row.start + (len(row.tokens) // 4 or 1)) for row in plan.rows]
         return [
             *(copy.destination for copy in plan.copies),
-            *chain.from_iterable(self._tables.pages(*each).tolist() for each in ranges),
+            *chain.from_iterable(self._tables.find_written(row).tolist() for row in plan.rows),
         ]
 
     def _score_prompts(self, inputs: StepInputs, hidden: torch.Tensor) -> list[ScoredPrompt]:

@@ -13,6 +13,7 @@ from ...kernels.sampling.warm_up import warm_up_sampling
 from ..config import ServeConfig
 from ..messages import PageCopy, Row, RowGroup, SlotSetup, StepPlan
 from ..sampling_params import SamplingParams
+from .input_batch import ONE_TOKEN
 from .kv_pool import PoolSize
 from .model import Model
 from .runner import Runner
@@ -70,7 +71,7 @@ def _one_row(start: int, length: int, pool: PoolSize, page_size: int) -> Iterato
     tokens = np.zeros(end - start, np.int32).tobytes()
     setup = SlotSetup(slot=0, sampling=FILTERED)
     yield StepPlan(step=0, rows=[Row(slot=0, start=start, tokens=tokens, new_pages=pages)], setups=[setup])
-    yield StepPlan(step=0, rows=[Row(slot=0, start=end)])
+    yield StepPlan(step=0, rows=[Row(slot=0)])
 
 
 def _group(pool: PoolSize, page_size: int, rows: int) -> Iterator[StepPlan]:
@@ -80,7 +81,7 @@ def _group(pool: PoolSize, page_size: int, rows: int) -> Iterator[StepPlan]:
     pages = [np.array([0, 1 + row], np.int32).tobytes() for row in range(rows)]
     yield StepPlan(
         step=0,
-        rows=[Row(slot=row, start=page_size, new_pages=pages[row]) for row in range(rows)],
+        rows=[Row(row, page_size, ONE_TOKEN, new_pages=pages[row]) for row in range(rows)],
         setups=[SlotSetup(slot=row, sampling=GREEDY) for row in range(rows)],
         copies=[PageCopy(source=0, destination=1)],
         groups=[RowGroup(first_row=0, rows=rows, shared_tokens=page_size)],

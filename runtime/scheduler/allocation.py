@@ -10,9 +10,11 @@ The positions of a request's tokens, as half-open ranges:
     | [planned, restore_end) | is ready in the page store; a later step restores it |
     | [ready, prefill_end) | belongs to known tokens; later prefill chunks compute it |
     | [prefill_end, length) | belongs to sampled tokens; decode rows compute it one by one |
-    | [length, length + sampling) | belongs to tokens that steps in flight sample |
+    | [length, length + sampling) | belongs to tokens that steps in flight may sample |
 
-A planned step is done or in flight. `ready` is max(planned, restore_end), `length` is `Request.length`.
+A planned step is done or in flight. `ready` is max(planned, restore_end), `length` is `Request.length`. While
+rows in decode are in flight, `planned` and `sampling` are upper bounds: only the model process knows how many
+tokens a row has sampled, until `settle`.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class Allocation:
     prefill_end: int  # tokens known when the request started, or when tokens were last forced
     planned: int
     restore_end: int = 0
-    sampling: int = 0  # tokens that steps in flight sample, without those of steps up to `discard_until_step`
+    sampling: int = 0  # tokens that steps in flight sample at most, without steps up to `discard_until_step`
     last_step: int = 0  # last step that names the request
     copy_step: int | None = None  # the step in flight that copies the partly matched page
     sent_tokens: int = 0  # the model process knows the page table up to this position
@@ -99,14 +101,17 @@ class Allocation:
         self.sampling = 0
         self.discard_until_step = self.last_step
 
-    def resume(self, length: int) -> None:
-        """The next step computes the last of `length` known tokens again, to sample the token after it."""
-        self.planned = min(self.planned, length - 1)
-        self.force(length)
+    def settle(self, most: int, count: int) -> None:
+        """Replaces a row's upper bound on its sampled tokens by their number."""
+        self.sampling -= most
+        self.planned -= most - count
 
-    def force(self, end: int) -> None:
-        """Has forced tokens up to `end` computed, and discards the tokens that are being sampled."""
-        assert self.planned < end, (self.planned, end)
+    def force(self, start: int, end: int) -> None:
+        """Has the tokens at positions [start, end) computed, and discards the tokens that are being sampled.
+
+        Steps in flight may have computed KV of other tokens at these positions.
+        """
+        self.planned = min(self.planned, start)
         self.prefill_end = end
         self.is_stalled = False
         self.sampling = 0

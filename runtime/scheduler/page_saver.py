@@ -119,10 +119,10 @@ class PageSaver:
 
 
 def _list_overwritten(plan: StepPlan, flight: StepInFlight) -> Iterator[int]:
-    """The pages that a step writes."""
-    for row, request in zip(plan.rows, flight.rows, strict=True):
-        end = request.allocation.planned
-        yield from request.allocation.lock.pages_at(row.start, end)
+    """The pages that a step may write."""
+    for request, row in flight.rows:
+        start = row.start if row.tokens else request.length - 1
+        yield from request.allocation.lock.pages_at(start, request.allocation.planned)
     for part in plan.restores:
         yield from np.frombuffer(part.pages, np.int32).tolist()
     for copy in plan.copies:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,13 +20,17 @@ GROWTH_TOKENS = 64  # tokens for which pages are allocated ahead while many are 
 MANY_AVAILABLE = 0.25  # many pages are available if more than this share is
 
 
+class RowInFlight(NamedTuple):
+    request: Request
+    row: Row
+
+
 @dataclass(slots=True)
 class StepInFlight:
     """A planned step until its result."""
 
     step: int
-    rows: list[Request] = field(default_factory=list)  # each row's request
-    sampled: list[Request] = field(default_factory=list)  # the requests of the rows that sample
+    rows: list[RowInFlight] = field(default_factory=list)
     restored: list[Request] = field(default_factory=list)  # requests whose pages it restores
     restored_tokens: int = 0
     prefill_tokens: int = 0  # tokens of prompts and forced tokens that it computes
@@ -35,11 +40,11 @@ class StepInFlight:
     @property
     def requests(self) -> list[Request]:
         """All requests whose pages the step reads or writes."""
-        return list(dict.fromkeys([*self.restored, *self.rows]))
+        return list(dict.fromkeys([*self.restored, *(request for request, _ in self.rows)]))
 
     @property
     def host_masked(self) -> list[Request]:
-        return [r for r in self.sampled if r.constraint is not None and r.constraint.host_masked]
+        return [request for request, row in self.rows if row.host_mask]
 
 
 class StepPlanner:
@@ -50,12 +55,15 @@ class StepPlanner:
         cache: PrefixCache,
         banned_tokens: Callable[[Request], bytes],
         group_cost: GroupCost,
+        max_sampled: int,
     ) -> None:
+        """max_sampled: tokens that a row samples in a step"""
         self._cache = cache
         self._page_size = cache.page_size
         self._many_available = int(MANY_AVAILABLE * cache.num_pages)
         self._banned_tokens = banned_tokens
         self._group_cost = group_cost
+        self._max_sampled = max_sampled
         self._step = 0
         self._tables: dict[int, bytes] = {}  # a row's page table when it began to decode, by arrival
         self._order: list[int] | None = None  # of the rows of `_groups`, if they all decode
@@ -72,7 +80,7 @@ class StepPlanner:
     def ensure_pages(self, request: Request) -> bool:
         """Allocates the pages that its next tokens need; False if too few are available."""
         allocation = request.allocation
-        end = max(allocation.planned + 1, allocation.prefill_end)
+        end = max(min(allocation.planned + self._max_sampled, request.max_length), allocation.prefill_end)
         if end <= allocation.lock.capacity:
             return True
         if self._cache.available() > self._many_available:
@@ -100,14 +108,14 @@ class StepPlanner:
         rows, plan.groups = self._grouped_rows(decoding, chunks)
         for request, tokens in rows:
             if tokens is None:
-                self._add_row(plan, flight, request, 1, sample=True)
+                self._add_decode(plan, flight, request)
             else:
                 self._add_chunk(plan, flight, request, tokens)
         return plan, flight
 
     def end_copies(self, flight: StepInFlight) -> None:
         """The step is done: the sources of its page copies may be evicted from now on."""
-        for request in flight.rows:
+        for request, _ in flight.rows:
             allocation = request.allocation
             if allocation.copy_step == flight.step:
                 self._cache.end_copy(allocation.lock)
@@ -151,22 +159,27 @@ class StepPlanner:
         flight.restored_tokens += pages * self._page_size
         self._cache.commit(allocation.lock, request.slice(0, allocation.planned))
 
+    def _add_decode(self, plan: StepPlan, flight: StepInFlight, request: Request) -> None:
+        allocation = request.allocation
+        samples = min(self._max_sampled, request.max_length - request.length - allocation.sampling)
+        self._add_row(plan, flight, request, samples, samples)
+
     def _add_chunk(self, plan: StepPlan, flight: StepInFlight, request: Request, tokens: int) -> None:
         allocation = request.allocation
-        end = allocation.planned + tokens
+        start, end = allocation.planned, allocation.planned + tokens
         may_sample = request.phase is Phase.RUNNING and request.output_length < request.sampling.max_tokens
-        sample = may_sample and end == allocation.prefill_end
-        row = self._add_row(plan, flight, request, tokens, sample)
-        row.tokens = request.slice(row.start, end)
+        row = self._add_row(plan, flight, request, tokens, int(may_sample and end == allocation.prefill_end))
+        row.start, row.tokens = start, request.slice(start, end)
         if request.wants_prompt_logprobs:
-            first = max(row.start + 1, request.sampling.first_scored)
+            first = max(start + 1, request.sampling.first_scored)
             row.targets = request.slice(first, end + 1)
-            row.untargeted = first - 1 - row.start
+            row.untargeted = first - 1 - start
         self._cache.commit(allocation.lock, request.slice(0, end))
 
     def _add_row(
-        self, plan: StepPlan, flight: StepInFlight, request: Request, tokens: int, sample: bool
+        self, plan: StepPlan, flight: StepInFlight, request: Request, tokens: int, samples: int
     ) -> Row:
+        """tokens: that it computes, at most. samples: see `Row`."""
         allocation = request.allocation
         if not allocation.is_set_up:
             plan.setups.append(request.setup(allocation.slot, self._banned_tokens(request)))
@@ -175,18 +188,15 @@ class StepPlanner:
             self._copy_partial_page(plan, allocation)
         row = Row(
             slot=allocation.slot,
-            start=allocation.planned,
-            sample=sample,
+            samples=samples,
             new_pages=_pack(allocation.take_new_pages()),
-            host_mask=sample and request.constraint is not None and request.constraint.host_masked,
+            host_mask=samples > 0 and request.constraint is not None and request.constraint.host_masked,
         )
         allocation.planned += tokens
         allocation.last_step = plan.step
+        allocation.sampling += samples
         plan.rows.append(row)
-        flight.rows.append(request)
-        if sample:
-            allocation.sampling += 1
-            flight.sampled.append(request)
+        flight.rows.append(RowInFlight(request, row))
         return row
 
     def _copy_partial_page(self, plan: StepPlan, allocation: Allocation) -> None:

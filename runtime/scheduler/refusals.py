@@ -27,6 +27,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     max_model_len: int  # tokens
     slots: int  # requests that hold pages at once
+    max_sampled: int = 1  # tokens that a row samples in a step
     max_waiting: int
     max_pinned: int = 0  # pages in a scope
     keys: int = 0  # API keys; with several, each is a tenant

@@ -51,7 +51,7 @@ class StepOutcome:
 
     def is_over(self, request: Request) -> bool:
         """The request takes no more tokens."""
-        return request.phase is Phase.ENDED or request in self.ended
+        return request.phase is Phase.ENDED or request in self.answered or request in self.ended
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class Results:
     def take(self, flight: StepInFlight, result: StepResult) -> StepOutcome:
         """Applies the result of the step `flight`."""
         outcome = StepOutcome()
-        by_slot = {request.allocation.slot: request for request in flight.rows}
+        by_slot = {request.allocation.slot: request for request, _ in flight.rows}
         for part in result.prompt_logprobs:
             by_slot[part.slot].prompt_logprobs.append(part.logprobs)
         for error in result.errors:
@@ -132,10 +132,10 @@ class Results:
         request = late.request
         if late.sampled is not None:
             self._take_token(request, *late.sampled, outcome)
-        if request.held is None or outcome.is_over(request) or request in outcome.answered:
+        if request.held is None or outcome.is_over(request):
             return
         if late.sampled is not None or request.held.is_stalled:
-            request.held.resume(request.length)
+            request.held.force(request.length - 1, request.length)
 
     def force(self, request: Request) -> FinishReason | None:
         """Appends the tokens that must come next. Returns why the reply ends there, if it does."""
@@ -147,18 +147,21 @@ class Results:
         return find_ending(request, self._eos)
 
     def _take_tokens(self, flight: StepInFlight, result: StepResult, outcome: StepOutcome) -> None:
-        tokens = np.frombuffer(result.tokens, np.int32).tolist()
-        states = np.frombuffer(result.states, np.int32).tolist()
+        counts, tokens, states = (
+            np.frombuffer(part, np.int32).tolist() for part in (result.counts, result.tokens, result.states)
+        )
         logprobs = {part.slot: part.logprobs for part in result.logprobs}
-        for request, token in zip(flight.sampled, tokens, strict=True):
+        sampled_by: list[Request] = []
+        for (request, row), count in zip(flight.rows, counts, strict=True):
+            sampled_by += [request] * count
+            if flight.step > request.allocation.discard_until_step:
+                request.allocation.settle(row.samples, count)
+        for request, token in zip(sampled_by, tokens, strict=True):
             if flight.step > request.allocation.discard_until_step and not outcome.is_over(request):
                 self._expect(request, token)
-        for request, token, state in zip(flight.sampled, tokens, states, strict=True):
+        for request, token, state in zip(sampled_by, tokens, states, strict=True):
             allocation = request.allocation
-            if flight.step <= allocation.discard_until_step:
-                continue
-            allocation.sampling -= 1
-            if outcome.is_over(request):
+            if flight.step <= allocation.discard_until_step or outcome.is_over(request):
                 continue
             sampled = token, state, logprobs.get(allocation.slot)
             if self._wait_budget.is_ready(request):
@@ -198,8 +201,6 @@ class Results:
     def _complete(self, request: Request) -> None:
         """Ends the reply with the shortest closing text, in place of a sampled token that would leave too few
         tokens for it."""
-        allocation = request.allocation
-        allocation.planned = min(allocation.planned, request.length)
         end = self._completion.end(request) or ()
         self._append(request, end[: request.max_length - request.length])
         self._replies.add_tokens(request, None, "length")
@@ -207,12 +208,13 @@ class Results:
     def _append(self, request: Request, tokens: Sequence[int]) -> None:
         """Appends forced tokens in place of tokens that are being sampled."""
         assert request.constraint is not None
+        start = request.length
         request.constraint.append(tokens)
         for token in tokens:
             request.append(token)
         self._count_output(request, len(tokens))
         if tokens and request.held is not None:
-            request.held.force(request.length)
+            request.held.force(start, request.length)
 
     def _take_error(self, request: Request, error: RowError, outcome: StepOutcome) -> None:
         request.allocation.faulty |= error.kind == "not_a_number"
@@ -226,7 +228,7 @@ class Results:
 
     def _finish_prefills(self, flight: StepInFlight, outcome: StepOutcome) -> None:
         """Ends requests with `max_tokens` 0 after the prompt, and answered ones after their forced tokens."""
-        for request in flight.rows:
+        for request, _ in flight.rows:
             allocation = request.allocation
             if allocation.prefilling or allocation.last_step != flight.step or outcome.is_over(request):
                 continue

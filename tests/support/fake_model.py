@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,6 +15,7 @@ from arbora.runtime.messages import (
     ForgetPages,
     LoadGrammar,
     Message,
+    Row,
     SavedPages,
     SavePages,
     SlotSetup,
@@ -26,6 +28,7 @@ from pages_in_flight import PagesInFlight
 
 VOCAB = 64
 EOS = 0
+REJECTED = 1  # a token that a row computes and does not sample
 
 
 def next_token(tokens: list[int], seed: int = 0) -> int:
@@ -65,6 +68,7 @@ def pack(tokens: list[int]) -> bytes:
 class _Slot:
     seed: int
     pages: list[int] = field(default_factory=list)
+    length: int = 0  # tokens with KV
     last: int = -1
 
 
@@ -83,9 +87,16 @@ class FakeModel:
     """Carries out steps in order, as the model process would, and checks its messages."""
 
     def __init__(
-        self, num_pages: int, page_size: int, automata: Automata | None = None, most_stored: int = 0
+        self,
+        num_pages: int,
+        page_size: int,
+        automata: Automata | None = None,
+        most_stored: int = 0,
+        count: Callable[[int], int] = lambda most: most,
     ) -> None:
+        """count: how many tokens a row samples that may sample at most so many"""
         self.automata = automata
+        self._count = count
         self.page_size = page_size
         self.contents = np.full((num_pages, page_size), -1, np.int64)
         self.store = FakeStore(self.contents, most_stored)
@@ -139,44 +150,61 @@ class FakeModel:
             self.contents[copy.destination] = self.contents[copy.source]
         self.store.restore(plan.restores)
         self.store.end(plan.fetches_over)
-        slots, tokens, states = [], [], []
+        counts, sampled = [], []
+        starts = [self._begin(row) for row in plan.rows]
         for row in plan.rows:
-            slot = self.slots[row.slot]
-            slot.pages += unpack(row.new_pages)
-            chunk = unpack(row.tokens) or [slot.last]
-            for position, token in enumerate(chunk, row.start):
-                self.contents[slot.pages[position // self.page_size], position % self.page_size] = token
-            if row.sample:
-                slot.last = self._sample(plan.step, row.slot, row.start + len(chunk))
-                state = -1
-                if self.automata is not None:
-                    slot.last, state = self.automata.choose(row.slot, slot.last)
-                states.append(state)
-                slots.append(row.slot)
-                tokens.append(slot.last)
-        self._check_groups(plan)
+            counts.append(self._choose_count(row))
+            for offset in range(counts[-1]):
+                if offset > 0 or not row.tokens:
+                    self._write(row.slot, [self.slots[row.slot].last])
+                sampled.append(self._sample(plan.step, row.slot))
+            if not row.tokens:
+                self._write(row.slot, [REJECTED] * (row.samples - counts[-1]))
+                self.slots[row.slot].length -= row.samples - counts[-1]
+        self._check_groups(plan, starts)
         self.store.save(self.saves_after.pop(plan.step, []))
-        forward = sum(max(1, len(row.tokens) // 4) for row in plan.rows)
+        forward = sum(len(row.tokens) // 4 or row.samples for row in plan.rows)
         return StepResult(
             step=plan.step,
-            slots=pack(slots),
-            tokens=pack(tokens),
-            states=pack(states),
+            counts=pack(counts),
+            tokens=pack([token for token, _ in sampled]),
+            states=pack([state for _, state in sampled]),
             forward_tokens=forward,
             elapsed_ms=float(forward),
             restored_ms=float(sum(len(unpack(part.pages)) for part in plan.restores)),
         )
 
-    def _check_groups(self, plan: StepPlan) -> None:
+    def _choose_count(self, row: Row) -> int:
+        return self._count(row.samples) if row.samples and not row.host_mask else min(row.samples, 1)
+
+    def _begin(self, row: Row) -> int:
+        """Writes the tokens of a chunk. Returns where the row begins."""
+        slot = self.slots[row.slot]
+        slot.pages += unpack(row.new_pages)
+        if row.tokens:
+            slot.length = row.start
+        start = slot.length
+        self._write(row.slot, unpack(row.tokens))
+        return start
+
+    def _write(self, slot_number: int, tokens: list[int]) -> None:
+        slot = self.slots[slot_number]
+        for position, token in enumerate(tokens, slot.length):
+            self.contents[slot.pages[position // self.page_size], position % self.page_size] = token
+        slot.length += len(tokens)
+
+    def _check_groups(self, plan: StepPlan, starts: list[int]) -> None:
         for group in plan.groups:
-            rows = plan.rows[group.first_row : group.first_row + group.rows]
-            assert len(rows) == group.rows and all(row.start >= group.shared_tokens for row in rows)
+            members = slice(group.first_row, group.first_row + group.rows)
+            rows = plan.rows[members]
+            assert len(rows) == group.rows and min(starts[members]) >= group.shared_tokens
             pages = group.shared_tokens // self.page_size
             assert len({tuple(self.slots[row.slot].pages[:pages]) for row in rows}) == 1
 
-    def _sample(self, step: int, slot_number: int, length: int) -> int:
+    def _sample(self, step: int, slot_number: int) -> tuple[int, int]:
+        """The slot's next token, and its automaton's state after it."""
         slot = self.slots[slot_number]
-        held = self.contents[slot.pages].reshape(-1)[:length].tolist()
+        held = self.contents[slot.pages].reshape(-1)[: slot.length].tolist()
         assert -1 not in held, "a row reads KV that was never written"
         token = next_token(held, slot.seed)
         masks = self.masks.get(step)
@@ -187,4 +215,5 @@ class FakeModel:
             )
             choices = np.flatnonzero(allowed)
             token = int(choices[token % len(choices)])
-        return token
+        slot.last, state = (token, -1) if self.automata is None else self.automata.choose(slot_number, token)
+        return slot.last, state

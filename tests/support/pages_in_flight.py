@@ -17,6 +17,7 @@ class PagesInFlight:
     def __init__(self, page_size: int) -> None:
         self._page_size = page_size
         self._tables: dict[int, list[int]] = {}  # by slot
+        self._lengths: dict[int, int] = {}  # by slot
         self._steps: dict[int, _Pages] = {}  # by step in flight
 
     def begin(self, plan: StepPlan) -> None:
@@ -39,9 +40,11 @@ class PagesInFlight:
         for row in plan.rows:
             table = self._tables[row.slot]
             table += _ids(row.new_pages)
-            end = -(-(row.start + (len(row.tokens) // 4 or 1)) // self._page_size)
+            start = row.start if row.tokens else self._lengths[row.slot]
+            self._lengths[row.slot] = start + (len(row.tokens) // 4 or row.samples)
+            end = -(-self._lengths[row.slot] // self._page_size)
             pages.read.update(table[:end])
-            pages.written.update(table[row.start // self._page_size : end])
+            pages.written.update(table[start // self._page_size : end])
         return pages
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -144,7 +144,10 @@ class SchedulerBench:
         keys: int = 0,
         wait_budget: WaitBudget | None = None,
         group_cost: GroupCost = USUAL_GROUPS,
+        max_sampled: int = 1,
+        count: Callable[[int], int] = lambda most: most,
     ) -> None:
+        """count: see `FakeModel`"""
         self.compiler = compiler or EvenTokens()
         self.cache = PrefixCache(
             num_pages,
@@ -158,6 +161,7 @@ class SchedulerBench:
             Limits(
                 max_model_len=1000,
                 slots=slots,
+                max_sampled=max_sampled,
                 max_waiting=max_waiting,
                 max_pinned=max_pinned,
                 keys=keys,
@@ -174,7 +178,7 @@ class SchedulerBench:
             write_through=write_through,
             wait_budget=wait_budget,
         )
-        self.model = FakeModel(num_pages, page_size, automata, most_stored)
+        self.model = FakeModel(num_pages, page_size, automata, most_stored, count)
         self.accepted: set[str] = set()
         self.refused: dict[str, Refused] = {}
         self.outputs: dict[str, list[Output]] = defaultdict(list)

@@ -118,8 +118,8 @@ class StepDriver:
 
     def row(self, slot: int, tokens: Sequence[int] = (), **fields: Any) -> Row:
         """The next row of `slot`: a chunk, or the token that it sampled last."""
-        start = self.lengths[slot]
-        self.lengths[slot] = start + (len(tokens) or 1)
+        start = self.lengths[slot] if len(tokens) else 0
+        self.lengths[slot] += len(tokens) or 1
         while len(self.pages[slot]) * self.ready.page_size < self.lengths[slot]:
             self._give(slot, [self._free.pop()])
         pages, self._unsent[slot] = self._unsent[slot], []
@@ -138,7 +138,7 @@ class StepDriver:
         token = -1
         for at in range(0, len(tokens), chunk):
             last = at + chunk >= len(tokens)
-            result = self.run([self.row(slot, tokens[at : at + chunk], sample=last)])
+            result = self.run([self.row(slot, tokens[at : at + chunk], samples=int(last))])
             token = unpacked(result.tokens)[0] if last else -1
         return token
 
@@ -160,7 +160,7 @@ class StepDriver:
                 tokens[at : at + chunk],
                 targets=packed(tokens[scored : at + chunk + 1]),
                 untargeted=scored - at - 1,
-                sample=at + chunk >= len(tokens),
+                samples=int(at + chunk >= len(tokens)),
             )
             parts += [
                 full_logprobs(p.logprobs, self.ready.vocab_size) for p in self.run([row]).prompt_logprobs

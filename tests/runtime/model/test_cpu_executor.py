@@ -195,9 +195,9 @@ def test_rows_may_get_pages_before_they_write_to_them(models: dict[str, Path], a
 
 def test_a_given_token_is_not_the_input_of_the_next_step(models: dict[str, Path]) -> None:
     twins = with_prompts(Twins(models["plain"]), [GREEDY, REPORTED])
-    for sample in (True, True, False, True, False):
+    for samples in (1, 1, 0, 1, 0):
         for slots in ([0, 1], [0]):
-            twins.step(slots, [7], sample=sample)
+            twins.step(slots, [7], samples=samples)
             twins.step(slots)
             twins.step(slots)
 

@@ -57,7 +57,7 @@ def step(driver: StepDriver, chunks: dict[int, list[int]], groups: tuple[RowGrou
     """The token that slot 0 samples in a step with these chunks; a row in decode has no chunk."""
     rows = [driver.row(slot, tokens) for slot, tokens in chunks.items()]
     result = driver.run(rows, groups)
-    at = unpacked(result.slots).index(0)
+    at = list(chunks).index(0)
     report = next(part.logprobs for part in result.logprobs if part.slot == 0)
     return [(unpacked(result.tokens)[at], report.top_ids, report.top_values)]
 
@@ -77,7 +77,7 @@ def in_chunks(driver: StepDriver, tokens: list[int], params: SamplingParams) -> 
     at = 0
     while at < len(tokens) - 1:
         size = min(int(random.integers(1, 90)), len(tokens) - 1 - at)
-        driver.run([driver.row(0, tokens[at : at + size], sample=False)])
+        driver.run([driver.row(0, tokens[at : at + size], samples=0)])
         at += size
     reply = step(driver, {0: tokens[at:]})
     while len(reply) < TOKENS:
@@ -167,7 +167,7 @@ def test_log_probabilities_of_prompts_are_the_same_in_any_chunks(model: Path, dt
         for at in range(0, len(tokens) - 1, chunk):
             part = tokens[at : at + chunk]
             targets = np.array(tokens[at + 1 : at + chunk + 1], np.int32).tobytes()
-            result = driver.run([driver.row(0, part, targets=targets, sample=False)])
+            result = driver.run([driver.row(0, part, targets=targets, samples=0)])
             chosen += b"".join(report.logprobs.chosen for report in result.prompt_logprobs)
         reports.append(chosen)
     assert len(reports[0]) == 4 * 59

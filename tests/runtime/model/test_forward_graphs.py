@@ -125,10 +125,10 @@ def test_chunks_and_rows_in_decode_are_replayed_in_any_mixture(model: Path) -> N
     driver.start(3)
     with triton_kernels():
         compared = Compared(driver)
-        driver.run([driver.row(0), driver.row(1, [5], sample=False)])
+        driver.run([driver.row(0), driver.row(1, [5], samples=0)])
         driver.run([driver.row(2), driver.row(1, [7, 8]), driver.row(0, [3, 4, 5])])
-        driver.run([driver.row(3, PROMPTS[1][:12], sample=False)])
-        driver.run([driver.row(1), driver.row(3, PROMPTS[1][12:20], sample=False)])
+        driver.run([driver.row(3, PROMPTS[1][:12], samples=0)])
+        driver.run([driver.row(1), driver.row(3, PROMPTS[1][12:20], samples=0)])
         driver.run([driver.row(slot) for slot in (2, 1, 0)])
     assert compared.replayed == [2, 6, 12, 9, 3]
 
@@ -152,9 +152,9 @@ def test_steps_with_more_tokens_or_outputs_than_a_graph_holds_run_without_it(mod
     driver.start(0, SamplingParams(max_tokens=64, temperature=0.0, prompt_logprobs=0))
     with triton_kernels():
         compared = Compared(driver)
-        driver.run([driver.row(0, PROMPTS[1][:13], sample=False)])
-        driver.run([driver.row(0, [1, 2, 3, 4, 5, 6], sample=False, targets=packed([2, 3, 4, 5, 6, 7]))])
-        driver.run([driver.row(0, [1, 2, 3, 4], sample=False, targets=packed([2, 3, 4, 5]))])
+        driver.run([driver.row(0, PROMPTS[1][:13], samples=0)])
+        driver.run([driver.row(0, [1, 2, 3, 4, 5, 6], samples=0, targets=packed([2, 3, 4, 5, 6, 7]))])
+        driver.run([driver.row(0, [1, 2, 3, 4], samples=0, targets=packed([2, 3, 4, 5]))])
     assert compared.replayed == [4]
 
 

@@ -138,7 +138,7 @@ def test_chunks_of_any_length_behind_any_prefix(server: Server) -> None:
         for start, chunk in product((0, 5, PAGE, 2 * WINDOW), CHUNKS):
             server.start(0, temperature=0.0)
             if start:
-                driver.run([driver.row(0, [1] * start, sample=False)])
+                driver.run([driver.row(0, [1] * start, samples=0)])
             driver.run([driver.row(0, [1] * chunk)])
             driver.run([driver.row(0)])
     assert server.late(keys) == []
@@ -178,7 +178,7 @@ def test_every_way_to_sample(server: Server) -> None:
             driver.run([driver.row(0, [1]), driver.row(1, [1])])
             driver.run([driver.row(0, host_mask=True)], masks=lambda: StepMasks(1, packed([0]), bits([97])))
         server.start(0, temperature=0.0, prompt_logprobs=1)
-        driver.run([driver.row(0, [1, 2, 3], sample=False, targets=packed([2, 3]))])
+        driver.run([driver.row(0, [1, 2, 3], samples=0, targets=packed([2, 3]))])
     assert server.late(keys) == []
 
 

@@ -59,17 +59,17 @@ class Twins:
     ) -> None:
         self._both(lambda driver: driver.start(slot, params or PARAMS[slot], grammar=grammar, state=state))
 
-    def step(self, *rows: tuple[int, list[int]], sample: bool = True, masked: int | None = None) -> list[int]:
+    def step(self, *rows: tuple[int, list[int]], samples: int = 1, masked: int | None = None) -> list[int]:
         """rows: each slot with its tokens (none: the token that it sampled last). Returns the states."""
-        both = self._both(lambda driver: self._run(driver, rows, sample, masked))
-        want, got = ((unpacked(r.slots), unpacked(r.tokens), unpacked(r.states), r.errors) for r in both)
+        both = self._both(lambda driver: self._run(driver, rows, samples, masked))
+        want, got = ((unpacked(r.counts), unpacked(r.tokens), unpacked(r.states), r.errors) for r in both)
         assert got == want
         return got[2]
 
     def _run(
-        self, driver: StepDriver, rows: tuple[tuple[int, list[int]], ...], sample: bool, masked: int | None
+        self, driver: StepDriver, rows: tuple[tuple[int, list[int]], ...], samples: int, masked: int | None
     ) -> StepResult:
-        made = [driver.row(slot, tokens, sample=sample, host_mask=slot == masked) for slot, tokens in rows]
+        made = [driver.row(slot, tokens, samples=samples, host_mask=slot == masked) for slot, tokens in rows]
         return driver.run(made, masks=lambda: StepMasks(0, packed([masked or 0]), bits([201, 202])))
 
 
@@ -90,7 +90,7 @@ def test_masks_follow_the_rows_of_any_steps(twins: Twins) -> None:
     twins.step((0, PROMPT))
     twins.load(1)
     twins.start(1, 1)
-    twins.step((0, []), (1, PROMPT[:2]), sample=False)  # a chunk, and a row that does not sample
+    twins.step((0, [9]), (1, PROMPT[:2]), samples=0)  # two chunks
     assert twins.step((0, []), (1, PROMPT[2:]))[1] >= 0
     twins.load(2)
     twins.start(2, 2, MANY_LOGPROBS)

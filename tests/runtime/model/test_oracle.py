@@ -172,8 +172,8 @@ def test_a_chunk_reads_shared_pages_in_one_group_with_decode_rows(
     unread = prompts[2][len(prefix) :]
     for chunk in (unread[:3], unread[3:], []):
         for _ in range(1 if chunk else 8):
-            rows = [driver.row(0), driver.row(2, chunk, sample=chunk != unread[:3]), driver.row(1)]
-            slots = [row.slot for row in rows if row.sample]
+            rows = [driver.row(0), driver.row(2, chunk, samples=int(chunk != unread[:3])), driver.row(1)]
+            slots = [row.slot for row in rows if row.samples]
             collect(outputs, slots, driver.run(rows, [RowGroup(0, 3, 32)]).tokens)
     for slot, prompt in prompts.items():
         assert len(outputs[slot]) == (9 if slot == 2 else 11)

@@ -79,9 +79,9 @@ def plans() -> list[StepPlan]:
     late = Row(2, 0, packed(PROMPT[:3]), new_pages=PAGES[2])
     return [
         StepPlan(1, both, setups),
-        *(StepPlan(n, [Row(0, 3 + n), Row(1, 3 + n)]) for n in (2, 3)),
-        StepPlan(4, [Row(0, 7), Row(1, 7), late], [SlotSetup(2, PARAMS[0])]),
-        StepPlan(5, [Row(0, 8), Row(2, 3)]),
+        *(StepPlan(n, [Row(0), Row(1)]) for n in (2, 3)),
+        StepPlan(4, [Row(0), Row(1), late], [SlotSetup(2, PARAMS[0])]),
+        StepPlan(5, [Row(0), Row(2)]),
     ]
 
 
@@ -116,7 +116,7 @@ def sides(model: Path) -> Sides:
 def assert_same(got: list[StepResult], want: list[StepResult]) -> None:
     read: Callable[[StepResult], object] = lambda result: (  # noqa: E731
         result.step,
-        unpacked(result.slots),
+        unpacked(result.counts),
         unpacked(result.tokens),
         [(row.slot, row.logprobs.top_ids) for row in result.logprobs],
         result.errors,
@@ -147,11 +147,11 @@ def test_a_step_without_a_successor_is_finished_when_the_device_is_done(sides: S
 
 def test_masks_are_awaited_after_the_result_on_which_they_depend_is_sent(sides: Sides) -> None:
     first, *_ = plans()
-    masked = StepPlan(2, [Row(0, 5, host_mask=True), Row(1, 5)])
+    masked = StepPlan(2, [Row(0, host_mask=True), Row(1)])
     masks = StepMasks(2, packed([0]), bits([201]))
     script: dict[int, list[Message]] = {
         0: [first, masked],
-        1: [masks, StepPlan(3, [Row(0, 6), Row(1, 6)])],
+        1: [masks, StepPlan(3, [Row(0), Row(1)])],
     }
     results, events = sides.on_device(script)
     assert unpacked(results[1].tokens)[0] == 201

@@ -11,6 +11,7 @@ import pytest
 import torch
 from arbora.kernels.common.step_tokens import NO_SLOT
 from arbora.runtime.errors import ConfigError
+from arbora.runtime.messages import Row
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.kv_pool import (
     HUGE_PAGE_BYTES,
@@ -124,19 +125,31 @@ def test_tokens_are_in_their_slots_pages_in_order() -> None:
     tables.append(2, np.array([9, 5], np.int32))
     tables.append(0, np.array([1], np.int32))
     tables.append(2, np.array([7], np.int32))
-    tokens = tables.tokens(np.array([2, 0, 2]), np.array([2, 2, 11]), np.array([3, 0, 1]))
-    assert tokens.places.tolist() == [38, 39, 20, 6, 31]
-    assert tokens.positions.tolist() == [2, 3, 4, 2, 11]
-    assert tokens.slots.tolist() == [NO_SLOT, NO_SLOT, NO_SLOT, 0, NO_SLOT]
-    assert (tokens.lengths.tolist(), tokens.ends.tolist()) == ([3, 1, 1], [3, 4, 5])
+    tables.extend(np.array([0]), np.array([0]), np.array([2]))
+    tokens = tables.extend(np.array([2, 0]), np.array([2, 0]), np.array([3, 0]))
+    assert tokens.places.tolist() == [38, 39, 20, 6]
+    assert tokens.positions.tolist() == [2, 3, 4, 2]
+    assert tokens.slots.tolist() == [NO_SLOT, NO_SLOT, NO_SLOT, 0]
+    assert (tokens.lengths.tolist(), tokens.ends.tolist()) == ([3, 1], [3, 4])
     assert tables.table(2).tolist() == [9, 5, 7]
+
+
+def test_a_row_without_given_tokens_starts_at_its_slots_length() -> None:
+    tables = PageTables(slots=2, max_model_len=20, page_size=4)
+    tables.append(1, np.array([9, 5], np.int32))
+    slot, nothing = np.array([1]), np.array([0])
+    tables.extend(slot, np.array([1]), np.array([3]))
+    assert tables.find_written(Row(1)).tolist() == [5]
+    assert [tables.extend(slot, nothing, nothing).positions.tolist() for _ in range(2)] == [[4], [5]]
+    assert tables.extend(slot, np.array([3]), np.array([1])).positions.tolist() == [3]
+    assert tables.extend(slot, nothing, nothing).positions.tolist() == [4]
 
 
 def test_a_token_without_a_page_is_an_error() -> None:
     tables = PageTables(slots=1, max_model_len=20, page_size=4)
     tables.append(0, np.array([3], np.int32))
     with pytest.raises(AssertionError, match="a token has no page"):
-        tables.tokens(np.array([0]), np.array([2]), np.array([3]))
+        tables.extend(np.array([0]), np.array([2]), np.array([3]))
 
 
 def test_a_cleared_table_starts_anew() -> None:

@@ -133,7 +133,7 @@ def test_steps_of_random_rows_and_chunks_are_replayed(model: Path, deterministic
         chunks = [[7, 8, 9] if chosen.random() < 0.3 else [] for _ in slots]
         driver.run(
             [
-                driver.row(slot, chunk, sample=not chunk or chosen.random() < 0.5)
+                driver.row(slot, chunk, samples=int(not chunk or chosen.random() < 0.5))
                 for slot, chunk in zip(slots, chunks, strict=True)
             ]
         )
@@ -146,8 +146,8 @@ def test_steps_of_random_rows_and_chunks_are_replayed(model: Path, deterministic
 def test_steps_with_few_or_no_output_tokens_are_replayed(layers: int, tmp_path: Path) -> None:
     driver = started(save_model(random_model("qwen3", num_hidden_layers=layers), tmp_path))
     compared = Compared(driver, batch_invariant=False)
-    for sampled in (False, True, False, True):
-        driver.run([driver.row(0, [5, 6], sample=False), driver.row(1, [7], sample=sampled)])
+    for sampled in (0, 1, 0, 1):
+        driver.run([driver.row(0, [5, 6], samples=0), driver.row(1, [7], samples=sampled)])
     assert compared.replayed == ([3] * 4 if of_bfloat16() else [])
 
 

@@ -56,12 +56,12 @@ def decode_chosen(report: Logprobs) -> float:
     return float(np.frombuffer(report.chosen, np.float32)[0])
 
 
-def test_only_rows_that_sample_are_in_the_result_in_the_plans_order(driver: StepDriver) -> None:
+def test_a_result_has_the_tokens_of_rows_that_sample_in_the_plans_order(driver: StepDriver) -> None:
     for slot in (4, 2, 6):
         driver.start(slot)
     driver.run([driver.row(4, PROMPT), driver.row(2, PROMPT)])
-    result = driver.run([driver.row(4), driver.row(2), driver.row(6, PROMPT, sample=False)])
-    assert unpacked(result.slots) == [4, 2]
+    result = driver.run([driver.row(4), driver.row(2), driver.row(6, PROMPT, samples=0)])
+    assert unpacked(result.counts) == [1, 1, 0]
     assert len(unpacked(result.tokens)) == 2
     assert unpacked(result.states) == [NO_AUTOMATON, NO_AUTOMATON]
     assert result.forward_tokens == 2 + len(PROMPT)
@@ -242,7 +242,7 @@ def test_prompt_logprobs_do_not_depend_on_how_they_are_sliced(
 
 def test_prompt_logprobs_say_where_they_start_and_rank_alternatives(driver: StepDriver) -> None:
     driver.start(0, SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=2))
-    driver.run([driver.row(0, PROMPT[:3], sample=False, targets=packed(PROMPT[1:4]))])
+    driver.run([driver.row(0, PROMPT[:3], samples=0, targets=packed(PROMPT[1:4]))])
     result = driver.run([driver.row(0, PROMPT[3:], targets=packed(PROMPT[4:]))])
     (report,) = result.prompt_logprobs
     assert report.start == 4
@@ -255,7 +255,7 @@ def test_prompt_logprobs_say_where_they_start_and_rank_alternatives(driver: Step
 def test_a_prompt_without_numbers_has_an_error_for_its_logprobs(driver: StepDriver) -> None:
     driver.start(0, SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=1))
     prompt = [1, NAN_TOKEN, 2]
-    result = driver.run([driver.row(0, prompt, sample=False, targets=packed([NAN_TOKEN, 2, 3]))])
+    result = driver.run([driver.row(0, prompt, samples=0, targets=packed([NAN_TOKEN, 2, 3]))])
     assert [error.slot for error in result.errors] == [0]
     assert result.prompt_logprobs == []
 

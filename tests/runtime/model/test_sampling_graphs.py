@@ -92,7 +92,7 @@ class Twins:
         want, got = self._both(
             lambda driver: driver.run([driver.row(slot, tokens or [], **fields) for slot in slots], **masks)
         )
-        assert (unpacked(got.slots), unpacked(got.tokens)) == (unpacked(want.slots), unpacked(want.tokens))
+        assert (unpacked(got.counts), unpacked(got.tokens)) == (unpacked(want.counts), unpacked(want.tokens))
         assert unpacked(got.states) == unpacked(want.states)
         assert [(error.slot, error.message) for error in got.errors] == [
             (error.slot, error.message) for error in want.errors

@@ -66,7 +66,7 @@ def test_a_decode_step_has_two_copies_two_graphs_and_one_wait(steps: Steps, driv
 
 def test_a_step_with_a_chunk_costs_no_more(steps: Steps, driver: StepDriver) -> None:
     assert steps.count([driver.row(1), driver.row(0, [1, 2, 3])]) == LEAST
-    assert steps.count([driver.row(1), driver.row(0, [1, 2, 3], sample=False)]) == LEAST
+    assert steps.count([driver.row(1), driver.row(0, [1, 2, 3], samples=0)]) == LEAST
 
 
 def test_edits_and_logprobs_of_any_row_cost_one_copy_more(steps: Steps, driver: StepDriver) -> None:
@@ -82,4 +82,4 @@ def test_masks_of_the_host_cost_the_copy_of_their_bits(steps: Steps, driver: Ste
 
 def test_a_step_that_samples_nothing_waits_once_and_has_one_graph(steps: Steps, driver: StepDriver) -> None:
     expected = {"copy": 1, "graph": 1, "read": 1, "wait": 1}
-    assert steps.count([driver.row(0, [4, 5], sample=False)]) == expected
+    assert steps.count([driver.row(0, [4, 5], samples=0)]) == expected

@@ -33,7 +33,7 @@ def run_every_kind_of_step(driver: StepDriver) -> list[StepResult]:
     driver.runner.load_grammar(load_message(4, nested()))
     results = []
     driver.start(0, REPORTED)
-    first = driver.row(0, PROMPT[:9], sample=False, targets=packed(PROMPT[1:10]))
+    first = driver.row(0, PROMPT[:9], samples=0, targets=packed(PROMPT[1:10]))
     results.append(driver.run([first]))
     results.append(driver.run([driver.row(0, PROMPT[9:])]))
     driver.start(1)
@@ -70,7 +70,7 @@ def test_the_cuda_path_gives_the_tokens_states_and_logprobs_of_the_cpu(model: Pa
         results = run_every_kind_of_step(driver)
     assert [len(logprobs(result)) for result in expected] == [9 * (VOCAB_SIZE + 1), 5, 5, 5, 5, 0, 10]
     for got, want in zip(results, expected, strict=True):
-        assert (unpacked(got.slots), unpacked(got.tokens)) == (unpacked(want.slots), unpacked(want.tokens))
+        assert (unpacked(got.counts), unpacked(got.tokens)) == (unpacked(want.counts), unpacked(want.tokens))
         assert unpacked(got.states) == unpacked(want.states)
         assert (got.errors, want.errors) == ([], [])
         torch.testing.assert_close(logprobs(got), logprobs(want), atol=TOLERANCE, rtol=0)

@@ -38,7 +38,7 @@ def test_the_steps_that_warm_a_gpu_up_fit_any_server_and_leave_nothing(
     pool = PoolSize(driver.ready.num_pages, driver.ready.max_model_len)
     for plan in cuda_plans(load_decoder_config(model).windows, pool, config):
         result = driver.runner.run(plan, lambda: None)
-        assert len(result.slots) == 4 * len(plan.rows) and not result.errors
+        assert len(result.tokens) == 4 * len(plan.rows) and not result.errors
     assert tokens(driver) == expected
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -50,7 +52,7 @@ def chain(*tokens: int) -> Automaton:
     return grammar([*states, {tokens[-1]: 0}], set())
 
 
-def bench_with(automaton: Automaton, **options: int) -> SchedulerBench:
+def bench_with(automaton: Automaton, **options: Any) -> SchedulerBench:
     rows = FollowedRows(automaton.machine.accepting)
     pages: dict[str, Any] = {"num_pages": 64, "page_size": 4, "slots": 8, **options}
     return SchedulerBench(**pages, compiler=EvenTokens(automaton), automata=rows, jumps=True)
@@ -334,6 +336,7 @@ def automata(draw: st.DrawFn) -> Automaton:
     page_size=st.sampled_from([1, 4]),
     dropped=st.integers(0, 6),
     drop_after=st.integers(0, 12),
+    max_sampled=st.sampled_from([1, 4]),
 )
 def test_replies_do_not_depend_on_other_requests_or_retraction(
     automaton: Automaton,
@@ -342,8 +345,10 @@ def test_replies_do_not_depend_on_other_requests_or_retraction(
     page_size: int,
     dropped: int,
     drop_after: int,
+    max_sampled: int,
 ) -> None:
-    bench = bench_with(automaton, num_pages=pages * (4 // page_size), page_size=page_size, slots=4)
+    sampled = {"max_sampled": max_sampled, "count": partial(Random(pages).randint, 1)}
+    bench = bench_with(automaton, num_pages=pages * (4 // page_size), page_size=page_size, slots=4, **sampled)
     prompts = [[1 + (at * salt) % 50 for at in range(length)] for length, _, salt in requests]
     for name, (_, max_tokens, seed) in enumerate(requests):
         bench.submit(f"r{name}", prompts[name], max_tokens, "automaton", seed=seed)

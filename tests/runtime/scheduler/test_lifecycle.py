@@ -5,7 +5,6 @@ from __future__ import annotations
 from arbora.runtime.messages import Abort, PeerDown, RowError
 from arbora.runtime.scheduler.lifecycle import Lifecycle
 from arbora.runtime.scheduler.request import Phase
-from fake_model import unpack
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -74,8 +73,8 @@ class Lives(RuleBasedStateMachine):
     @rule(row=st.integers(0, 3), kind=st.sampled_from(["not_a_number", "nothing_allowed"]))
     def fail_a_row(self, row: int, kind: str) -> None:
         if self.bench.model.plans:
+            slots = [row.slot for row in self.bench.model.plans[0].rows if row.samples]
             result = self.bench.model.run_step()
-            slots = unpack(result.slots)
             result.errors = [RowError(slot, kind, kind) for slot in slots[row : row + 1]]  # type: ignore[arg-type]
             self.bench.handle(result)
 

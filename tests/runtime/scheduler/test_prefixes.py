@@ -110,7 +110,7 @@ def test_prompt_logprobs_are_asked_for_every_position_of_a_cached_prompt() -> No
     bench.submit("b", prompt, max_tokens=1, prompt_logprobs=0)
     targets: dict[int, list[int]] = {}
     while bench.plan() or bench.model.plans:
-        targets |= {row.start: unpack(row.targets) for row in bench.model.plans[-1].rows}
+        targets |= {row.start: unpack(row.targets) for row in bench.model.plans[-1].rows if row.tokens}
         bench.step()
     assert [token for start in sorted(targets) for token in targets[start]] == prompt[1:]
     assert bench.cached("b") == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from functools import partial
 from typing import Literal
@@ -18,7 +19,7 @@ from arbora.runtime.messages import (
     RowError,
 )
 from arbora.runtime.scheduler.budget import StepBudget
-from fake_model import EOS, reply_alone, unpack
+from fake_model import EOS, reply_alone
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -55,6 +56,7 @@ class AnyOrder(RuleBasedStateMachine):
         host_pages=st.sampled_from([3, 30]),
         write_through=st.booleans(),
         group_cost=st.sampled_from([GroupCost(), GROUPS_COST_NOTHING]),
+        max_sampled=st.sampled_from([1, 1, 3]),
     )
     def start(
         self,
@@ -66,6 +68,7 @@ class AnyOrder(RuleBasedStateMachine):
         host_pages: int,
         write_through: bool,
         group_cost: GroupCost,
+        max_sampled: int,
     ) -> None:
         pages = tokens // page_size
         self.most_protected = pages // 3
@@ -81,6 +84,8 @@ class AnyOrder(RuleBasedStateMachine):
             write_through=write_through,
             budget=FewRestored(step_ms=8.0),
             group_cost=group_cost,
+            max_sampled=max_sampled,
+            count=partial(random.Random(tokens).randint, 1),
         )
         self.bench = self.new_bench()
         self.expected: dict[str, tuple[list[int], int, bool | Literal["bad"]]] = {}
@@ -152,8 +157,8 @@ class AnyOrder(RuleBasedStateMachine):
     def fail_a_row(self, row: int) -> None:
         if not self.bench.model.plans:
             return
+        slots = [row.slot for row in self.bench.model.plans[0].rows if row.samples]
         result = self.bench.model.run_step()
-        slots = unpack(result.slots)
         if slots:
             result.errors = [RowError(slots[row % len(slots)], "not_a_number", "not a number")]
         self.bench.handle(result)

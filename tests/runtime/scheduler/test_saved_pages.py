@@ -125,8 +125,9 @@ def test_with_write_through_private_and_faulty_pages_are_not_kept() -> None:
     bench.submit("wrong", PROMPT, max_tokens=4)
     bench.answer_fetches()
     bench.plan()
+    slot = bench.model.plans[0].rows[0].slot
     result = bench.model.run_step()
-    result.errors = [RowError(unpack(result.slots)[0], "not_a_number", "not a number")]
+    result.errors = [RowError(slot, "not_a_number", "not a number")]
     bench.handle(result)
     bench.run()
     assert not bench.model.store.pages

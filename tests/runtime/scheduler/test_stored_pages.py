@@ -144,8 +144,9 @@ def test_pages_whose_logits_are_not_numbers_are_not_restored_for_others() -> Non
     bench.submit("again", PROMPT, max_tokens=4)
     bench.answer_fetches()
     assert bench.plan()
+    slot = bench.model.plans[0].rows[0].slot
     result = bench.model.run_step()
-    result.errors = [RowError(unpack(result.slots)[0], "not_a_number", "not a number")]
+    result.errors = [RowError(slot, "not_a_number", "not a number")]
     bench.handle(result)
     bench.run()
     assert bench.finish("again") == "error"
