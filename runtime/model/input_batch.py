@@ -61,7 +61,7 @@ class StepInputs:
     groups: Sequence[RowGroup]
     """of the plan"""
     sampled_slots: NDArray[np.int32]
-    """the slots of the rows that sample"""
+    """the slots of the rows that sample, each once: one token for each, at offset 0 (see `messages.steps`)"""
     logprobs: NDArray[np.int32]
     """the alternatives to report for each of these rows; `NONE`: no log-probabilities"""
     masked_slots: list[int]
