@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
 from ...radix_cache import PrefixCache
-from ..messages import GroupCost, PageCopy, RestoredPages, Row, RowGroup, StepMasks, StepPlan
+from ..messages import PageCopy, RestoredPages, Row, RowGroup, StepMasks, StepPlan
 from .allocation import Allocation
 from .budget import StepBudget
 from .groups import order_and_group
+from .refusals import Limits
 from .request import Phase, Request
 
 MAX_STEPS_IN_FLIGHT = 2
@@ -20,17 +20,12 @@ GROWTH_TOKENS = 64  # tokens for which pages are allocated ahead while many are 
 MANY_AVAILABLE = 0.25  # many pages are available if more than this share is
 
 
-class RowInFlight(NamedTuple):
-    request: Request
-    row: Row
-
-
 @dataclass(slots=True)
 class StepInFlight:
     """A planned step until its result."""
 
     step: int
-    rows: list[RowInFlight] = field(default_factory=list)
+    rows: list[tuple[Request, Row]] = field(default_factory=list)
     restored: list[Request] = field(default_factory=list)  # requests whose pages it restores
     restored_tokens: int = 0
     prefill_tokens: int = 0  # tokens of prompts and forced tokens that it computes
@@ -50,20 +45,13 @@ class StepInFlight:
 class StepPlanner:
     """Turns running requests into numbered step plans."""
 
-    def __init__(
-        self,
-        cache: PrefixCache,
-        banned_tokens: Callable[[Request], bytes],
-        group_cost: GroupCost,
-        max_sampled: int,
-    ) -> None:
-        """max_sampled: tokens that a row samples in a step"""
+    def __init__(self, cache: PrefixCache, banned_tokens: Callable[[Request], bytes], limits: Limits) -> None:
         self._cache = cache
         self._page_size = cache.page_size
         self._many_available = int(MANY_AVAILABLE * cache.num_pages)
         self._banned_tokens = banned_tokens
-        self._group_cost = group_cost
-        self._max_sampled = max_sampled
+        self._group_cost = limits.group_cost
+        self._max_sampled = limits.max_sampled
         self._step = 0
         self._tables: dict[int, bytes] = {}  # a row's page table when it began to decode, by arrival
         self._order: list[int] | None = None  # of the rows of `_groups`, if they all decode
@@ -196,7 +184,7 @@ class StepPlanner:
         allocation.last_step = plan.step
         allocation.sampling += samples
         plan.rows.append(row)
-        flight.rows.append(RowInFlight(request, row))
+        flight.rows.append((request, row))
         return row
 
     def _copy_partial_page(self, plan: StepPlan, allocation: Allocation) -> None:

@@ -106,12 +106,7 @@ class Scheduler:
         self._grammars = grammars
         self._mask_words = -(-vocab_size // 32)
         eos = frozenset(eos_tokens)
-        self._planner = StepPlanner(
-            cache,
-            lambda request: list_banned_tokens(request, eos),
-            limits.group_cost,
-            limits.max_sampled,
-        )
+        self._planner = StepPlanner(cache, lambda request: list_banned_tokens(request, eos), limits)
         self._fairness = Fairness(
             bounds.ahead, own_priorities=limits.keys > 1 and not limits.bounded_priorities
         )
