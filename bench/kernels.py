@@ -17,11 +17,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from arbora.kernels.activation import silu_and_mul
+from arbora.kernels.elementwise import add_rms_norm, rms_norm, silu_and_mul
 from arbora.kernels.linear import CodedShape, Linear
 from arbora.kernels.linear.fp8 import Fp8CpuPacker
 from arbora.kernels.linear.integer import IntegerCpuPacker
-from arbora.kernels.norm import add_rms_norm, rms_norm
 from arbora.kernels.pages import copy_pages
 from arbora.kernels.pages.cells import CellFormat
 from arbora.kernels.rotary import HeadNorms, rotary_write_kv

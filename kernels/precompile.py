@@ -5,15 +5,12 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from .activation import cpu as activation_cpu
-from .attention import AttentionBatch, items, merges, paged_attention, tiles
+from .attention import AttentionBatch, items, paged_attention, tiles
 from .automaton import cpu as automaton_cpu
 from .automaton.pool import smallest_pool
-from .common import amx, bfloat16_dots, feed_cpu, program, rows
-from .common.step_tokens import StepTokens
-from .linear import CodedShape, bfloat16_cpu, find_packer, fp8_cpu, half_cpu
-from .linear.half_cpu import HALVES
-from .norm import cpu as norm_cpu
+from .common import amx, bfloat16_dots, program, rows, step_tokens
+from .elementwise import cpu as elementwise_cpu
+from .linear import CodedShape, bfloat16_cpu, find_packer, fp8_cpu, half
 from .pages import cpu as pages_cpu
 from .rotary import cpu as rotary_cpu
 from .sampling import row_cpu, slots_cpu
@@ -40,7 +37,7 @@ def _attention() -> None:
     for dtype in DTYPES:
         for stored in (dtype, torch.int8):
             items.KERNELS[dtype, stored].load()
-        merges.KERNELS[dtype].load()
+        items.MERGE_KERNELS[dtype].load()
     if bfloat16_dots.available():
         for stored in (torch.bfloat16, torch.int8):
             tiles.KERNELS[stored].load()
@@ -61,9 +58,9 @@ def _products() -> None:
         bfloat16_cpu.copy_rows.load()
         if amx.available():
             bfloat16_cpu.multiply_by_amx.load()
-    for half in set(DTYPES) & set(HALVES):
-        half_cpu.PRODUCTS[half].load()
-        half_cpu.WIDENINGS[half].load()
+    for dtype in set(DTYPES) & set(half.HALVES):
+        half.PRODUCTS[dtype].load()
+        half.WIDENINGS[dtype].load()
     for bits in (4, 8):
         for zero in (0, None):
             _integer_product(CodedShape(1, 16, bits, 16, zero))
@@ -81,13 +78,13 @@ def _integer_product(shape: CodedShape) -> None:
 
 def _small_kernels() -> None:
     program.run_calls.load()
-    feed_cpu.record_feed.load()
+    step_tokens.record_feed.load()
     rows.copy_rows.load()
     one = np.zeros(1, np.int64)
-    StepTokens.of(one, one, one, np.zeros((1, 1), np.int32), one + 1, 1)
+    step_tokens.StepTokens.of(one, one, one, np.zeros((1, 1), np.int32), one + 1, 1)
     for dtype in DTYPES:
-        activation_cpu.KERNELS[dtype].load()
-        norm_cpu.KERNELS[dtype].load()
+        elementwise_cpu.ACTIVATIONS[dtype].load()
+        elementwise_cpu.NORMS[dtype].load()
         for stored in (dtype, torch.int8):
             rotary_cpu.KERNELS[dtype, stored].load()
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from .attention.batch import AttentionBatch
-from .norm import HeadNorms
+from .elementwise import HeadNorms
 from .pages.cells import CellFormat
 from .pages.segments import gather_pages, set_pages
 

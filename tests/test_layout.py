@@ -40,7 +40,9 @@ SHARED_MODULES = {f"runtime.{name}" for name in SHARED}
 SPEC = {"runtime.grammar_spec"}
 CODE = {"runtime.compiled_code", "runtime.loaded_code", "runtime.cache_directory"}
 FORMAT = {"runtime.automaton_format", "runtime.json_gaps"}
-KERNEL_DECORATOR = re.compile(r"compiled(_fast)?$|inlined$|intrinsic$|njit\(|ParallelKernel$|triton\.jit\b")
+KERNEL_DECORATOR = re.compile(
+    r"compiled(_fast)?$|inlined$|intrinsic$|emits\b|njit\(|ParallelKernel$|triton\.jit\b"
+)
 """Functions with such a decorator are kernels, whose parameters have no types in Python."""
 COMPILED = {"grammars.errors", "grammars.jit"} | FORMAT
 SCHEMA = SPEC | COMPILED | {"grammars.machine", "grammars.regex", "grammars.schema.lexical"}

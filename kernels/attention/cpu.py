@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..common import amx, amx_product, bfloat16_dots
+from ..common import amx, bfloat16_dots
 from ..common.numba_tools import pack_float
 from ..common.threads import ParallelKernel, is_recording, thread_count
 from ..common.vectors import LANES
@@ -17,7 +17,6 @@ from . import items as column
 from . import tiles
 from .batch import AttentionBatch, Group, first_keys
 from .growing import GrowingRows
-from .merges import KERNELS as MERGE_KERNELS
 from .plan import BEGIN, END, NO_WINDOW, Cut, plan_items
 from .runs import Runs
 
@@ -111,7 +110,7 @@ class CpuAttention:
         tiled = _has_tiles(q.dtype, head_dim)
         if batch_invariant:
             groups = _whole_items(groups)
-        self._by_amx = tiled and amx.available() and head_dim % amx_product.SIDE == 0
+        self._by_amx = tiled and amx.available() and head_dim % amx.SIDE == 0
         tile_queries = tiles.AMX_QUERIES if self._by_amx else tiles.QUERIES
         self._item_queries = max(repeat, tile_queries if tiled else MAX_ITEM_QUERIES)
         tokens = self._item_queries // repeat
@@ -129,7 +128,7 @@ class CpuAttention:
         threaded = keys_read * kv_heads * 2 * cells.bytes(head_dim) >= THREADED_BYTES
         self._threads = thread_count() if threaded else 1
         self._attend = tiles.KERNELS[kv.dtype] if tiled else column.KERNELS[q.dtype, kv.dtype]
-        self._merge = MERGE_KERNELS[q.dtype]
+        self._merge = column.MERGE_KERNELS[q.dtype]
         self._arguments = self._fixed_arguments(kv, repeat, head_dim, window)
         self._set_items()
 

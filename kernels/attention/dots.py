@@ -11,6 +11,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ..common import bfloat16_dots
+from ..common.emits import ANY, FLOAT, INT, TO_FLOATS, VOID, emits
 from ..common.llvm import F32, I32, read, size, widen, word, write
 from ..common.numba_tools import has_feature
 from ..common.vectors import fma, read_floats
@@ -44,50 +45,37 @@ def queries_at(typing, address, kind, stored):
     return types.CPointer(element)(types.int64, kind, stored), generate
 
 
-@intrinsic
-def set_query(typing, query, index, source, place):
+@emits(VOID, ANY, INT, ANY, INT)
+def set_query(builder, query, index, source, place, kinds):
     """query[index] = source[place], as float32 if `query` is float32"""
-
-    def generate(context, builder, signature, arguments):
-        query, index, source, place = arguments
-        value = builder.load(builder.gep(source, [place]))
-        if signature.args[0].dtype == types.float32:
-            value = widen(builder, value, signature.args[2].dtype)
-        builder.store(value, builder.gep(query, [index]))
-        return context.get_dummy_value()
-
-    return types.void(query, types.int64, source, types.int64), generate
+    value = builder.load(builder.gep(source, [place]))
+    if kinds[0].dtype == FLOAT:
+        value = widen(builder, value, kinds[2].dtype)
+    builder.store(value, builder.gep(query, [index]))
 
 
-@intrinsic
-def dot_four(typing, key, cell, last, head_dim, a, b, scale, to_a, to_b):
+@emits(VOID, ANY, INT, INT, INT, ANY, ANY, FLOAT, TO_FLOATS, TO_FLOATS)
+def dot_four(builder, key, cell, last, head_dim, a, b, scale, to_a, to_b, kinds):
     """to_a[i] = scale · a · key i and to_b[i] = scale · b · key i for the four cells from `key` on, which are
     `cell` elements apart.
 
     Cells after number `last` are not read; their results are those of the last one. head_dim: a multiple of
     WIDTH. a, b: see `queries_at`. A product's additions have the same order for each place of a key.
     """
-
-    def generate(context, builder, signature, arguments):
-        key, cell, last, head_dim, a, b, scale, to_a, to_b = arguments
-        keys = [builder.gep(key, [builder.mul(cell, _take_lesser(builder, i, last))]) for i in range(KEYS)]
-        sums = [cgutils.alloca_once_value(builder, ir.Constant(_FLOATS, None)) for _ in range(2 * KEYS)]
-        if signature.args[4].dtype == types.uint16:
-            _add_pair_products(builder, sums, keys, (a, b), head_dim)
-        else:
-            _add_products(builder, sums, keys, (a, b), head_dim, signature.args[0].dtype)
-        dots = _add_across(builder, [builder.load(total) for total in sums])
-        factors = _splat_four(builder, scale)
-        scales = read_scales(builder, keys, signature.args[0], head_dim)
-        if scales is not None:
-            factors = builder.fmul(factors, scales)
-        for to, first in ((to_a, 0), (to_b, KEYS)):
-            part = _shuffle(builder, dots, dots, range(first, first + KEYS))
-            write(builder, builder.fmul(part, factors), to)
-        return context.get_dummy_value()
-
-    floats, i64 = types.CPointer(types.float32), types.int64
-    return types.void(key, i64, i64, i64, a, b, types.float32, floats, floats), generate
+    keys = [builder.gep(key, [builder.mul(cell, _take_lesser(builder, i, last))]) for i in range(KEYS)]
+    sums = [cgutils.alloca_once_value(builder, ir.Constant(_FLOATS, None)) for _ in range(2 * KEYS)]
+    if kinds[4].dtype == types.uint16:
+        _add_pair_products(builder, sums, keys, (a, b), head_dim)
+    else:
+        _add_products(builder, sums, keys, (a, b), head_dim, kinds[0].dtype)
+    dots = _add_across(builder, [builder.load(total) for total in sums])
+    factors = _splat_four(builder, scale)
+    scales = read_scales(builder, keys, kinds[0], head_dim)
+    if scales is not None:
+        factors = builder.fmul(factors, scales)
+    for to, first in ((to_a, 0), (to_b, KEYS)):
+        part = _shuffle(builder, dots, dots, range(first, first + KEYS))
+        write(builder, builder.fmul(part, factors), to)
 
 
 def _add_products(

@@ -1,7 +1,8 @@
 """Attention key by key over runs of cached tokens: items with few queries, and all items where the processor
 or the model has no tiles.
 
-Each thread takes one (item, KV head) pair at a time (see `plan`). The softmax is computed
+Each thread takes one (item, KV head) pair at a time (see `plan`). Partial results of items whose keys were
+split are merged. The softmax is computed
 online, a block of keys at a time (Milakov & Gimelshein 2018).
 """
 
@@ -10,14 +11,25 @@ import torch
 
 from ..common.jit import compiled_fast
 from ..common.lanes import load_lanes, max_lane, max_of_lanes, store_scaled
-from ..common.numba_tools import CELL_KIND, KIND, exp, fetch_add, fma, load, pointer, shift, unpack_float
+from ..common.numba_tools import (
+    CELL_KIND,
+    KIND,
+    exp,
+    fetch_add,
+    fma,
+    load,
+    pointer,
+    shift,
+    store,
+    unpack_float,
+)
 from ..common.threads import ParallelKernel
 from ..common.vectors import LANES
 from ..pages.cells_cpu import read_scale
 from .dots import KEYS as KEYS_AT_ONCE
 from .dots import WIDTH, dot_four, queries_at, set_query
 from .plan import BEGIN, COLUMNS, END, PARTIAL, POSITION, STRIDE, TOKEN, TOKENS
-from .runs import RUN_BEGIN, RUN_CELL, RUN_COLUMNS, RUN_LENGTH, prefetch_cells, prefetch_distance
+from .runs import RUN_BEGIN, RUN_CELL, RUN_COLUMNS, RUN_LENGTH, find_run, prefetch_cells, prefetch_distance
 
 BLOCK = 64
 """Keys of each turn of the online softmax; their K, and then their V, fit into the first-level cache."""
@@ -206,8 +218,7 @@ def _attend(arguments, item, run, head_keys, head_values, next_keys, next_values
         prefetch_cells(run, item[END], short, value_source)
     for begin in range(item[BEGIN], item[END], BLOCK):
         end = min(begin + BLOCK, item[END])
-        while run[RUN_BEGIN] + run[RUN_LENGTH] <= begin:
-            run = shift(run, RUN_COLUMNS)
+        run = find_run(run, begin)
         first_run = run
         at = begin
         while at < end:
@@ -350,3 +361,43 @@ KERNELS = {
     for stored in (dtype, torch.int8)
 }
 """by dtype of the queries and of the cache"""
+
+
+@compiled_fast
+def _merge_partials(arguments, kind):
+    """Combine the partial results of each query token, weighted by their sums of exponentials.
+
+    They are added one after another, so that partial results of keys that the token does not see change
+    nothing.
+    """
+    head_dim = arguments[HEAD_DIM]
+    heads = arguments[KV_HEADS] * arguments[REPEAT]
+    sums = pointer(arguments[PARTIAL_SUM], np.float32(0))
+    scratch = np.empty(head_dim, np.float32)
+    total = pointer(scratch.ctypes.data, np.float32(0))
+    while True:
+        work = fetch_add(arguments, 1)
+        if work >= arguments[MERGE_COUNT] * heads:
+            break
+        head = work % heads
+        merge = shift(pointer(arguments[MERGES], np.int64(0)), work // heads * 3)
+        first, count = merge[1], merge[2]
+        largest = np.float32(-np.inf)
+        for part in range(count):
+            largest = max(largest, sums[(first + part) * heads + head])
+        scratch[:] = np.float32(0)
+        summed = np.float32(0)
+        for part in range(count):
+            weight = exp(sums[(first + part) * heads + head] - largest)
+            summed = fma(weight, np.float32(1), summed)
+            row = (first + part) * heads + head
+            partial = shift(pointer(arguments[PARTIAL_OUT], np.float32(0)), row * head_dim)
+            for d in range(head_dim):
+                total[d] = fma(weight, partial[d], total[d])
+        out = shift(pointer(arguments[OUT], kind), (merge[0] * heads + head) * head_dim)
+        for d in range(head_dim):
+            store(out, d, total[d] / summed)
+
+
+MERGE_KERNELS = {dtype: ParallelKernel(_merge_partials, kind) for dtype, kind in KIND.items()}
+"""by dtype of the results"""

@@ -93,6 +93,14 @@ def _first_runs(items, runs, starts):
 
 
 @compiled_fast
+def find_run(run, position):
+    """The run of a position, which is this run or a later one."""
+    while run[RUN_BEGIN] + run[RUN_LENGTH] <= position:
+        run = shift(run, RUN_COLUMNS)
+    return run
+
+
+@compiled_fast
 def prefetch_distance(cells):
     """`AHEAD` for cells of this type."""
     return 2 * AHEAD if is_scaled(cells) else AHEAD
@@ -112,8 +120,7 @@ def prefetch_cells(run, position, count, source):
     while count > 0:
         some = count
         if position < end:
-            while run[RUN_BEGIN] + run[RUN_LENGTH] <= position:
-                run = shift(run, RUN_COLUMNS)
+            run = find_run(run, position)
             some = min(count, min(end, run[RUN_BEGIN] + run[RUN_LENGTH]) - position)
             place = shift(head_cells, (run[RUN_CELL] + position - run[RUN_BEGIN]) * cell)
         else:

@@ -3,12 +3,11 @@
 from collections.abc import Callable
 
 from llvmlite import ir
-from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
 from ..common.bfloat16_dots import add_lane_products
-from ..common.llvm import I16, I32, SECOND_LEVEL, Intrinsic, prefetch_line, read, size, write
+from ..common.emits import ANY, INT, TO_BYTES, TO_FLOATS, TO_WORDS, VOID, Intrinsic, emits
+from ..common.llvm import I16, I32, SECOND_LEVEL, prefetch_line, read, size, write
 from ..common.vectors import FLOATS, LANES, WORDS, splat
 from ..pages.cells_cpu import LINE_BYTES
 
@@ -43,37 +42,30 @@ def _product(
     """
     vectors = columns * words // LANES
 
-    @intrinsic
-    def multiply(typing, count, a, a_row, a_step, b, b_row, c, c_row, later, ahead_by):
-        def generate(context, builder, signature, arguments):
-            count, a, a_row, a_step, b, b_row, c, c_row, later, ahead_by = arguments
-            starts = [builder.gep(c, [builder.mul(c_row, size(row))]) for row in range(rows)]
-            targets = [builder.gep(start, [size(at * LANES)]) for start in starts for at in range(vectors)]
-            sums = [cgutils.alloca_once_value(builder, ir.Constant(FLOATS, None)) for _ in targets]
-            if add:
-                for total, place in zip(sums, targets, strict=True):
-                    builder.store(read(builder, place, FLOATS), total)
-            with cgutils.for_range(builder, count) as loop:
-                if ahead is not None:
-                    ahead(builder, loop.index, later, ahead_by)
-                if apart:
-                    right = _pair_rows(builder, b, b_row, loop.index, vectors)
-                else:
-                    column = builder.gep(b, [builder.mul(loop.index, b_row)])
-                    sources = [builder.gep(column, [size(at * LANES)]) for at in range(vectors)]
-                    right = [read(builder, place, WORDS) for place in sources]
-                start = builder.gep(a, [builder.mul(loop.index, a_step)])
-                for row in range(rows):
-                    left = _repeat(builder, builder.gep(start, [builder.mul(a_row, size(row))]), words)
-                    for at in range(vectors):
-                        add_lane_products(builder, sums[row * vectors + at], left, right[at])
+    @emits(VOID, INT, TO_WORDS, INT, INT, TO_WORDS, INT, TO_FLOATS, INT, TO_BYTES, ANY)
+    def multiply(builder, count, a, a_row, a_step, b, b_row, c, c_row, later, ahead_by):
+        starts = [builder.gep(c, [builder.mul(c_row, size(row))]) for row in range(rows)]
+        targets = [builder.gep(start, [size(at * LANES)]) for start in starts for at in range(vectors)]
+        sums = [cgutils.alloca_once_value(builder, ir.Constant(FLOATS, None)) for _ in targets]
+        if add:
             for total, place in zip(sums, targets, strict=True):
-                write(builder, _join(builder, builder.load(total), words), place)
-            return context.get_dummy_value()
-
-        i64, words_, floats = types.int64, types.CPointer(types.uint32), types.CPointer(types.float32)
-        bytes_ = types.CPointer(types.uint8)
-        return types.void(i64, words_, i64, i64, words_, i64, floats, i64, bytes_, ahead_by), generate
+                builder.store(read(builder, place, FLOATS), total)
+        with cgutils.for_range(builder, count) as loop:
+            if ahead is not None:
+                ahead(builder, loop.index, later, ahead_by)
+            if apart:
+                right = _pair_rows(builder, b, b_row, loop.index, vectors)
+            else:
+                column = builder.gep(b, [builder.mul(loop.index, b_row)])
+                sources = [builder.gep(column, [size(at * LANES)]) for at in range(vectors)]
+                right = [read(builder, place, WORDS) for place in sources]
+            start = builder.gep(a, [builder.mul(loop.index, a_step)])
+            for row in range(rows):
+                left = _repeat(builder, builder.gep(start, [builder.mul(a_row, size(row))]), words)
+                for at in range(vectors):
+                    add_lane_products(builder, sums[row * vectors + at], left, right[at])
+        for total, place in zip(sums, targets, strict=True):
+            write(builder, _join(builder, builder.load(total), words), place)
 
     return multiply
 

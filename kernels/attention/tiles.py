@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..common import amx
-from ..common.amx_product import DEPTH, SIDE, multiply_square
+from ..common.amx import DEPTH, SIDE, multiply_square
 from ..common.jit import compiled_fast
 from ..common.numba_tools import CELL_KIND, fetch_add, pointer, shift, unpack_float
 from ..common.threads import ParallelKernel
@@ -35,14 +35,16 @@ from .items import (
     WINDOW,
 )
 from .plan import BEGIN, COLUMNS, END, POSITION, TOKENS
-from .runs import RUN_BEGIN, RUN_CELL
-from .tile_cells import (
+from .runs import RUN_BEGIN, RUN_CELL, find_run
+from .tile_inputs import (
     can_be_read_in_place,
     find_places,
-    find_run,
     interleave,
+    load_queries,
+    load_words,
     prefetch_cells_at,
     some_keys,
+    transpose_words,
 )
 from .tile_product import (
     ROWS,
@@ -60,7 +62,6 @@ from .tile_product import (
     score_32,
     score_32_ahead,
 )
-from .tile_queries import load_queries, load_words, transpose_words
 from .tile_softmax import correct, hide, scale_few_scores, scale_scores, softmax, softmax_of_few
 
 QUERIES = 64

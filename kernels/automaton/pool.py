@@ -19,22 +19,30 @@ from ...runtime.automaton_format import (
     AutomatonTables,
 )
 from ..common.upload import upload
-from .arena import Arena
 from .layout import (
     ACTION_0,
+    ACTIONS,
     CLASS_MAP,
+    CLASS_MAPS,
     DEPTH,
+    ENTRIES,
     ENTRY_0,
     GRAMMAR,
     GRAMMAR_COLUMNS,
+    GRAMMARS,
     LIST_0,
+    LIST_TOKENS,
+    LISTS,
     MASK_0,
+    MASKS,
     NO_TOKENS,
     REGISTERS,
     RETURN_0,
+    RETURNS,
     STACK,
     STATE,
     STATE_0,
+    STATES,
     TOKEN_0,
 )
 from .rows import AutomatonRows, PoolTables, SlotRegisters, TokenMask
@@ -47,6 +55,65 @@ FIRST_LISTS = 256
 FIRST_LIST_TOKENS = 4096
 FIRST_MASKS = 64
 FIRST_GRAMMARS = 8
+
+
+class Arena:
+    """A tensor [capacity, *row_shape] with first-fit allocation of rows; it at least doubles when no span
+    fits.
+
+    Growing replaces `tensor`, so callers must not keep it.
+    """
+
+    def __init__(
+        self, capacity: int, row_shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.tensor = torch.zeros(capacity, *row_shape, dtype=dtype, device=device)
+        self._holes = [(0, capacity)]
+        """(start, end) of the free spans, in ascending order, with used rows between them"""
+
+    @property
+    def free_rows(self) -> int:
+        return sum(end - start for start, end in self._holes)
+
+    def add(self, rows: NDArray[Any]) -> int:
+        """Copy rows [n ≥ 1, *row_shape] into a free span and return its start."""
+        start = self.allocate(len(rows))
+        self.write(start, rows)
+        return start
+
+    def write(self, start: int, rows: NDArray[Any]) -> None:
+        """Copy rows into an allocated span."""
+        own = np.require(rows, requirements=["C", "W"])  # PyTorch warns of arrays that are read-only
+        (self.tensor[start : start + len(rows)],) = upload([own], self.tensor.device)
+
+    def free(self, start: int, length: int) -> None:
+        self._holes = _join(sorted([*self._holes, (start, start + length)]))
+
+    def allocate(self, length: int) -> int:
+        """Allocate length ≥ 1 rows and return their start."""
+        for i, (start, end) in enumerate(self._holes):
+            if end - start >= length:
+                self._holes[i : i + 1] = [(start + length, end)] if end - start > length else []
+                return start
+        self._grow(length)
+        return self.allocate(length)
+
+    def _grow(self, length: int) -> None:
+        old = len(self.tensor)
+        grown = self.tensor.new_zeros(max(2 * old, old + length), *self.tensor.shape[1:])
+        grown[:old] = self.tensor
+        self.tensor = grown
+        self.free(old, len(grown) - old)
+
+
+def _join(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    joined: list[tuple[int, int]] = []
+    for start, end in spans:
+        if joined and joined[-1][1] == start:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((start, end))
+    return joined
 
 
 @dataclass(slots=True)
@@ -88,15 +155,24 @@ class AutomatonPool:
         self._bytes = torch.from_numpy(vocab_bytes.copy()).to(device)
         slots, words = registers.masks.shape
         assert words == -(-len(starts) // 32), (words, len(starts))
-        self._grammars = Arena(FIRST_GRAMMARS, (GRAMMAR_COLUMNS,), torch.int32, device)
-        self._class_maps = Arena(FIRST_GRAMMARS, (256,), torch.uint8, device)
-        self._states = Arena(FIRST_STATES, (STATE_COLUMNS,), torch.int32, device)
-        self._entries = Arena(FIRST_ENTRIES, (ENTRY_COLUMNS,), torch.int32, device)
-        self._actions = Arena(FIRST_ACTIONS, (ACTION_COLUMNS,), torch.int32, device)
-        self._returns = Arena(FIRST_RETURNS, (), torch.int32, device)
-        self._masks = Arena(slots + FIRST_MASKS, (words,), torch.int32, device)
-        self._lists = Arena(FIRST_LISTS, (LIST_COLUMNS,), torch.int32, device)
-        self._list_tokens = Arena(FIRST_LIST_TOKENS, (), torch.int32, device)
+
+        def add_arena(rows: int, *row_shape: int, dtype: torch.dtype = torch.int32) -> Arena:
+            return Arena(rows, row_shape, dtype, self._device)
+
+        self._grammars = add_arena(FIRST_GRAMMARS, GRAMMAR_COLUMNS)
+        self._masks = add_arena(slots + FIRST_MASKS, words)
+        self._arenas = {
+            GRAMMARS: self._grammars,
+            CLASS_MAPS: add_arena(FIRST_GRAMMARS, 256, dtype=torch.uint8),
+            STATES: add_arena(FIRST_STATES, STATE_COLUMNS),
+            ENTRIES: add_arena(FIRST_ENTRIES, ENTRY_COLUMNS),
+            ACTIONS: add_arena(FIRST_ACTIONS, ACTION_COLUMNS),
+            RETURNS: add_arena(FIRST_RETURNS),
+            MASKS: self._masks,
+            LISTS: add_arena(FIRST_LISTS, LIST_COLUMNS),
+            LIST_TOKENS: add_arena(FIRST_LIST_TOKENS),
+        }
+        """those of `PoolTables` that grow, in its order"""
         first = self._masks.allocate(1)
         assert first == NO_TOKENS
         self._own_masks = self._masks.allocate(slots)
@@ -111,14 +187,17 @@ class AutomatonPool:
         row = self._grammars.allocate(1)
         loaded = self._loaded[grammar_id] = _Loaded(row, [(self._grammars, row, 1)])
         columns = np.zeros((1, GRAMMAR_COLUMNS), np.int32)
-        columns[0, CLASS_MAP] = loaded.add(self._class_maps, tables.class_of_byte[None])
-        columns[0, STATE_0] = loaded.add(self._states, tables.states)
-        columns[0, ENTRY_0] = loaded.add(self._entries, tables.entries)
-        columns[0, ACTION_0] = loaded.add(self._actions, tables.actions)
-        columns[0, RETURN_0] = loaded.add(self._returns, tables.returns)
-        columns[0, MASK_0] = loaded.add(self._masks, tables.masks)
-        columns[0, LIST_0] = loaded.add(self._lists, tables.lists)
-        columns[0, TOKEN_0] = loaded.add(self._list_tokens, tables.list_tokens)
+        for column, table, rows in (
+            (CLASS_MAP, CLASS_MAPS, tables.class_of_byte[None]),
+            (STATE_0, STATES, tables.states),
+            (ENTRY_0, ENTRIES, tables.entries),
+            (ACTION_0, ACTIONS, tables.actions),
+            (RETURN_0, RETURNS, tables.returns),
+            (MASK_0, MASKS, tables.masks),
+            (LIST_0, LISTS, tables.lists),
+            (TOKEN_0, LIST_TOKENS, tables.list_tokens),
+        ):
+            columns[0, column] = loaded.add(self._arenas[table], rows)
         self._grammars.write(row, columns)
         self._find_tables()
 
@@ -170,18 +249,7 @@ class AutomatonPool:
         return TokenMask(cpu.mask(rows, self._own_masks), self._masks.tensor)
 
     def _find_tables(self) -> None:
-        arenas = (
-            self._grammars,
-            self._class_maps,
-            self._states,
-            self._entries,
-            self._actions,
-            self._returns,
-            self._masks,
-            self._lists,
-            self._list_tokens,
-        )
-        tables = (self._spans, self._bytes, *(arena.tensor for arena in arenas))
+        tables = (self._spans, self._bytes, *(arena.tensor for arena in self._arenas.values()))
         self._addresses = np.array([table.data_ptr() for table in tables], np.int64)
         on_cpu = self._device.type == "cpu"
         self._tables = PoolTables(*(table.numpy() for table in tables)) if on_cpu else None

@@ -6,9 +6,10 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, models, register_model
+from numba.extending import models, register_model
 
 from .bfloat16_dots import round_pairs
+from .emits import ANY, FLOAT, INT, VOID, emits
 from .jit import compiled_fast
 from .llvm import F32, I16, I32, read, widen, word, write
 from .numba_tools import has_feature, load, store
@@ -48,232 +49,148 @@ class _LanesModel(models.PrimitiveModel):
         super().__init__(manager, kind, FLOATS)
 
 
-@intrinsic
-def load_lanes(typing, start, index):
+@emits(lanes, ANY, INT)
+def load_lanes(builder, start, index):
     """Elements index … index + 15 of a float32 pointer."""
-
-    def generate(context, builder, signature, arguments):
-        return read(builder, builder.gep(arguments[0], [arguments[1]]), FLOATS)
-
-    return lanes(start, types.int64), generate
+    return read(builder, builder.gep(start, [index]), FLOATS)
 
 
-@intrinsic
-def store_lanes(typing, start, index, value):
-    def generate(context, builder, signature, arguments):
-        write(builder, arguments[2], builder.gep(arguments[0], [arguments[1]]))
-        return context.get_dummy_value()
-
-    return types.void(start, types.int64, lanes), generate
+@emits(VOID, ANY, INT, lanes)
+def store_lanes(builder, start, index, value):
+    write(builder, value, builder.gep(start, [index]))
 
 
-@intrinsic
-def max_of_lanes(typing, one, other):
-    """The maximum of each lane."""
-
-    def generate(context, builder, signature, arguments):
-        above = builder.fcmp_ordered(">", arguments[0], arguments[1])
-        return builder.select(above, arguments[0], arguments[1])
-
-    return lanes(lanes, lanes), generate
-
-
-@intrinsic
-def max_lane(typing, one):
-    """The largest lane. If a lane is NaN: NaN, or the largest of the others."""
-
-    def generate(context, builder, signature, arguments):
-        def top(one: ir.Value, other: ir.Value) -> ir.Value:
-            return builder.select(builder.fcmp_ordered(">", one, other), one, other)
-
-        return _combine(builder, arguments[0], top)
-
-    return types.float32(lanes), generate
-
-
-@intrinsic
-def add_lanes(typing, one, other):
-    def generate(context, builder, signature, arguments):
-        return builder.fadd(*arguments)
-
-    return lanes(lanes, lanes), generate
-
-
-@intrinsic
-def subtract_lanes(typing, one, other):
-    def generate(context, builder, signature, arguments):
-        return builder.fsub(*arguments)
-
-    return lanes(lanes, lanes), generate
-
-
-@intrinsic
-def multiply_lanes(typing, one, other):
-    def generate(context, builder, signature, arguments):
-        return builder.fmul(*arguments)
-
-    return lanes(lanes, lanes), generate
-
-
-@intrinsic
-def scale_lanes(typing, one, factor):
-    """Each lane times a float32 number."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.fmul(arguments[0], splat(builder, arguments[1], FLOATS))
-
-    return lanes(lanes, types.float32), generate
-
-
-@intrinsic
-def exp_of_difference(typing, one, other, scale):
-    """exp((one - other) * scale) with an error of about 2e-7, for results up to 1; NaN stays NaN."""
-
-    def generate(context, builder, signature, arguments):
-        one, other, scale = arguments
-        log2e_scale = builder.fmul(scale, ir.Constant(F32, _LOG2E))
-        exponent = builder.fmul(builder.fsub(one, other), splat(builder, log2e_scale, FLOATS))
-        return _power_of_two(builder, exponent)
-
-    return lanes(lanes, lanes, types.float32), generate
-
-
-@intrinsic
-def load_wide(typing, start, index):
+@emits(lanes, ANY, INT)
+def load_wide(builder, start, index, kinds):
     """Elements index … index + 15 of a pointer to stored elements (see `llvm`), as float32."""
-
-    def generate(context, builder, signature, arguments):
-        return read_floats(builder, builder.gep(arguments[0], [arguments[1]]), start.dtype)
-
-    return lanes(start, types.int64), generate
+    return read_floats(builder, builder.gep(start, [index]), kinds[0].dtype)
 
 
-@intrinsic
-def store_narrow(typing, start, index, value):
+@emits(VOID, ANY, INT, lanes)
+def store_narrow(builder, start, index, value, kinds):
     """Write elements index … index + 15, rounded to nearest even."""
-
-    def generate(context, builder, signature, arguments):
-        write_floats(builder, arguments[2], builder.gep(arguments[0], [arguments[1]]), start.dtype)
-        return context.get_dummy_value()
-
-    return types.void(start, types.int64, lanes), generate
+    write_floats(builder, value, builder.gep(start, [index]), kinds[0].dtype)
 
 
-@intrinsic
-def round_lanes(typing, value, kind):
+@emits(lanes, lanes, ANY)
+def round_lanes(builder, value, kind, kinds):
     """The lanes after a round trip through the storage type of `kind`."""
-
-    def generate(context, builder, signature, arguments):
-        return widen(builder, narrow_floats(builder, arguments[0], kind), kind)
-
-    return lanes(lanes, kind), generate
+    return widen(builder, narrow_floats(builder, value, kinds[1]), kinds[1])
 
 
-@intrinsic
-def fill_lanes(typing, number):
+@emits(lanes, FLOAT)
+def fill_lanes(builder, number):
     """A float32 number in all lanes."""
-
-    def generate(context, builder, signature, arguments):
-        return splat(builder, arguments[0], FLOATS)
-
-    return lanes(types.float32), generate
+    return splat(builder, number, FLOATS)
 
 
-@intrinsic
-def multiply_add(typing, a, b, c):
+@emits(lanes, lanes, lanes)
+def add_lanes(builder, one, other):
+    return builder.fadd(one, other)
+
+
+@emits(lanes, lanes, lanes)
+def subtract_lanes(builder, one, other):
+    return builder.fsub(one, other)
+
+
+@emits(lanes, lanes, lanes)
+def multiply_lanes(builder, one, other):
+    return builder.fmul(one, other)
+
+
+@emits(lanes, lanes, FLOAT)
+def scale_lanes(builder, one, factor):
+    """Each lane times a float32 number."""
+    return builder.fmul(one, splat(builder, factor, FLOATS))
+
+
+@emits(lanes, lanes, lanes, lanes)
+def multiply_add(builder, a, b, c):
     """a * b + c, rounded once."""
-
-    def generate(context, builder, signature, arguments):
-        return fma(builder, *arguments)
-
-    return lanes(lanes, lanes, lanes), generate
+    return fma(builder, a, b, c)
 
 
-@intrinsic
-def sum_lanes(typing, one):
+@emits(lanes, lanes, lanes)
+def max_of_lanes(builder, one, other):
+    """The maximum of each lane."""
+    return _greater(builder, one, other)
+
+
+@emits(FLOAT, lanes)
+def max_lane(builder, one):
+    """The largest lane. If a lane is NaN: NaN, or the largest of the others."""
+    return _combine(builder, one, _greater)
+
+
+@emits(FLOAT, lanes)
+def sum_lanes(builder, one):
     """The sum of all lanes as float32."""
-
-    def generate(context, builder, signature, arguments):
-        return _combine(builder, arguments[0], builder.fadd)
-
-    return types.float32(lanes), generate
+    return _combine(builder, one, ir.IRBuilder.fadd)
 
 
-@intrinsic
-def silu(typing, value):
+@emits(lanes, lanes, lanes, FLOAT)
+def exp_of_difference(builder, one, other, scale):
+    """exp((one - other) * scale) with an error of about 2e-7, for results up to 1; NaN stays NaN."""
+    log2e_scale = builder.fmul(scale, ir.Constant(F32, _LOG2E))
+    exponent = builder.fmul(builder.fsub(one, other), splat(builder, log2e_scale, FLOATS))
+    return _power_of_two(builder, exponent)
+
+
+@emits(lanes, lanes)
+def silu(builder, x):
     """x / (1 + exp(-x))"""
-
-    def generate(context, builder, signature, arguments):
-        (x,) = arguments
-        one = floats(1.0)
-        tail = _power_of_two(builder, builder.fmul(apply(builder, "llvm.fabs", x), floats(-_LOG2E)))
-        top = builder.select(builder.fcmp_ordered(">=", x, floats(0.0)), one, tail)
-        return builder.fmul(x, builder.fdiv(top, builder.fadd(one, tail)))
-
-    return lanes(lanes), generate
+    one = floats(1.0)
+    tail = _power_of_two(builder, builder.fmul(apply(builder, "llvm.fabs", x), floats(-_LOG2E)))
+    top = builder.select(builder.fcmp_ordered(">=", x, floats(0.0)), one, tail)
+    return builder.fmul(x, builder.fdiv(top, builder.fadd(one, tail)))
 
 
-@intrinsic
-def store_pairs(typing, start, index, low, high):
+@emits(VOID, ANY, INT, lanes, lanes)
+def store_pairs(builder, start, index, low, high):
     """Write the two values of each lane as bfloat16 to words index … index + 15 of a uint32 pointer."""
-
-    def generate(context, builder, signature, arguments):
-        start, index, low, high = arguments
-        write(builder, round_pairs(builder, low, high), builder.gep(start, [index]))
-        return context.get_dummy_value()
-
-    return types.void(start, types.int64, lanes, lanes), generate
+    write(builder, round_pairs(builder, low, high), builder.gep(start, [index]))
 
 
-@intrinsic
-def store_halves_as_pairs(typing, start, index, one, other):
+@emits(VOID, ANY, INT, lanes, lanes)
+def store_halves_as_pairs(builder, start, index, one, other):
     """Writes 16 pairs of bfloat16 to words index … index + 15 of a uint32 pointer. The first eight are lanes
     i and i + 8 of `one`, the others the same of `other`."""
-
-    def generate(context, builder, signature, arguments):
-        start, index, one, other = arguments
-        half = LANES // 2
-        first = [lane + lane // half * half for lane in range(LANES)]
-        orders = (ir.Constant(WORDS, [lane + skipped for lane in first]) for skipped in (0, half))
-        low, high = (builder.shuffle_vector(one, other, order) for order in orders)
-        write(builder, round_pairs(builder, low, high), builder.gep(start, [index]))
-        return context.get_dummy_value()
-
-    return types.void(start, types.int64, lanes, lanes), generate
+    half = LANES // 2
+    first = [lane + lane // half * half for lane in range(LANES)]
+    orders = (ir.Constant(WORDS, [lane + skipped for lane in first]) for skipped in (0, half))
+    low, high = (builder.shuffle_vector(one, other, order) for order in orders)
+    write(builder, round_pairs(builder, low, high), builder.gep(start, [index]))
 
 
-@intrinsic
-def swap_halves(typing, value):
+@emits(lanes, lanes)
+def swap_halves(builder, value):
     """The vector with its two halves exchanged."""
-
-    def generate(context, builder, signature, arguments):
-        order = [(lane + LANES // 2) % LANES for lane in range(LANES)]
-        return builder.shuffle_vector(arguments[0], arguments[0], ir.Constant(WORDS, order))
-
-    return lanes(lanes), generate
+    order = [(lane + LANES // 2) % LANES for lane in range(LANES)]
+    return builder.shuffle_vector(value, value, ir.Constant(WORDS, order))
 
 
-@intrinsic
-def fill_halves(typing, one, other):
+@emits(lanes, FLOAT, FLOAT)
+def fill_halves(builder, one, other):
     """The vector with the float32 number `one` in each lane of its first half and `other` in the second."""
+    order = [lane + lane // (LANES // 2) * LANES for lane in range(LANES)]
+    halves = (splat(builder, number, FLOATS) for number in (one, other))
+    return builder.shuffle_vector(*halves, ir.Constant(WORDS, order))
 
-    def generate(context, builder, signature, arguments):
-        one, other = (splat(builder, number, FLOATS) for number in arguments)
-        order = [lane + lane // (LANES // 2) * LANES for lane in range(LANES)]
-        return builder.shuffle_vector(one, other, ir.Constant(WORDS, order))
 
-    return lanes(types.float32, types.float32), generate
+def _greater(builder: ir.IRBuilder, one: ir.Value, other: ir.Value) -> ir.Value:
+    return builder.select(builder.fcmp_ordered(">", one, other), one, other)
 
 
 def _combine(
-    builder: ir.IRBuilder, value: ir.Value, combine: Callable[[ir.Value, ir.Value], ir.Value]
+    builder: ir.IRBuilder, value: ir.Value, combine: Callable[[ir.IRBuilder, ir.Value, ir.Value], ir.Value]
 ) -> ir.Value:
     """All lanes combined to one number."""
     distance = LANES
     while distance > 1:
         distance //= 2
         order = ir.Constant(WORDS, [(lane + distance) % LANES for lane in range(LANES)])
-        value = combine(value, builder.shuffle_vector(value, value, order))
+        value = combine(builder, value, builder.shuffle_vector(value, value, order))
     return builder.extract_element(value, word(0))
 
 

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
 
 from llvmlite import ir
 from numba import types
@@ -20,9 +19,6 @@ class _BFloat16(ir.Type):
 
 
 BF16 = _BFloat16()
-
-Intrinsic: TypeAlias = Any
-"""A function that compiled functions call, and whose code an LLVM builder emits."""
 
 FIRST_LEVEL, SECOND_LEVEL = 3, 2
 """the caches that a line can be prefetched into"""

@@ -15,6 +15,7 @@ from numba.core import cgutils
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
+from .emits import ANY, FLOAT, INT, VOID, emits
 from .jit import compiled_fast
 from .llvm import F32, I32, SECOND_LEVEL, narrow, prefetch_line, widen, word
 
@@ -55,79 +56,47 @@ def shift(typing, start, count):
     return start(start, types.int64), generate
 
 
-@intrinsic
-def load(typing, start, index):
+@emits(FLOAT, ANY, INT)
+def load(builder, start, index, kinds):
     """Element `index` as float32."""
-
-    def generate(context, builder, signature, arguments):
-        value = builder.load(builder.gep(arguments[0], [arguments[1]]))
-        return widen(builder, value, start.dtype)
-
-    return types.float32(start, types.int64), generate
+    return widen(builder, builder.load(builder.gep(start, [index])), kinds[0].dtype)
 
 
-@intrinsic
-def store(typing, start, index, value):
+@emits(VOID, ANY, INT, FLOAT)
+def store(builder, start, index, value, kinds):
     """Write float32 `value` as element `index`, rounded to nearest even. int8: it must be within range."""
-
-    def generate(context, builder, signature, arguments):
-        value = narrow(builder, arguments[2], start.dtype)
-        builder.store(value, builder.gep(arguments[0], [arguments[1]]))
-        return context.get_dummy_value()
-
-    return types.void(start, types.int64, types.float32), generate
+    builder.store(narrow(builder, value, kinds[0].dtype), builder.gep(start, [index]))
 
 
-@intrinsic
-def fma(typing, a, b, c):
+@emits(FLOAT, FLOAT, FLOAT, FLOAT)
+def fma(builder, a, b, c):
     """a * b + c, rounded once. LLVM never reorders it, unlike a sum."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.fma(*arguments)
-
-    return types.float32(types.float32, types.float32, types.float32), generate
+    return builder.fma(a, b, c)
 
 
-@intrinsic
-def round_to(typing, value, kind):
+@emits(FLOAT, FLOAT, ANY)
+def round_to(builder, value, kind, kinds):
     """float32 `value` after a round trip through the storage type of `kind`."""
-
-    def generate(context, builder, signature, arguments):
-        return widen(builder, narrow(builder, arguments[0], kind), kind)
-
-    return types.float32(types.float32, kind), generate
+    return widen(builder, narrow(builder, value, kinds[1]), kinds[1])
 
 
-@intrinsic
-def fetch_add(typing, counter, amount):
+@emits(INT, types.CPointer(INT), INT)
+def fetch_add(builder, counter, amount):
     """Add to an int64 atomically; returns the value before."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.atomic_rmw("add", arguments[0], arguments[1], "seq_cst")
-
-    return types.int64(types.CPointer(types.int64), types.int64), generate
+    return builder.atomic_rmw("add", counter, amount, "seq_cst")
 
 
-@intrinsic
-def yield_core(typing):
+@emits(VOID)
+def yield_core(builder):
     """Lets another thread run on this core, if one waits."""
-
-    def generate(context, builder, signature, arguments):
-        kind = ir.FunctionType(I32, [])
-        builder.call(cgutils.get_or_insert_function(builder.module, kind, "sched_yield"), [])
-        return context.get_dummy_value()
-
-    return types.void(), generate
+    kind = ir.FunctionType(I32, [])
+    builder.call(cgutils.get_or_insert_function(builder.module, kind, "sched_yield"), [])
 
 
-@intrinsic
-def unpack_float(typing, bits):
+@emits(FLOAT, INT)
+def unpack_float(builder, bits):
     """The float64 whose bits an int64 holds (see `pack_float`), as float32."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.fptrunc(builder.bitcast(arguments[0], ir.DoubleType()), F32)
-
-    return types.float32(types.int64), generate
+    return builder.fptrunc(builder.bitcast(bits, ir.DoubleType()), F32)
 
 
 def pack_float(value: float) -> int:
@@ -136,41 +105,27 @@ def pack_float(value: float) -> int:
     return bits
 
 
-@intrinsic
-def prefetch(typing, start, index):
+@emits(VOID, ANY, INT)
+def prefetch(builder, start, index):
     """Prefetch the cache line of element `index`, which may lie outside the array.
 
     The line is read into the second-level cache, which measurements showed to be faster than the first level
     (bench/results/cpu-notes.md, "Keys prefetched into the second-level cache"). The reason may be that a core
     can have only few reads into its first level under way.
     """
-
-    def generate(context, builder, signature, arguments):
-        prefetch_line(builder, builder.gep(arguments[0], [arguments[1]]), SECOND_LEVEL)
-        return context.get_dummy_value()
-
-    return types.void(start, types.int64), generate
+    prefetch_line(builder, builder.gep(start, [index]), SECOND_LEVEL)
 
 
-@intrinsic
-def float_with_bits(typing, bits):
+@emits(FLOAT, types.uint32)
+def float_with_bits(builder, bits):
     """The float32 with the bits of a word."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], F32)
-
-    return types.float32(types.uint32), generate
+    return builder.bitcast(bits, F32)
 
 
-@intrinsic
-def power_of_two(typing, exponent):
+@emits(FLOAT, types.int32)
+def power_of_two(builder, exponent):
     """2 ** exponent for an int32 in [-126, 127], as float32."""
-
-    def generate(context, builder, signature, arguments):
-        biased = builder.add(arguments[0], word(127))
-        return builder.bitcast(builder.shl(biased, word(23)), F32)
-
-    return types.float32(types.int32), generate
+    return builder.bitcast(builder.shl(builder.add(exponent, word(127)), word(23)), F32)
 
 
 @compiled_fast

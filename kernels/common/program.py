@@ -15,11 +15,12 @@ import numpy as np
 from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
-from .cores import core_masks, cores
+from .emits import INT, VOID, emits
 from .jit import compiled_fast
+from .llvm import I32, I64, size
 from .numba_tools import fetch_add, pointer, shift, yield_core
+from .processor import core_masks, cores
 from .threads import Call, ParallelKernel, thread_count
 
 SPINS = 1_000
@@ -191,71 +192,41 @@ def _number(system_call: dict[str, int]) -> int:
     return system_call.get(platform.machine(), 0) if sys.platform == "linux" else 0
 
 
-@intrinsic
-def _call(typing, function, arguments):
+@emits(VOID, INT, INT)
+def _call(builder, function, arguments):
     """Call the kernel at an address."""
-
-    def generate(context, builder, signature, values):
-        function, arguments = values
-        number = ir.IntType(64).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [number]).as_pointer()
-        builder.call(builder.inttoptr(function, kind), [builder.inttoptr(arguments, number)])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), generate
+    kind = ir.FunctionType(ir.VoidType(), [I64.as_pointer()]).as_pointer()
+    builder.call(builder.inttoptr(function, kind), [builder.inttoptr(arguments, I64.as_pointer())])
 
 
-@intrinsic
-def _call_for_number(typing, function):
+@emits(types.int32, INT)
+def _call_for_number(builder, function):
     """The int that the function without parameters at an address returns."""
-
-    def generate(context, builder, signature, values):
-        kind = ir.FunctionType(ir.IntType(32), []).as_pointer()
-        return builder.call(builder.inttoptr(values[0], kind), [])
-
-    return types.int32(types.int64), generate
+    return builder.call(builder.inttoptr(function, ir.FunctionType(I32, []).as_pointer()), [])
 
 
-@intrinsic
-def _system_call(typing, number, first, second, third):
+@emits(VOID, INT, INT, INT, INT)
+def _system_call(builder, number, first, second, third):
     """A system call of Linux with up to six arguments, of which the last three are 0."""
-
-    def generate(context, builder, signature, values):
-        size = ir.IntType(64)
-        kind = ir.FunctionType(size, [size], var_arg=True)
-        call = cgutils.get_or_insert_function(builder.module, kind, "syscall")
-        builder.call(call, [*values, size(0), size(0), size(0)])
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 4), generate
+    kind = ir.FunctionType(I64, [I64], var_arg=True)
+    call = cgutils.get_or_insert_function(builder.module, kind, "syscall")
+    builder.call(call, [number, first, second, third, size(0), size(0), size(0)])
 
 
-@intrinsic
-def _address_of(typing, counter):
-    def generate(context, builder, signature, values):
-        return builder.ptrtoint(values[0], ir.IntType(64))
-
-    return types.int64(types.CPointer(types.int64)), generate
+@emits(INT, types.CPointer(INT))
+def _address_of(builder, counter):
+    return builder.ptrtoint(counter, I64)
 
 
-@intrinsic
-def _read(typing, counter):
+@emits(INT, types.CPointer(INT))
+def _read(builder, counter):
     """An int64 that other threads change."""
-
-    def generate(context, builder, signature, values):
-        return builder.load_atomic(values[0], "seq_cst", 8)
-
-    return types.int64(types.CPointer(types.int64)), generate
+    return builder.load_atomic(counter, "seq_cst", 8)
 
 
-@intrinsic
-def _pause(typing):
+@emits(VOID)
+def _pause(builder):
     """Tell the processor that this loop waits, if it has an instruction for that."""
-
-    def generate(context, builder, signature, values):
-        if binding.get_process_triple().startswith("x86_64"):
-            kind = ir.FunctionType(ir.VoidType(), [])
-            builder.call(builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), kind), [])
-        return context.get_dummy_value()
-
-    return types.void(), generate
+    if binding.get_process_triple().startswith("x86_64"):
+        kind = ir.FunctionType(ir.VoidType(), [])
+        builder.call(builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), kind), [])

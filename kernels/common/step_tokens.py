@@ -1,11 +1,14 @@
-"""Where the tokens of a step stand: their positions, and their places in the KV cache."""
+"""The tokens of a step: their positions and places in the KV cache, and on a CPU those that slots sampled."""
 
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from .jit import compiled
+from .numba_tools import fetch_add, pointer
+from .threads import ParallelKernel
 
 NO_SLOT = -1
 
@@ -61,3 +64,23 @@ def _lay_out(slots, starts, given, pages, counts, page_size):
             fed[token] = slot if given[row] == 0 else NO_SLOT
             token += 1
     return lengths, ends, positions, places, fed
+
+
+def feed_tokens(tokens: torch.Tensor, slots: torch.Tensor, last_tokens: torch.Tensor) -> None:
+    """Replaces tokens[i] by last_tokens[slots[i]] where slots[i] >= 0.
+
+    tokens, slots: int32 [n]; last_tokens: int32 [slots]; all contiguous.
+    """
+    record_feed.run((len(tokens), tokens.data_ptr(), slots.data_ptr(), last_tokens.data_ptr()), 1)
+
+
+@ParallelKernel
+def record_feed(arguments):
+    """Arguments: a counter, then those of `feed_tokens`. The first thread does all."""
+    if fetch_add(arguments, 1) > 0:
+        return
+    tokens, slots = pointer(arguments[2], np.int32(0)), pointer(arguments[3], np.int32(0))
+    last_tokens = pointer(arguments[4], np.int32(0))
+    for i in range(arguments[1]):
+        if slots[i] >= 0:
+            tokens[i] = last_tokens[slots[i]]

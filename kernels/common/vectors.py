@@ -4,7 +4,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from .llvm import BF16, F16, F32, I8, I16, I32, narrow, read, widen, word, write
+from .llvm import BF16, F16, F32, I8, I16, I32, narrow, read, size, widen, word, write
 from .numba_tools import has_feature
 
 LANES = 16
@@ -32,6 +32,17 @@ def floats(value: float) -> ir.Constant:
 def read_floats(builder: ir.IRBuilder, place: ir.Value, stored: types.Type, lanes: int = LANES) -> ir.Value:
     """The elements at an address as float32; `stored` as in `llvm`."""
     return widen(builder, read(builder, place, ir.VectorType(_ELEMENTS[stored], lanes)), stored)
+
+
+def read_vectors(builder: ir.IRBuilder, place: ir.Value, kind: ir.VectorType, count: int) -> list[ir.Value]:
+    """`count` vectors, FLOATS or WORDS, which follow each other at an address."""
+    places = [builder.gep(place, [size(at * LANES)]) for at in range(count)]
+    return [read(builder, each, kind) for each in places]
+
+
+def zeros(builder: ir.IRBuilder, count: int) -> list[ir.Value]:
+    """Variables of FLOATS that begin with zeros."""
+    return [cgutils.alloca_once_value(builder, ir.Constant(FLOATS, None)) for _ in range(count)]
 
 
 def write_floats(builder: ir.IRBuilder, value: ir.Value, place: ir.Value, stored: types.Type) -> None:

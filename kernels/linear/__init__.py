@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from ..common.rows import join_columns
-from . import half_cpu
 from .bfloat16_cpu import Bfloat16CpuProduct
 from .coded_weight import CodedProduct, CodedShape
 from .float_cuda import Choice, FloatCudaProduct, Seconds, choose_fastest
+from .half import to_float32
 from .invariant import InvariantProduct, Product, invariant_sizes
 from .products import find_float_row, find_packer
 
@@ -122,4 +122,4 @@ class JoinedProduct:
 
 def as_float32(x: torch.Tensor) -> torch.Tensor:
     """x as float32, by a kernel of ours on a CPU."""
-    return x.float() if x.is_cuda else half_cpu.to_float32(x)
+    return x.float() if x.is_cuda else to_float32(x)

@@ -12,16 +12,27 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numba import types
+from numba.core import cgutils
 
 from ..common import amx, bfloat16_dots
-from ..common.amx_product import DEPTH, SIDE, multiply_square, multiply_wide
+from ..common.amx import DEPTH, SIDE, multiply_square, multiply_wide
+from ..common.bfloat16_dots import add_pair_products, round_words
+from ..common.emits import BOOL, INT, TO_FLOATS, TO_WORDS, VOID, Intrinsic, branch, emits
 from ..common.jit import compiled_fast
+from ..common.llvm import SECOND_LEVEL, prefetch_line, read, size, write
 from ..common.numba_tools import fetch_add, pointer, shift, store
 from ..common.rows import number_at
 from ..common.threads import ParallelKernel, thread_count
-from ..common.vectors import LANES
-from .amx_rows import BLOCK_ROWS, STEP, STEP_WORDS, block_bytes, pack_rows
-from .bfloat16_tile import MAX_ROWS, OUTPUTS, VECTORS, tile, write_strip
+from ..common.vectors import FLOATS, LANES, WORDS, read_vectors, zeros
+from .rounded_rows import BLOCK_ROWS, STEP, STEP_WORDS, block_bytes, pack_rows
+
+VECTORS = 4
+OUTPUTS = VECTORS * LANES
+"""outputs of a strip"""
+
+MAX_ROWS = 6
+"""The most rows that are multiplied in one pass over the weights. Their sums take 24 of the 32 registers."""
 
 AHEAD = 4
 """Pairs of inputs between prefetching and multiplying: 1 KB of weights. With 2 KB, products of 1 to 4 rows
@@ -137,8 +148,61 @@ def _pack_part(weight: torch.Tensor, packed: torch.Tensor) -> None:
         packed[strip : strip + step][: len(words)] = words.transpose(1, 2)
 
 
-_one, _two, _three, _four, _five, _six = (tile(rows, VECTORS) for rows in range(1, MAX_ROWS + 1))
-_three_of_many, _four_of_many, _five_of_many, _six_of_many = (tile(rows, 2) for rows in range(3, 7))
+def tiles(rows: range, lines: int) -> Intrinsic:
+    """The function that computes sums[r, o] = sum over pairs p < count of x[r, p] · weights[p, o].
+
+    It does so for one strip and `number` rows, which is one of `rows`.
+
+    x: words of two values, `stride` from one row to the next; weights: words [count, OUTPUTS]; sums: float32
+    [rows, OUTPUTS], added to if `add`. The pairs are added in order, so a row's result does not depend on the
+    number of rows. With pair p the kernel prefetches `lines` cache lines from word `step` · p of `later` on.
+    """
+
+    @emits(VOID, INT, INT, TO_WORDS, INT, TO_WORDS, TO_FLOATS, BOOL, TO_WORDS, INT)
+    def multiply(builder, number, count, x, stride, weights, sums, add, later, step):
+        def multiply_rows(number: int) -> None:
+            starts = [builder.gep(x, [builder.mul(stride, size(row))]) for row in range(number)]
+            places = [builder.gep(sums, [size(vector * LANES)]) for vector in range(number * VECTORS)]
+            totals = zeros(builder, len(places))
+            with builder.if_then(add):
+                for total, place in zip(totals, places, strict=True):
+                    builder.store(read(builder, place, FLOATS), total)
+            with cgutils.for_range(builder, count) as loop:
+                pair = builder.gep(weights, [builder.mul(loop.index, size(OUTPUTS))])
+                line = builder.gep(later, [builder.mul(loop.index, step)])
+                for index in range(lines):
+                    prefetch_line(builder, builder.gep(line, [size(index * LANES)]), SECOND_LEVEL)
+                columns = read_vectors(builder, pair, WORDS, VECTORS)
+                for row, start in enumerate(starts):
+                    word = builder.load(builder.gep(start, [loop.index]))
+                    of_row = totals[row * VECTORS : (row + 1) * VECTORS]
+                    add_pair_products(builder, of_row, word, columns)
+            for total, place in zip(totals, places, strict=True):
+                write(builder, builder.load(total), place)
+
+        branch(builder, number, rows, multiply_rows)
+
+    return multiply
+
+
+@emits(VOID, TO_FLOATS, TO_FLOATS, BOOL, types.CPointer(types.uint16))
+def write_strip(builder, sums, bias, biased, y):
+    """Writes a row's results of a strip, rounded to bfloat16: the sums, plus the bias if `biased`."""
+    for first in range(0, OUTPUTS, 2 * LANES):
+        values = []
+        for start in (first, first + LANES):
+            total = cgutils.alloca_once_value(
+                builder, read(builder, builder.gep(sums, [size(start)]), FLOATS)
+            )
+            with builder.if_then(biased):
+                more = read(builder, builder.gep(bias, [size(start)]), FLOATS)
+                builder.store(builder.fadd(builder.load(total), more), total)
+            values.append(builder.load(total))
+        write(builder, round_words(builder, *values), builder.gep(y, [size(first)]))
+
+
+_multiply_few = tiles(range(1, MAX_ROWS + 1), VECTORS)
+_multiply_many = tiles(range(MAX_ROWS // 2, MAX_ROWS + 1), 2)
 
 
 @ParallelKernel
@@ -164,7 +228,8 @@ def _multiply_panels(arguments, memory):
         x = shift(pointer(arguments[4], np.uint32(0)), first * pairs)
         weights = shift(pointer(arguments[5], np.uint32(0)), strip * pairs * OUTPUTS)
         if count <= MAX_ROWS:
-            _add_few(x, weights, sums, count, pairs)
+            later = shift(weights, AHEAD * OUTPUTS)
+            _multiply_few(count, pairs, x, pairs, weights, sums, False, later, OUTPUTS)
         else:
             for begin in range(0, pairs, BLOCK):
                 some, end = min(BLOCK, pairs - begin), begin + BLOCK
@@ -176,44 +241,19 @@ def _multiply_panels(arguments, memory):
 
 
 @compiled_fast
-def _add_few(x, weights, sums, rows, pairs):
-    """All products of a strip and at most MAX_ROWS rows."""
-    later = shift(weights, AHEAD * OUTPUTS)
-    if rows == 1:
-        _one(pairs, x, pairs, weights, sums, False, later, OUTPUTS)
-    elif rows == 2:
-        _two(pairs, x, pairs, weights, sums, False, later, OUTPUTS)
-    elif rows == 3:
-        _three(pairs, x, pairs, weights, sums, False, later, OUTPUTS)
-    elif rows == 4:
-        _four(pairs, x, pairs, weights, sums, False, later, OUTPUTS)
-    elif rows == 5:
-        _five(pairs, x, pairs, weights, sums, False, later, OUTPUTS)
-    else:
-        _six(pairs, x, pairs, weights, sums, False, later, OUTPUTS)
-
-
-@compiled_fast
 def _add_block(x, weights, sums, rows, count, stride, add, later):
     """The products of `count` pairs, in tiles of nearly equal numbers of rows. The first tiles prefetch the
     block at `later`: two of them half of it each, or four of them a quarter each. The others repeat that,
     which costs little."""
-    tiles = (rows + MAX_ROWS - 1) // MAX_ROWS
-    shares = 4 if tiles >= 4 else 2
+    parts = (rows + MAX_ROWS - 1) // MAX_ROWS
+    shares = 4 if parts >= 4 else 2
     step = OUTPUTS // shares
-    for index in range(tiles):
-        row = rows * index // tiles
-        size = rows * (index + 1) // tiles - row
+    for index in range(parts):
+        row = rows * index // parts
+        size = rows * (index + 1) // parts - row
         here, to = shift(x, row * stride), shift(sums, row * OUTPUTS)
         then = shift(later, index % shares * BLOCK * step)
-        if size == 3:
-            _three_of_many(count, here, stride, weights, to, add, then, step)
-        elif size == 4:
-            _four_of_many(count, here, stride, weights, to, add, then, step)
-        elif size == 5:
-            _five_of_many(count, here, stride, weights, to, add, then, step)
-        else:
-            _six_of_many(count, here, stride, weights, to, add, then, step)
+        _multiply_many(size, count, here, stride, weights, to, add, then, step)
 
 
 @compiled_fast

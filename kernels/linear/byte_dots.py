@@ -14,17 +14,31 @@ from typing import NamedTuple
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
-from ..common.llvm import I8, I16, I32, SECOND_LEVEL, Intrinsic, prefetch_line, read, size, write
+from ..common.emits import ANY, BOOL, FLOAT, INT, TO_CODES, TO_FLOATS, VOID, branch, emits
+from ..common.llvm import I8, I16, I32, SECOND_LEVEL, prefetch_line, read, size, write
 from ..common.numba_tools import has_feature
-from ..common.vectors import FLOATS, HALVES, LANES, WORDS, fma, join, splat, split, words, write_floats
+from ..common.vectors import (
+    FLOATS,
+    HALVES,
+    LANES,
+    WORDS,
+    fma,
+    join,
+    read_vectors,
+    splat,
+    split,
+    words,
+    write_floats,
+)
 
 TILE = 2 * LANES
 """outputs of a tile"""
 VECTOR = 64  # bytes
 WHOLE_PACE = 256
-"""The value of `pace` (see `tile_products`) with which as many bytes are prefetched as are multiplied."""
+"""The value of `pace` (see `add_products`) with which as many bytes are prefetched as are multiplied."""
+MAX_ROWS = 6
+"""Rows that are multiplied with a tile at a time, at most."""
 UNROLLED = 4
 """Steps of 4 inputs in a turn of the innermost loop: each group has a multiple of 16 inputs."""
 
@@ -41,8 +55,16 @@ def dot_width() -> int:
     return 256 if has_feature("avxvnni") else 0
 
 
-def tile_products(rows: int) -> Intrinsic:
-    """The function that adds the products of `passes` × `rows` rows with a tile, or with some of its inputs.
+@emits(
+    VOID,
+    *(INT, INT, INT, INT, INT, ANY, TO_CODES, INT, TO_FLOATS, INT, ANY, INT, TO_FLOATS),
+    types.UniTuple(INT, 2),
+)
+def add_products(
+    builder, rows, passes, groups, parts, steps, codes, x, x_row, scales, scales_row, sums, sums_row, out,
+    fetch, kinds,
+):  # fmt: skip
+    """Adds the products of `passes` × `rows` rows, 1 to MAX_ROWS, with a tile, or with some of its inputs.
 
     These are `groups` × `parts` groups of 4 × `steps` inputs; `parts` groups share a scale of activations and
     are multiplied with all rows before the next ones.
@@ -58,60 +80,33 @@ def tile_products(rows: int) -> Intrinsic:
 
     A group's sum is exact and groups are added in order, so a row's result depends on nothing else.
     """
+    bits, offsets = kinds[5].dtype.bitwidth // 4, kinds[10].dtype == FLOAT
+    tables = scales, scales_row, sums, sums_row, out
+    codes, (ahead, pace) = builder.bitcast(codes, I8.as_pointer()), cgutils.unpack_tuple(builder, fetch)
 
-    @intrinsic
-    def multiply(
-        typing, passes, groups, parts, steps, codes, x, x_row, scales, scales_row, sums, sums_row, out, fetch
-    ):
-        def generate(context, builder, signature, arguments):
-            bits, offsets = codes.dtype.bitwidth // 4, sums.dtype == types.float32
-            _TileProducts(builder, rows, bits, offsets, *arguments).emit()
-            return context.get_dummy_value()
+    def add(number: int) -> None:
+        given = passes, groups, parts, steps, codes, x, x_row, *tables, ahead, pace
+        _TileProducts(builder, number, bits, offsets, *given).emit()
 
-        i64, floats, bytes_ = types.int64, types.CPointer(types.float32), types.CPointer(types.int8)
-        kinds = (
-            i64,
-            i64,
-            i64,
-            i64,
-            codes,
-            bytes_,
-            i64,
-            floats,
-            i64,
-            sums,
-            i64,
-            floats,
-            types.UniTuple(i64, 2),
-        )
-        return types.void(*kinds), generate
-
-    return multiply
+    branch(builder, rows, range(1, MAX_ROWS + 1), add)
 
 
-@intrinsic
-def write_results(typing, totals, factors, bias, biased, y):
+@emits(VOID, TO_FLOATS, TO_FLOATS, TO_FLOATS, BOOL, ANY)
+def write_results(builder, totals, factors, bias, biased, y, kinds):
     """Writes 32 results: totals, times factors, plus the bias if `biased`."""
-
-    def generate(context, builder, signature, arguments):
-        totals, factors, bias, biased, target = arguments
-        for start in (0, LANES):
-            total, factor = (
-                read(builder, builder.gep(each, [size(start)]), FLOATS) for each in (totals, factors)
-            )
-            value = cgutils.alloca_once_value(builder, builder.fmul(total, factor))
-            with builder.if_then(biased):
-                addend = read(builder, builder.gep(bias, [size(start)]), FLOATS)
-                builder.store(builder.fadd(builder.load(value), addend), value)
-            write_floats(builder, builder.load(value), builder.gep(target, [size(start)]), y.dtype)
-        return context.get_dummy_value()
-
-    floats = types.CPointer(types.float32)
-    return types.void(floats, floats, floats, types.boolean, y), generate
+    for start in (0, LANES):
+        total, factor = (
+            read(builder, builder.gep(each, [size(start)]), FLOATS) for each in (totals, factors)
+        )
+        value = cgutils.alloca_once_value(builder, builder.fmul(total, factor))
+        with builder.if_then(biased):
+            addend = read(builder, builder.gep(bias, [size(start)]), FLOATS)
+            builder.store(builder.fadd(builder.load(value), addend), value)
+        write_floats(builder, builder.load(value), builder.gep(y, [size(start)]), kinds[4].dtype)
 
 
 class _Rows(NamedTuple):
-    """The rows of one pass: pointers as in `tile_products`."""
+    """The rows of one pass: pointers as in `add_products`."""
 
     x: ir.Value
     scales: ir.Value
@@ -129,10 +124,9 @@ class _TileProducts:
     ) -> None:
         self._builder = builder
         self._rows, self._bits, self._offsets = rows, bits, offsets
-        self._passes, self._groups, self._parts, self._steps, codes, self._x, self._x_row, *tables = arguments
-        self._scales, self._scales_row, self._sums, self._sums_row, self._out, fetch = tables
-        self._ahead, self._pace = cgutils.unpack_tuple(builder, fetch)
-        self._codes = builder.bitcast(codes, I8.as_pointer())
+        self._passes, self._groups, self._parts, self._steps, *tables = arguments
+        self._codes, self._x, self._x_row, self._scales, self._scales_row, *tables = tables
+        self._sums, self._sums_row, self._out, self._ahead, self._pace = tables
         self._step_bytes = VECTOR * bits // 4
         self._head = 2 * VECTOR if offsets else VECTOR
 
@@ -221,22 +215,13 @@ class _TileProducts:
 
     def _add_dots(self, ints: list[ir.Value], codes: ir.Value, x: ir.Value) -> None:
         builder = self._builder
-        weights = self._weights(codes)
+        weights = read_codes(builder, codes, self._bits)
         for row in range(self._rows):
             word = read(builder, builder.gep(x, [builder.mul(self._x_row, size(row))]), I32)
             activations = splat(builder, word, WORDS)
             for half, weight in enumerate(weights):
                 total = ints[2 * row + half]
                 builder.store(_dot(builder, builder.load(total), weight, activations), total)
-
-    def _weights(self, codes: ir.Value) -> list[ir.Value]:
-        """The codes of 4 inputs, for both halves of the tile."""
-        builder = self._builder
-        if self._bits == 8:
-            return [read(builder, builder.gep(codes, [size(half * VECTOR)]), WORDS) for half in range(2)]
-        both, mask = read(builder, codes, WORDS), words(0x0F0F0F0F)
-        shifted = builder.lshr(both, words(4))
-        return [builder.and_(both, mask), builder.and_(shifted, mask)]
 
     def _scale(
         self,
@@ -248,21 +233,16 @@ class _TileProducts:
     ) -> None:
         """Add a group's integer sums, times the weights' scales, to the totals."""
         builder = self._builder
-        scales, offsets = self._table(group, 0), self._table(group, 1) if self._offsets else []
+        halves = [read_halves(builder, group, half) for half in range(4 if self._offsets else 2)]
         for row in range(self._rows):
             for half in range(2):
                 total = totals[2 * row + half]
                 dots = builder.sitofp(builder.load(ints[2 * row + half]), FLOATS)
-                value = fma(builder, dots, scales[half], builder.load(total))
+                value = fma(builder, dots, halves[half], builder.load(total))
                 if self._offsets:
                     word = builder.load(self._of_row(rows.sums, self._sums_row, row, index))
-                    value = fma(builder, splat(builder, word, FLOATS), offsets[half], value)
+                    value = fma(builder, splat(builder, word, FLOATS), halves[2 + half], value)
                 builder.store(value, total)
-
-    def _table(self, group: ir.Value, vector: int) -> list[ir.Value]:
-        """The 32 float16 of a vector as two vectors of float32."""
-        places = [self._builder.gep(group, [size(vector * VECTOR + half * 2 * LANES)]) for half in range(2)]
-        return [self._builder.fpext(read(self._builder, place, HALVES), FLOATS) for place in places]
 
     def _add_totals(self, rows: _Rows, totals: list[ir.Value], group: ir.Value) -> None:
         """Add the totals of groups, times the activations' scale, to the results."""
@@ -277,6 +257,21 @@ class _TileProducts:
 
     def _of_row(self, table: ir.Value, stride: ir.Value, row: int, index: ir.Value) -> ir.Value:
         return self._builder.gep(table, [self._builder.add(self._builder.mul(stride, size(row)), index)])
+
+
+def read_codes(builder: ir.IRBuilder, place: ir.Value, bits: int) -> list[ir.Value]:
+    """Two vectors of codes, one byte each: those of outputs 0–15 and those of outputs 16–31, for 4 inputs."""
+    if bits == 8:
+        return read_vectors(builder, builder.bitcast(place, I32.as_pointer()), WORDS, 2)
+    both, mask = read(builder, place, WORDS), words(0x0F0F0F0F)
+    shifted = builder.lshr(both, words(4))
+    return [builder.and_(both, mask), builder.and_(shifted, mask)]
+
+
+def read_halves(builder: ir.IRBuilder, place: ir.Value, number: int) -> ir.Value:
+    """Reads 16 values of float16, number 16 × `number` and those after it, and converts them to float32."""
+    halves = read(builder, builder.gep(place, [size(number * VECTOR // 2)]), HALVES)
+    return builder.fpext(halves, FLOATS)
 
 
 def _dot(builder: ir.IRBuilder, total: ir.Value, codes: ir.Value, activations: ir.Value) -> ir.Value:

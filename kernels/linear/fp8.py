@@ -6,11 +6,12 @@ import torch
 import torch.nn.functional as F
 
 from ..common.threads import is_recording, thread_count
-from . import fp8_cpu, half_cpu
-from .bfloat16_tile import OUTPUTS
+from . import fp8_cpu
+from .bfloat16_cpu import OUTPUTS
 from .byte_dots import available
 from .coded_weight import CPU, CodedShape
 from .fp8_tile import PLACES
+from .half import to_float32
 from .integer_cpu import KINDS
 
 _PLACES = torch.tensor([32 * half + place for half in (0, 1) for place in PLACES])
@@ -80,7 +81,7 @@ class Fp8CpuProduct:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         shape, dtype = self.shape, x.dtype
         y = torch.empty(len(x), shape.outputs, dtype=dtype)
-        x = x.contiguous() if fp8_cpu.multiplies_pairs(dtype) else half_cpu.to_float32(x.contiguous())
+        x = x.contiguous() if fp8_cpu.multiplies_pairs(dtype) else to_float32(x.contiguous())
         x = F.pad(x, (0, 1)) if shape.inputs % 2 else x
         pairs = self._codes.shape[1]
         bias = 0 if self._bias is None else self._bias.data_ptr()

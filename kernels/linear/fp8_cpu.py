@@ -12,8 +12,8 @@ from ..common.jit import compiled
 from ..common.numba_tools import KIND, fetch_add, pointer, shift, store
 from ..common.rows import number_at
 from ..common.threads import ParallelKernel
-from .bfloat16_tile import MAX_ROWS, OUTPUTS
-from .fp8_tile import PAIR_BYTES, tile
+from .bfloat16_cpu import MAX_ROWS, OUTPUTS
+from .fp8_tile import PAIR_BYTES, tiles
 from .integer_tiles import store_row
 
 BLOCK = 64
@@ -31,67 +31,38 @@ PANEL = 252
 VALUES = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
 """the values of the codes, float32 [256]"""
 
-_one, _two, _three, _four, _five, _six = (tile(rows, False, False) for rows in range(1, MAX_ROWS + 1))
-_first_three, _first_four, _first_five, _first_six = (tile(rows, False, True) for rows in range(3, 7))
-_next_three, _next_four, _next_five, _next_six = (tile(rows, True, False) for rows in range(3, 7))
+_multiply_few = tiles(range(1, MAX_ROWS + 1), reads=False, writes=False)
+_multiply_first, _multiply_next = (
+    tiles(range(MAX_ROWS // 2, MAX_ROWS + 1), reads, not reads) for reads in (False, True)
+)
 
 
 @compiled
 def _add_few(x, stride, codes, scales, sums, rows, count, buffer):
     """Add the products of `count` pairs and at most MAX_ROWS rows."""
     later = shift(codes, NEAR if rows <= 3 else FAR)
-    if rows == 1:
-        _one(count, x, stride, codes, buffer, scales, sums, later, PAIR_BYTES)
-    elif rows == 2:
-        _two(count, x, stride, codes, buffer, scales, sums, later, PAIR_BYTES)
-    elif rows == 3:
-        _three(count, x, stride, codes, buffer, scales, sums, later, PAIR_BYTES)
-    elif rows == 4:
-        _four(count, x, stride, codes, buffer, scales, sums, later, PAIR_BYTES)
-    elif rows == 5:
-        _five(count, x, stride, codes, buffer, scales, sums, later, PAIR_BYTES)
-    else:
-        _six(count, x, stride, codes, buffer, scales, sums, later, PAIR_BYTES)
+    _multiply_few(rows, count, x, stride, codes, buffer, scales, sums, later, PAIR_BYTES)
 
 
 @compiled
 def _add_many(x, stride, codes, scales, sums, rows, count, buffer):
-    """Add the products of `count` pairs and more rows, in tiles of nearly equal numbers of rows.
+    """Add the products of `count` pairs and more rows than MAX_ROWS, in tiles of nearly equal numbers of
+    rows, of which the first one fills the buffer.
 
     Two tiles prefetch half of the next codes each, or four a quarter each; the others repeat that, which
     costs little.
     """
-    tiles = (rows + MAX_ROWS - 1) // MAX_ROWS
-    shares = 4 if tiles >= 4 else 2
+    parts = (rows + MAX_ROWS - 1) // MAX_ROWS
+    shares = 4 if parts >= 4 else 2
     step = PAIR_BYTES // shares
     later = shift(codes, count * PAIR_BYTES)
-    _add_first(rows // tiles, count, x, stride, codes, buffer, scales, sums, later, step)
-    for index in range(1, tiles):
-        row = rows * index // tiles
-        size = rows * (index + 1) // tiles - row
+    _multiply_first(rows // parts, count, x, stride, codes, buffer, scales, sums, later, step)
+    for index in range(1, parts):
+        row = rows * index // parts
+        size = rows * (index + 1) // parts - row
         here, to = shift(x, row * stride), shift(sums, row * OUTPUTS)
         then = shift(later, index % shares * count * step)
-        if size == 3:
-            _next_three(count, here, stride, codes, buffer, scales, to, then, step)
-        elif size == 4:
-            _next_four(count, here, stride, codes, buffer, scales, to, then, step)
-        elif size == 5:
-            _next_five(count, here, stride, codes, buffer, scales, to, then, step)
-        else:
-            _next_six(count, here, stride, codes, buffer, scales, to, then, step)
-
-
-@compiled
-def _add_first(rows, count, x, stride, codes, buffer, scales, sums, later, step):
-    """Add the products of the first tile's rows, and fill the buffer."""
-    if rows == 3:
-        _first_three(count, x, stride, codes, buffer, scales, sums, later, step)
-    elif rows == 4:
-        _first_four(count, x, stride, codes, buffer, scales, sums, later, step)
-    elif rows == 5:
-        _first_five(count, x, stride, codes, buffer, scales, sums, later, step)
-    else:
-        _first_six(count, x, stride, codes, buffer, scales, sums, later, step)
+        _multiply_next(size, count, here, stride, codes, buffer, scales, to, then, step)
 
 
 @compiled
@@ -120,7 +91,7 @@ def _multiply_strip(arguments, strip, first, count, sums, buffer, pair):
 @compiled
 def _multiply(arguments, memory, pair, kind):
     """Arguments: the counter of panels of strips; rows, outputs, pairs of inputs, pairs of a group; the
-    addresses of x, the codes, the scales, the bias or 0, and y. pair, kind: see `fp8_tile.tile` for the type
+    addresses of x, the codes, the scales, the bias or 0, and y. pair, kind: see `fp8_tile.tiles` for the type
     of pairs of x, and `numba_tools.KIND` for that of y's elements.
 
     memory: the thread's sums and buffer. The caller holds it: numba frees an array after the last use of its

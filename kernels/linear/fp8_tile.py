@@ -14,13 +14,13 @@ import torch
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
 from ..common.bfloat16_dots import add_pair_products
-from ..common.llvm import F16, F32, I8, I16, I32, SECOND_LEVEL, Intrinsic, prefetch_line, read, size, write
+from ..common.emits import ANY, INT, TO_CODES, TO_FLOATS, VOID, Intrinsic, branch, emits
+from ..common.llvm import F16, F32, I8, I16, I32, SECOND_LEVEL, prefetch_line, read, size, write
 from ..common.numba_tools import has_feature
-from ..common.vectors import FLOATS, LANES, WORDS, floats, fma, read_floats, splat, words
-from .bfloat16_tile import OUTPUTS, VECTORS
+from ..common.vectors import FLOATS, LANES, WORDS, floats, fma, read_vectors, splat, words, zeros
+from .bfloat16_cpu import OUTPUTS, VECTORS
 
 PLACES = [output // 4 % 4 * 8 + output // 16 * 4 + output % 4 for output in range(32)]
 """Where each of 32 outputs has its pair of codes. `vpunpcklbw` and `vpunpckhbw`, which interleave 16 bytes
@@ -50,8 +50,10 @@ class _Block(NamedTuple):
     step: ir.Value
 
 
-def tile(rows: int, reads: bool, writes: bool) -> Intrinsic:
-    """sums[r, o] += scales[o] · sum over pairs p < count of x[r, p] · weights[p, o], for a block of a strip.
+def tiles(rows: range, reads: bool, writes: bool) -> Intrinsic:
+    """The function that computes sums[r, o] += scales[o] · sum over pairs p of x[r, p] · weights[p, o].
+
+    It does so for a block of a strip, of `count` pairs, and `number` rows, which is one of `rows`.
 
     x: pairs of values, `stride` from one row to the next: uint32 for bfloat16, uint64 for float32. sums:
     float32 [rows, OUTPUTS]. The pairs are added in order, so a row's result does not depend on the number of
@@ -61,23 +63,21 @@ def tile(rows: int, reads: bool, writes: bool) -> Intrinsic:
     `writes`. For float32 it always gets them. It needs 2 · OUTPUTS floats for each pair.
     """
 
-    @intrinsic
-    def multiply(typing, count, x, stride, codes, buffer, scales, sums, later, step):
-        def generate(context, builder, signature, arguments):
-            count, values, stride, codes, buffer, *tables, later, step = arguments
-            block = _Block(count, codes, buffer, later, step)
-            starts = [builder.gep(values, [builder.mul(stride, size(row))]) for row in range(rows)]
-            if x.dtype == types.uint32:
-                _multiply_pairs(builder, starts, block, reads, writes, *tables)
-            else:
-                if not reads:
-                    _widen_block(builder, block)
-                for start in range(0, OUTPUTS, FLOAT_VECTORS * LANES):
-                    _multiply_floats(builder, starts, block, start, *tables)
-            return context.get_dummy_value()
+    @emits(VOID, INT, INT, ANY, INT, TO_CODES, TO_FLOATS, TO_FLOATS, TO_FLOATS, TO_CODES, INT)
+    def multiply(builder, number, count, x, stride, codes, buffer, scales, sums, later, step, kinds):
+        block = _Block(count, codes, buffer, later, step)
 
-        i64, floats, codes = types.int64, types.CPointer(types.float32), types.CPointer(types.int8)
-        return types.void(i64, x, i64, codes, floats, floats, floats, codes, i64), generate
+        def multiply_rows(number: int) -> None:
+            starts = [builder.gep(x, [builder.mul(stride, size(row))]) for row in range(number)]
+            if kinds[2].dtype == types.uint32:
+                _multiply_pairs(builder, starts, block, reads, writes, scales, sums)
+                return
+            if not reads:
+                _widen_block(builder, block)
+            for start in range(0, OUTPUTS, FLOAT_VECTORS * LANES):
+                _multiply_floats(builder, starts, block, start, scales, sums)
+
+        branch(builder, number, rows, multiply_rows)
 
     return multiply
 
@@ -91,20 +91,19 @@ def _multiply_pairs(
     scales: ir.Value,
     sums: ir.Value,
 ) -> None:
-    totals = _zeros(builder, len(starts) * VECTORS)
+    totals = zeros(builder, len(starts) * VECTORS)
     with cgutils.for_range(builder, block.count) as loop:
         _prefetch(builder, block, loop.index)
         first = builder.gep(block.buffer, [builder.mul(loop.index, size(OUTPUTS))])
-        places = [builder.gep(first, [size(vector * LANES)]) for vector in range(VECTORS)]
         if reads:
-            vectors = [read(builder, place, WORDS) for place in places]
+            vectors = read_vectors(builder, first, WORDS, VECTORS)
         else:
             codes = builder.gep(block.codes, [builder.mul(loop.index, size(PAIR_BYTES))])
             halves = (builder.gep(codes, [size(half)]) for half in (0, VECTOR))
             vectors = [vector for half in halves for vector in _pairs(builder, half)]
         if writes:
-            for vector, place in zip(vectors, places, strict=True):
-                write(builder, vector, place)
+            for at, vector in enumerate(vectors):
+                write(builder, vector, builder.gep(first, [size(at * LANES)]))
         for row, start in enumerate(starts):
             pair = builder.load(builder.gep(start, [loop.index]))
             add_pair_products(builder, totals[row * VECTORS : (row + 1) * VECTORS], pair, vectors)
@@ -120,11 +119,10 @@ def _multiply_floats(
     sums: ir.Value,
 ) -> None:
     """For FLOAT_VECTORS vectors of outputs from `output` on, whose weights are in the buffer."""
-    totals = _zeros(builder, len(starts) * FLOAT_VECTORS)
+    totals = zeros(builder, len(starts) * FLOAT_VECTORS)
     with cgutils.for_range(builder, builder.mul(block.count, size(2))) as loop:
         first = builder.gep(block.buffer, [builder.mul(loop.index, size(OUTPUTS))])
-        places = [builder.gep(first, [size(output + each * LANES)]) for each in range(FLOAT_VECTORS)]
-        vectors = [read(builder, place, FLOATS) for place in places]
+        vectors = read_vectors(builder, builder.gep(first, [size(output)]), FLOATS, FLOAT_VECTORS)
         for row, start in enumerate(starts):
             x = builder.gep(builder.bitcast(start, F32.as_pointer()), [loop.index])
             value = splat(builder, builder.load(x), FLOATS)
@@ -155,18 +153,11 @@ def _prefetch(builder: ir.IRBuilder, block: _Block, pair: ir.Value) -> None:
         prefetch_line(builder, builder.gep(line, [size(start)]), SECOND_LEVEL)
 
 
-def _zeros(builder: ir.IRBuilder, count: int) -> list[ir.Value]:
-    return [cgutils.alloca_once_value(builder, ir.Constant(FLOATS, None)) for _ in range(count)]
-
-
 def _add_scaled(
     builder: ir.IRBuilder, totals: list[ir.Value], scales: ir.Value, sums: ir.Value, vectors: int
 ) -> None:
     """Add the totals of rows, `vectors` each, times the scales to the sums [rows, OUTPUTS]."""
-    factors = [
-        read_floats(builder, builder.gep(scales, [size(number * LANES)]), types.float32)
-        for number in range(vectors)
-    ]
+    factors = read_vectors(builder, scales, FLOATS, vectors)
     for number, total in enumerate(totals):
         row, vector = divmod(number, vectors)
         place = builder.gep(sums, [size(row * OUTPUTS + vector * LANES)])

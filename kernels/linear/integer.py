@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from ..common import amx
 from ..common.rows import take_columns
 from ..common.threads import is_recording
-from . import integer_cpu, integer_tiles
-from .amx_rows import STEP, block_bytes
+from . import byte_dots, integer_cpu, integer_tiles
 from .byte_dots import TILE, VECTOR, available
 from .coded_weight import CPU, CodedShape, float16_factors
 from .integer_cpu import AMX_BFLOAT16, AMX_BYTES, NO_AMX
 from .integer_panels import GROUP, PANEL, amx_multiplies
+from .rounded_rows import STEP, block_bytes
 
 SCRATCH = 1 << 19
 """Codes of activations that are multiplied at a time, approximately: they should stay in a core's cache. AMX
@@ -122,7 +122,7 @@ class IntegerCpuProduct:
         self.many_rows = many_rows
         self._tables = 8 * (shape.inputs // group)
         """bytes of a row's scales and sums, at most"""
-        least = PANEL if many_rows == AMX_BYTES else integer_cpu.ROWS
+        least = PANEL if many_rows == AMX_BYTES else byte_dots.MAX_ROWS
         fitting = max(least, min(MAX_ROWS, SCRATCH // shape.inputs))
         self._rows = MAX_ROWS if many_rows == AMX_BFLOAT16 else fitting
         """rows that are multiplied at a time, at most, if they are not halved"""

@@ -3,24 +3,19 @@
 import numpy as np
 import torch
 
-from ..common.amx import SHAPES_BYTES, load_shapes, release_tiles
-from ..common.amx_product import DEPTH, multiply_square
+from ..common.amx import DEPTH, SHAPES_BYTES, load_shapes, multiply_square, release_tiles
 from ..common.jit import compiled
 from ..common.numba_tools import fetch_add, pointer, prefetch, shift
 from ..common.threads import ParallelKernel
-from .amx_rows import BLOCK_ROWS, STEP, STEP_WORDS, pack_rows, wait_until
-from .byte_dots import TILE, VECTOR, WHOLE_PACE, tile_products, write_results
+from .byte_dots import MAX_ROWS, TILE, VECTOR, WHOLE_PACE, add_products, write_results
 from .integer_panels import PANEL, PANEL_BYTES, block_offset, multiply_panel, start_panels
-from .quantized_rows import quantize_groups
-from .widened_tiles import widen_groups
-
-ROWS = 6
-"""Rows that are multiplied with a tile at a time, at most."""
+from .integer_tiles import widen_groups
+from .rounded_rows import BLOCK_ROWS, STEP, STEP_WORDS, pack_rows, quantize_groups, wait_until
 
 FEW_ROWS = 16
 """Up to this many rows, a product is limited by reading the weight."""
 
-MEMORY_BYTES = max(4 * TILE * (FEW_ROWS + ROWS), PANEL_BYTES)
+MEMORY_BYTES = max(4 * TILE * (FEW_ROWS + MAX_ROWS), PANEL_BYTES)
 """Scratch memory of each thread. It holds either the results of FEW_ROWS rows, rounded up to whole passes,
 and a copy of one row's, or what `integer_panels` needs for a panel."""
 
@@ -48,37 +43,25 @@ WHOLE = 2
 """the side of a thread if rows are not halved"""
 
 NO_AMX, AMX_BYTES, AMX_BFLOAT16 = range(3)
-"""How a product is computed: without AMX; by AMX as `integer_panels` or as `widened_tiles` describes."""
+"""How a product is computed: without AMX; by AMX as `integer_panels` describes, or after
+`integer_tiles.widen_groups`."""
 
 FLOAT32, BFLOAT16, FLOAT16 = range(3)
 KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
 
-_one, _two, _three, _four, _five, _six = (tile_products(rows) for rows in range(1, ROWS + 1))
-
 
 @compiled
-def _multiply_rows(rows, passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, fetch):
-    """Calls the function of `byte_dots.tile_products` for this number of rows, up to ROWS."""
-    if rows == 1:
-        _one(passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, fetch)
-    elif rows == 2:
-        _two(passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, fetch)
-    elif rows == 3:
-        _three(passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, fetch)
-    elif rows == 4:
-        _four(passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, fetch)
-    elif rows == 5:
-        _five(passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, fetch)
-    else:
-        _six(passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, fetch)
+def _add_products(rows, passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, fetch):
+    """`add_products`, in a function of its own: otherwise each caller would contain all of its code."""
+    add_products(rows, passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, fetch)
 
 
 @compiled
 def _size_of_passes(rows):
-    """Chooses how many rows a pass has, from 4 to ROWS, so that the last pass has the fewest unused rows. Of
-    equally good numbers it takes the largest."""
-    best = ROWS
-    for size in range(ROWS - 1, 3, -1):
+    """Chooses how many rows a pass has, from 4 to MAX_ROWS, so that the last pass has the fewest unused rows.
+    Of equally good numbers it takes the largest."""
+    best = MAX_ROWS
+    for size in range(MAX_ROWS - 1, 3, -1):
         if (rows + size - 1) // size * size < (rows + best - 1) // best * best:
             best = size
     return best
@@ -176,8 +159,8 @@ def _multiply_tile(
     """Multiplies rows `begin` to `end` with one tile, whose first output is `output`.
 
     Up to FEW_ROWS rows are multiplied in one turn: each part of the tile with all rows, then the next part,
-    so that the thread reads the weight at an even pace. More rows take several turns of up to ROWS rows, each
-    with the whole tile. Each turn but the first prefetches a part of the thread's next tile, which is
+    so that the thread reads the weight at an even pace. More rows take several turns of up to MAX_ROWS rows,
+    each with the whole tile. Each turn but the first prefetches a part of the thread's next tile, which is
     `tiles_ahead` tiles further on; 0: that is not known.
     near: the first turn prefetches NEAR bytes ahead, otherwise FAR
     """
@@ -186,11 +169,11 @@ def _multiply_tile(
     tile_bytes = groups * parts * group_bytes
     codes = pointer(address, four_codes)
     out = pointer(totals, np.float32(0))
-    turns = 1 if rows <= FEW_ROWS else (rows + ROWS - 1) // ROWS
+    turns = 1 if rows <= FEW_ROWS else (rows + MAX_ROWS - 1) // MAX_ROWS
     for number in range(turns):
         row = begin + rows * number // turns
         some = begin + rows * (number + 1) // turns - row
-        size = max(1, some) if some <= ROWS else _size_of_passes(some)
+        size = max(1, some) if some <= MAX_ROWS else _size_of_passes(some)
         passes = (some + size - 1) // size
         for i in range(passes * size * TILE):
             out[i] = np.float32(0)
@@ -206,7 +189,7 @@ def _multiply_tile(
         if rows > FEW_ROWS:
             _prefetch_results(arguments, row, some, output)
         wide = groups * parts
-        _multiply_rows(
+        _add_products(
             size, passes, groups, parts, steps, codes, x, inputs, scales, groups, sums, wide, out, fetch
         )
         _store_rows(arguments, totals, row, some, output)

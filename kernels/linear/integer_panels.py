@@ -7,21 +7,21 @@ that AMX needs. The integer sums are exact and the floating-point operations are
 same order, so a row's bits are the same with and without AMX.
 """
 
-from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
 from ..common import amx
 from ..common.amx import LEFT, RIGHT, SUMS, TILE_ROWS, instruction
+from ..common.emits import ANY, FLOAT, INT, TO_BYTES, TO_CODES, TO_FLOATS, VOID, emits
 from ..common.jit import compiled
 from ..common.llvm import I8, I32, call_outlined, prefetch_line, read, size, word, write
 from ..common.numba_tools import pointer, shift
-from ..common.vectors import FLOATS, HALVES, LANES, WORDS, fma, splat, words
-from .byte_dots import TILE, VECTOR
+from ..common.vectors import FLOATS, LANES, WORDS, fma, read_vectors, splat, words
+from .byte_dots import TILE, VECTOR, read_codes, read_halves
 
 BLOCK_ROWS = 32
 """Rows of activations of `multiply_block`: those of two tile registers."""
@@ -31,7 +31,7 @@ DEPTH = 64
 
 GROUP = 128
 """The number of inputs in a group. Each group's sums are stored and scaled outside of AMX. With smaller
-groups that takes so long that `widened_tiles`, which multiplies bfloat16, is faster."""
+groups that takes so long that multiplying bfloat16 (`integer_tiles.widen_groups`) is faster."""
 
 PANEL = 128
 """Rows that are multiplied with a tile at a time. Their results stay in the first-level cache."""
@@ -48,40 +48,33 @@ PANEL_BYTES = _SHAPES_AT + amx.SHAPES_BYTES
 """Memory of a thread."""
 
 
-@intrinsic
-def multiply_block(typing, x, x_row, codes, steps, sums):
+@emits(VOID, TO_CODES, INT, ANY, INT, types.CPointer(types.int32))
+def multiply_block(builder, x, x_row, codes, steps, sums, kinds):
     """sums = x · codes for BLOCK_ROWS rows, one group of `steps` × DEPTH inputs and 32 outputs.
 
     x: int8, `x_row` bytes from one row to the next; codes: int8 or uint8, in the layout of 8-bit codes in
     `byte_dots`; sums: int32 [BLOCK_ROWS, 32]
     """
-    multiplication = "tdpbssd" if codes.dtype == types.int8 else "tdpbsud"
-
-    def generate(context, builder, signature, arguments):
-        x, x_row, codes, steps, sums = arguments
-        row_bytes = size(2 * VECTOR)
-        lower = builder.mul(x_row, size(TILE_ROWS))
-        for tile in (*SUMS[0], *SUMS[1]):
-            instruction(builder, "tilezero", tile)
-        with cgutils.for_range(builder, steps) as loop:
-            first = builder.mul(loop.index, size(DEPTH))
-            rows = builder.gep(x, [first])
-            place = builder.gep(codes, [builder.mul(first, size(2 * VECTOR // 4))])
-            instruction(builder, "tileloadd64", RIGHT[0], place, row_bytes)
-            instruction(builder, "tileloadd64", LEFT[0], rows, x_row)
-            instruction(builder, "tileloadd64", RIGHT[1], builder.gep(place, [size(VECTOR)]), row_bytes)
-            instruction(builder, "tileloadd64", LEFT[1], builder.gep(rows, [lower]), x_row)
-            for half in range(2):
-                for tile, of_outputs in zip(SUMS[half], RIGHT, strict=True):
-                    instruction(builder, multiplication, tile, LEFT[half], of_outputs)
+    multiplication = "tdpbssd" if kinds[2].dtype == types.int8 else "tdpbsud"
+    row_bytes = size(2 * VECTOR)
+    lower = builder.mul(x_row, size(TILE_ROWS))
+    for tile in (*SUMS[0], *SUMS[1]):
+        instruction(builder, "tilezero", tile)
+    with cgutils.for_range(builder, steps) as loop:
+        first = builder.mul(loop.index, size(DEPTH))
+        rows = builder.gep(x, [first])
+        place = builder.gep(codes, [builder.mul(first, size(2 * VECTOR // 4))])
+        instruction(builder, "tileloadd64", RIGHT[0], place, row_bytes)
+        instruction(builder, "tileloadd64", LEFT[0], rows, x_row)
+        instruction(builder, "tileloadd64", RIGHT[1], builder.gep(place, [size(VECTOR)]), row_bytes)
+        instruction(builder, "tileloadd64", LEFT[1], builder.gep(rows, [lower]), x_row)
         for half in range(2):
-            for vector in range(2):
-                place = builder.gep(sums, [size(half * TILE_ROWS * TILE + vector * LANES)])
-                instruction(builder, "tilestored64", SUMS[half][vector], place, row_bytes)
-        return context.get_dummy_value()
-
-    i64, bytes_ = types.int64, types.CPointer(types.int8)
-    return types.void(bytes_, i64, codes, i64, types.CPointer(types.int32)), generate
+            for tile, of_outputs in zip(SUMS[half], RIGHT, strict=True):
+                instruction(builder, multiplication, tile, LEFT[half], of_outputs)
+    for half in range(2):
+        for vector in range(2):
+            place = builder.gep(sums, [size(half * TILE_ROWS * TILE + vector * LANES)])
+            instruction(builder, "tilestored64", SUMS[half][vector], place, row_bytes)
 
 
 def amx_multiplies(bits: int, group: int, zero: int | None) -> bool:
@@ -111,7 +104,7 @@ def block_offset(row, index, groups):
 def multiply_panel(arguments, address, bits, has_offsets, sum_kind, memory, first, rows):
     """Multiplies up to PANEL rows from row `first` on with the tile at `address`.
 
-    arguments: of `integer_cpu`; sum_kind: of the activations' sums, as in `byte_dots.tile_products`
+    arguments: of `integer_cpu`; sum_kind: of the activations' sums, as in `byte_dots.add_products`
     """
     groups = arguments[6] // GROUP
     head = VECTOR * (2 if has_offsets else 1)
@@ -154,101 +147,77 @@ def multiply_panel(arguments, address, bits, has_offsets, sum_kind, memory, firs
             )
 
 
-@intrinsic
-def _widen_codes(typing, codes, steps, zero, target):
+@emits(VOID, TO_BYTES, INT, INT, TO_CODES)
+def _widen_codes(builder, codes, steps, zero, target):
     """Writes `steps` vectors of 4-bit codes as pairs of vectors of signed 8-bit codes, less `zero`."""
-
-    def generate(context, builder, signature, arguments):
-        codes, steps, zero, target = arguments
-        mask = words(0x0F0F0F0F)
-        byte = builder.and_(builder.trunc(zero, I32), word(0xFF))
-        zeros = builder.bitcast(splat(builder, builder.mul(byte, word(0x01010101)), WORDS), _BYTES)
-        with cgutils.for_range(builder, steps) as loop:
-            both = read(builder, builder.gep(codes, [builder.mul(loop.index, size(VECTOR))]), WORDS)
-            place = builder.gep(target, [builder.mul(loop.index, size(2 * VECTOR))])
-            low = builder.and_(both, mask)
-            high = builder.and_(builder.lshr(both, words(4)), mask)
-            for half, value in enumerate((low, high)):
-                centered = builder.sub(builder.bitcast(value, _BYTES), zeros)
-                write(builder, centered, builder.gep(place, [size(half * VECTOR)]))
-        return context.get_dummy_value()
-
-    i64 = types.int64
-    return types.void(types.CPointer(types.uint8), i64, i64, types.CPointer(types.int8)), generate
+    byte = builder.and_(builder.trunc(zero, I32), word(0xFF))
+    zeros = builder.bitcast(splat(builder, builder.mul(byte, word(0x01010101)), WORDS), _BYTES)
+    with cgutils.for_range(builder, steps) as loop:
+        source = builder.gep(codes, [builder.mul(loop.index, size(VECTOR))])
+        place = builder.gep(target, [builder.mul(loop.index, size(2 * VECTOR))])
+        for half, value in enumerate(read_codes(builder, source, 4)):
+            centered = builder.sub(builder.bitcast(value, _BYTES), zeros)
+            write(builder, centered, builder.gep(place, [size(half * VECTOR)]))
 
 
-@intrinsic
-def _center_codes(typing, codes, vectors, target):
+@emits(VOID, TO_BYTES, INT, TO_CODES)
+def _center_codes(builder, codes, vectors, target):
     """Writes vectors of 8-bit codes less 128."""
-
-    def generate(context, builder, signature, arguments):
-        codes, vectors, target = arguments
-        with cgutils.for_range(builder, vectors) as loop:
-            first = builder.mul(loop.index, size(VECTOR))
-            value = builder.xor(read(builder, builder.gep(codes, [first]), WORDS), words(0x80808080))
-            write(builder, value, builder.gep(target, [first]))
-        return context.get_dummy_value()
-
-    return types.void(types.CPointer(types.uint8), types.int64, types.CPointer(types.int8)), generate
+    with cgutils.for_range(builder, vectors) as loop:
+        first = builder.mul(loop.index, size(VECTOR))
+        value = builder.xor(read(builder, builder.gep(codes, [first]), WORDS), words(0x80808080))
+        write(builder, value, builder.gep(target, [first]))
 
 
-@intrinsic
-def _widen_halves(typing, halves, target):
+@emits(VOID, TO_BYTES, TO_FLOATS)
+def _widen_halves(builder, halves, target):
     """Writes 32 float16 as float32."""
-
-    def generate(context, builder, signature, arguments):
-        halves, target = arguments
-        for start in (0, LANES):
-            value = builder.fpext(read(builder, builder.gep(halves, [size(2 * start)]), HALVES), FLOATS)
-            write(builder, value, builder.gep(target, [size(start)]))
-        return context.get_dummy_value()
-
-    return types.void(types.CPointer(types.uint8), types.CPointer(types.float32)), generate
+    for half in range(2):
+        write(builder, read_halves(builder, halves, half), builder.gep(target, [size(half * LANES)]))
 
 
-@intrinsic
-def _add_scaled(typing, rows, sums, starts, tables, x_scales, from_row, out, later):
+@emits(VOID, INT, types.CPointer(types.int32), ANY, TO_FLOATS, TO_FLOATS, INT, TO_FLOATS, TO_CODES)
+def _add_scaled(builder, rows, sums, starts, tables, x_scales, from_row, out, later, kinds):
     """Adds a group's products to the results of some rows.
 
     sums: int32 [BLOCK_ROWS, 32], of `multiply_block`; starts: the sums of activation codes, float32 if the
     weights have offsets and unused otherwise; tables: float32 [32] of scales or [2, 32] of scales and
     offsets; starts and x_scales, of activations, lie `from_row` apart from one row to the next; out: float32
-    [rows, 32]. The operations and their order are those of `tile_products`. The lines from `later` on are
+    [rows, 32]. The operations and their order are those of `add_products`. The lines from `later` on are
     prefetched, two for each row.
     """
-    offsets = starts.dtype == types.float32
-
-    def generate(context, builder, signature, arguments):
-        call_outlined(builder, f"add_scaled_{offsets}", _emit_scaling(offsets), arguments)
-        return context.get_dummy_value()
-
-    i64, floats = types.int64, types.CPointer(types.float32)
-    ints, codes = types.CPointer(types.int32), types.CPointer(types.int8)
-    return types.void(i64, ints, starts, floats, floats, i64, floats, codes), generate
+    has_offsets = kinds[2].dtype == FLOAT
+    arguments = rows, sums, starts, tables, x_scales, from_row, out, later
+    call_outlined(builder, f"add_scaled_{has_offsets}", partial(_emit_scaling, has_offsets), arguments)
 
 
-def _emit_scaling(offsets: bool) -> Callable[..., None]:
+def _emit_scaling(
+    has_offsets: bool,
+    builder: ir.IRBuilder,
+    rows: ir.Value,
+    sums: ir.Value,
+    starts: ir.Value,
+    tables: ir.Value,
+    x_scales: ir.Value,
+    from_row: ir.Value,
+    out: ir.Value,
+    later: ir.Value,
+) -> None:
     """The code of `_add_scaled`. It reads the tables once, not for each row."""
-
-    def emit(builder: ir.IRBuilder, *arguments: ir.Value) -> None:
-        rows, sums, starts, tables, x_scales, from_row, out, later = arguments
-        vectors = range(4 if offsets else 2)
-        table = [read(builder, builder.gep(tables, [size(at * LANES)]), FLOATS) for at in vectors]
-        with cgutils.for_range(builder, rows) as row:
-            first = builder.mul(row.index, size(TILE))
-            line = builder.gep(later, [builder.mul(row.index, size(2 * VECTOR))])
-            for place in (line, builder.gep(line, [size(VECTOR)])):
-                prefetch_line(builder, place)
-            at = builder.mul(row.index, from_row)
-            scale = splat(builder, builder.load(builder.gep(x_scales, [at])), FLOATS)
-            for half in range(2):
-                of_half = builder.add(first, size(half * LANES))
-                dots = builder.sitofp(read(builder, builder.gep(sums, [of_half]), WORDS), FLOATS)
-                total = fma(builder, dots, table[half], ir.Constant(FLOATS, None))
-                if offsets:
-                    start = splat(builder, builder.load(builder.gep(starts, [at])), FLOATS)
-                    total = fma(builder, start, table[2 + half], total)
-                place = builder.gep(out, [of_half])
-                write(builder, fma(builder, total, scale, read(builder, place, FLOATS)), place)
-
-    return emit
+    table = read_vectors(builder, tables, FLOATS, 4 if has_offsets else 2)
+    with cgutils.for_range(builder, rows) as row:
+        first = builder.mul(row.index, size(TILE))
+        line = builder.gep(later, [builder.mul(row.index, size(2 * VECTOR))])
+        for place in (line, builder.gep(line, [size(VECTOR)])):
+            prefetch_line(builder, place)
+        at = builder.mul(row.index, from_row)
+        scale = splat(builder, builder.load(builder.gep(x_scales, [at])), FLOATS)
+        for half in range(2):
+            of_half = builder.add(first, size(half * LANES))
+            dots = builder.sitofp(read(builder, builder.gep(sums, [of_half]), WORDS), FLOATS)
+            total = fma(builder, dots, table[half], ir.Constant(FLOATS, None))
+            if has_offsets:
+                start = splat(builder, builder.load(builder.gep(starts, [at])), FLOATS)
+                total = fma(builder, start, table[2 + half], total)
+            place = builder.gep(out, [of_half])
+            write(builder, fma(builder, total, scale, read(builder, place, FLOATS)), place)

@@ -1,12 +1,19 @@
-"""Conversion of quantized weights to tiles and back (see `byte_dots`)."""
+"""Conversion of quantized weights to tiles (see `byte_dots`) and back, and to bfloat16 for AMX."""
 
 import numpy as np
+from llvmlite import ir
+from numba.core import cgutils
 
+from ..common import amx
+from ..common.bfloat16_dots import round_pairs
+from ..common.emits import ANY, FLOAT, INT, TO_WORDS, VOID, emits
 from ..common.jit import compiled
+from ..common.llvm import F32, I8, size, write
 from ..common.numba_tools import fetch_add, load, pointer, shift, store
 from ..common.rows import number_at
 from ..common.threads import ParallelKernel
-from .byte_dots import TILE, VECTOR
+from ..common.vectors import FLOATS, LANES, fma, splat, words
+from .byte_dots import TILE, VECTOR, read_codes, read_halves
 
 _HALF = TILE // 2
 _VECTOR_WORDS = VECTOR // 4
@@ -92,3 +99,44 @@ def store_row(values, address, row, kind):
 def _store(values, target):
     for i in range(len(values)):
         store(target, i, values[i])
+
+
+@emits(VOID, INT, INT, INT, INT, ANY, ANY, TO_WORDS)
+def widen_groups(builder, address, groups, steps, zero, four_codes, sum_kind, target, kinds):
+    """Writes a tile's weights, of `groups` groups of 4 × `steps` inputs, without the outputs' factors.
+
+    four_codes: a value of uint16 for weights of 4 bits, uint32 for 8; sum_kind: float32 if the tile has
+    offsets, otherwise they are -zero times the scales; target: words [inputs / 2, TILE] of pairs of inputs
+    """
+    bits, has_offsets = kinds[4].bitwidth // 4, kinds[5] == FLOAT
+    if not amx.is_compiled():
+        return
+    start = builder.inttoptr(address, I8.as_pointer())
+    head = VECTOR * (2 if has_offsets else 1)
+    group_bytes = builder.add(size(head), builder.mul(steps, size(VECTOR * bits // 4)))
+    less = splat(builder, builder.fneg(builder.sitofp(zero, F32)), FLOATS)
+    with cgutils.for_range(builder, groups) as group:
+        place = builder.gep(start, [builder.mul(group.index, group_bytes)])
+        scales = [read_halves(builder, place, half) for half in range(2)]
+        if has_offsets:
+            offsets = [read_halves(builder, place, 2 + half) for half in range(2)]
+        else:
+            offsets = [builder.fmul(scale, less) for scale in scales]
+        codes = builder.gep(place, [size(head)])
+        with cgutils.for_range(builder, steps) as step:
+            number = builder.add(builder.mul(group.index, steps), step.index)
+            to = builder.gep(target, [builder.mul(number, size(2 * TILE))])
+            of_step = builder.gep(codes, [builder.mul(step.index, size(VECTOR * bits // 4))])
+            for half, four in enumerate(read_codes(builder, of_step, bits)):
+                low, high = _pairs(builder, four, scales[half], offsets[half])
+                write(builder, low, builder.gep(to, [size(half * LANES)]))
+                write(builder, high, builder.gep(to, [size(TILE + half * LANES)]))
+
+
+def _pairs(builder: ir.IRBuilder, four: ir.Value, scale: ir.Value, offset: ir.Value) -> list[ir.Value]:
+    """The weights of the first two inputs as pairs, and those of the last two."""
+    values = []
+    for index in range(4):
+        code = builder.and_(builder.lshr(four, words(8 * index)), words(0xFF))
+        values.append(fma(builder, builder.sitofp(code, FLOATS), scale, offset))
+    return [round_pairs(builder, *values[first : first + 2]) for first in (0, 2)]

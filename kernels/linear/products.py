@@ -31,8 +31,7 @@ from .coded_product_cuda import CodedCudaPacker
 from .coded_weight import CodedPacker, CodedShape
 from .float_cuda import FloatCudaProduct
 from .fp8 import Fp8CpuPacker
-from .half import HalfWidenedOnLoadProduct, HalfWidenedOnUseProduct
-from .half_cpu import HALVES
+from .half import HALVES, HalfWidenedOnLoadProduct, HalfWidenedOnUseProduct
 from .integer import IntegerCpuPacker
 from .invariant import Make, Product
 from .onednn import OneDnnProduct, has_onednn, onednn_multiplies

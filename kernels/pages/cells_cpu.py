@@ -7,8 +7,8 @@ A kernel is compiled once for each type of pointer to the cells.
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
+from ..common.emits import ANY, BOOL, FLOAT, INT, VOID, emits
 from ..common.jit import compiled_fast
 from ..common.llvm import F32, I16, I32, read, size, word
 from ..common.numba_tools import float_with_bits, load, store
@@ -19,98 +19,64 @@ LINE_BYTES = 64
 _INFINITY = np.uint32(0x7F800000)
 
 
-@intrinsic
-def is_scaled(typing, cell):
+@emits(BOOL, ANY)
+def is_scaled(builder, cell, kinds):
     """Whether cells of this type have a scale; a constant."""
-
-    def generate(context, builder, signature, arguments):
-        return ir.Constant(ir.IntType(1), _has_scale(cell))
-
-    return types.boolean(cell), generate
+    return ir.Constant(ir.IntType(1), _has_scale(kinds[0]))
 
 
-@intrinsic
-def element_bytes(typing, cell):
+@emits(INT, ANY)
+def element_bytes(builder, cell, kinds):
     """The bytes of an element of cells of this type; a constant."""
-
-    def generate(context, builder, signature, arguments):
-        return size(cell.dtype.bitwidth // 8)
-
-    return types.int64(cell), generate
+    return size(kinds[0].dtype.bitwidth // 8)
 
 
-@intrinsic
-def line_elements(typing, cell):
+@emits(INT, ANY)
+def line_elements(builder, cell, kinds):
     """The elements in a cache line, or in two lines of float32; a constant."""
-    count = LINE_BYTES if _has_scale(cell) else LINE_BYTES // 2
-
-    def generate(context, builder, signature, arguments):
-        return size(count)
-
-    return types.int64(cell), generate
+    return size(LINE_BYTES if _has_scale(kinds[0]) else LINE_BYTES // 2)
 
 
-@intrinsic
-def read_scale(typing, cell, head_dim):
+@emits(FLOAT, ANY, INT)
+def read_scale(builder, cell, head_dim, kinds):
     """The factor of the loaded elements: 1 in cells without a scale."""
-
-    def generate(context, builder, signature, arguments):
-        if not _has_scale(cell):
-            return ir.Constant(F32, 1.0)
-        return builder.load(_scale_place(builder, *arguments))
-
-    return types.float32(cell, types.int64), generate
+    if not _has_scale(kinds[0]):
+        return ir.Constant(F32, 1.0)
+    return builder.load(_scale_place(builder, cell, head_dim))
 
 
-@intrinsic
-def bfloat16_at(typing, cell, index):
+@emits(types.uint32, ANY, INT)
+def bfloat16_at(builder, cell, index, kinds):
     """Element `index` as bfloat16, in the lower half of a word. int8 codes are exact in bfloat16."""
-
-    def generate(context, builder, signature, arguments):
-        value = builder.load(builder.gep(arguments[0], [arguments[1]]))
-        if not _has_scale(cell):
-            return builder.zext(value, I32)
-        return builder.lshr(_float_bits(builder, builder.sext(value, I32)), word(16))
-
-    return types.uint32(cell, types.int64), generate
+    value = builder.load(builder.gep(cell, [index]))
+    if not _has_scale(kinds[0]):
+        return builder.zext(value, I32)
+    return builder.lshr(_float_bits(builder, builder.sext(value, I32)), word(16))
 
 
-@intrinsic
-def pair_at(typing, cell, index):
+@emits(types.uint32, ANY, INT)
+def pair_at(builder, cell, index, kinds):
     """Elements 2 · index and 2 · index + 1 as bfloat16, the first in the lower half of a word."""
-
-    def generate(context, builder, signature, arguments):
-        first = builder.gep(arguments[0], [builder.shl(arguments[1], size(1))])
-        if not _has_scale(cell):
-            return read(builder, first, I32)
-        # Shifts keep the elements in their words, so that LLVM vectorises without shuffles.
-        codes = builder.zext(read(builder, first, I16), I32)
-        low, high = (
-            _float_bits(builder, builder.ashr(builder.shl(codes, word(unused)), word(24)))
-            for unused in (24, 16)
-        )
-        return builder.or_(builder.lshr(low, word(16)), high)
-
-    return types.uint32(cell, types.int64), generate
+    first = builder.gep(cell, [builder.shl(index, size(1))])
+    if not _has_scale(kinds[0]):
+        return read(builder, first, I32)
+    # Shifts keep the elements in their words, so that LLVM vectorises without shuffles.
+    codes = builder.zext(read(builder, first, I16), I32)
+    low, high = (
+        _float_bits(builder, builder.ashr(builder.shl(codes, word(unused)), word(24))) for unused in (24, 16)
+    )
+    return builder.or_(builder.lshr(low, word(16)), high)
 
 
-@intrinsic
-def _write_scale(typing, cell, head_dim, scale):
-    def generate(context, builder, signature, arguments):
-        builder.store(arguments[2], _scale_place(builder, arguments[0], arguments[1]))
-        return context.get_dummy_value()
-
-    return types.void(cell, types.int64, types.float32), generate
+@emits(VOID, ANY, INT, FLOAT)
+def _write_scale(builder, cell, head_dim, scale):
+    builder.store(scale, _scale_place(builder, cell, head_dim))
 
 
-@intrinsic
-def _magnitude(typing, value):
+@emits(types.uint32, FLOAT)
+def _magnitude(builder, value):
     """The bits of |value|, in the order of magnitudes: those of NaN are the largest."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.and_(builder.bitcast(arguments[0], I32), word(0x7FFFFFFF))
-
-    return types.uint32(types.float32), generate
+    return builder.and_(builder.bitcast(value, I32), word(0x7FFFFFFF))
 
 
 @compiled_fast

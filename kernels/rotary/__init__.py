@@ -2,7 +2,7 @@
 
 import torch
 
-from ..norm import HeadNorms
+from ..elementwise import HeadNorms
 from . import cpu
 
 __all__ = ["HeadNorms", "rotary_write_kv"]

@@ -27,7 +27,7 @@ from ..common.numba_tools import (
 )
 from ..common.threads import ParallelKernel, thread_count
 from ..common.vectors import LANES
-from ..norm import HeadNorms
+from ..elementwise import HeadNorms
 from ..pages.cells import CellFormat
 from ..pages.cells_cpu import copy_to_cell, is_scaled, write_cell
 from ..pages.segments import Segments

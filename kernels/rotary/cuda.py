@@ -6,7 +6,7 @@ import triton.language as tl
 
 from ..common.codes_cuda import encode, magnitude, scale_and_factor
 from ..common.dependent_launch_cuda import launch_early, wait_for_previous
-from ..norm import HeadNorms
+from ..elementwise import HeadNorms
 from ..pages.cells import FP8, CellFormat, codes_and_scales
 
 

@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ...kernels.activation import silu_and_mul
 from ...kernels.attention import paged_attention
 from ...kernels.common.rows import take_rows
+from ...kernels.elementwise import add_rms_norm, rms_norm, silu_and_mul
 from ...kernels.linear import Linear, as_float32
-from ...kernels.norm import add_rms_norm, rms_norm
 from ...kernels.rotary import rotary_write_kv
 from .cache_spec import CacheSpec
 from .decoder_config import DecoderConfig

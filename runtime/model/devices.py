@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 import torch
 
-from ...kernels.common.cores import cores
+from ...kernels.common.processor import cores
 from ...kernels.pages.cells import FP8
 from ..config import ServeConfig
 from ..errors import ConfigError

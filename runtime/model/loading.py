@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from ...kernels.arithmetic import arithmetic
+from ...kernels.common.processor import arithmetic
 from ...kernels.common.vectors import LANES
 from ...kernels.pages.cells import CellFormat
 from ..byte_sizes import in_units

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 
 from ...kernels.attention.cpu import CpuAttention, plan_attention
-from ...kernels.common.feed_cpu import feed_tokens
 from ...kernels.common.program import Program
 from ...kernels.common.reused_memory import Blocks, NotRecordableError, ReusedMemory
+from ...kernels.common.step_tokens import feed_tokens
 from ...kernels.common.threads import ParallelKernel, recorded_calls
 from .input_batch import InputBatch, StepInputs
 from .model import Model

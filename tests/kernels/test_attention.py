@@ -17,7 +17,7 @@ from arbora.kernels import reference
 from arbora.kernels.attention import cpu as attention_cpu
 from arbora.kernels.attention import paged_attention
 from arbora.kernels.attention.plan import END, TOKEN, TOKENS
-from arbora.kernels.attention.tile_queries import transpose_words
+from arbora.kernels.attention.tile_inputs import transpose_words
 from arbora.kernels.common import amx, bfloat16_dots
 from arbora.kernels.common.numba_tools import pointer
 from arbora.kernels.pages.cells import CellFormat
@@ -270,11 +270,11 @@ def test_words_are_transposed() -> None:
 def test_tiles_for_processors_with_amx_use_it(tmp_path: Path) -> None:
     """A machine without AMX cannot run the code, but shows whether it compiles and its instructions."""
     program = """
-from arbora.kernels.common import amx, amx_product
+from arbora.kernels.common import amx
 from numba import njit, types
 def product(shapes, count, words, sums):
     amx.load_shapes(shapes)
-    amx_product.multiply_square(count, words, count, count, words, count, sums, count, True, words, 0)
+    amx.multiply_square(count, words, count, count, words, count, sums, count, True, words, 0)
     amx.release_tiles()
 function = njit(product)
 pointers = [types.CPointer(each) for each in (types.uint8, types.uint32, types.float32)]

@@ -5,7 +5,8 @@ import pytest
 import torch
 from arbora.kernels.automaton import AutomatonPool
 from arbora.kernels.automaton import cpu as automaton_cpu
-from arbora.kernels.automaton.arena import Arena
+from arbora.kernels.automaton.layout import STATES
+from arbora.kernels.automaton.pool import Arena
 from arbora.kernels.sampling import sample
 from arbora.kernels.sampling.batch import NOTHING_ALLOWED
 from arbora.runtime.automaton_format import DEAD, NO_AUTOMATON, POP, PUSH, STACK_DEPTH
@@ -131,10 +132,7 @@ class LoadedGrammars(RuleBasedStateMachine):
         self.free_at_first = self.free_rows()
 
     def free_rows(self) -> list[int]:
-        pool = self.pool
-        tables = (pool._grammars, pool._states, pool._entries, pool._masks, pool._class_maps)
-        arenas = (*tables, pool._list_tokens, pool._actions, pool._returns, pool._lists)
-        return [arena.free_rows for arena in arenas]
+        return [arena.free_rows for arena in self.pool._arenas.values()]
 
     @rule(seed=st.integers(0, 999), stack=st.booleans())
     def add(self, seed: int, stack: bool) -> None:
@@ -165,7 +163,7 @@ class LoadedGrammars(RuleBasedStateMachine):
         for number in list(self.loaded):
             self.pool.drop(number)
         assert all(now >= first for now, first in zip(self.free_rows(), self.free_at_first, strict=True))
-        assert len(self.pool._states._holes) == 1
+        assert len(self.pool._arenas[STATES]._holes) == 1
 
 
 TestLoadedGrammars = LoadedGrammars.TestCase

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from arbora.kernels import reference
-from arbora.kernels.activation import silu_and_mul
-from arbora.kernels.norm import add_rms_norm, rms_norm
+from arbora.kernels.elementwise import add_rms_norm, rms_norm, silu_and_mul
 from arbora.kernels.pages import copy_pages, page_moves
 from arbora.kernels.pages.cells import CellFormat
 from arbora.kernels.rotary import HeadNorms, rotary_write_kv
@@ -68,8 +67,8 @@ def test_silu_and_mul_is_zero_far_below_zero_and_linear_far_above(width: int) ->
 OTHER_PROCESSOR = """
 import torch
 from arbora.kernels import reference
-from arbora.kernels.activation import silu_and_mul
-from arbora.kernels.norm import add_rms_norm
+from arbora.kernels.elementwise import silu_and_mul
+from arbora.kernels.elementwise import add_rms_norm
 from arbora.kernels.rotary import HeadNorms, rotary_write_kv
 for dtype, tolerance in ((torch.float32, 1e-6), (torch.bfloat16, 2**-7), (torch.float16, 2**-10)):
     gate_up = torch.randn(5, 2 * 99).to(dtype) * 4
@@ -178,8 +177,8 @@ def test_the_cpu_kernels_need_no_triton() -> None:
 import sys
 sys.modules["triton"] = None  # any import of it fails
 import torch
-from arbora.kernels import activation, attention, linear, norm, pages, rotary
-print(norm.rms_norm(torch.ones(2, 8), torch.ones(8), 0.0).sum().item())
+from arbora.kernels import attention, elementwise, linear, pages, rotary
+print(elementwise.rms_norm(torch.ones(2, 8), torch.ones(8), 0.0).sum().item())
 """
     environment = {**os.environ, "PYTHONSAFEPATH": "1"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)

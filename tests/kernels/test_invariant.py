@@ -7,15 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from arbora.kernels.activation import silu_and_mul
 from arbora.kernels.attention import AttentionBatch, paged_attention
 from arbora.kernels.common import bfloat16_dots
+from arbora.kernels.elementwise import add_rms_norm, rms_norm, silu_and_mul
 from arbora.kernels.linear import Linear
 from arbora.kernels.linear.bfloat16_cpu import has_bfloat16_dots
 from arbora.kernels.linear.half import HalfWidenedOnLoadProduct, HalfWidenedOnUseProduct
 from arbora.kernels.linear.invariant import SIZES, InvariantProduct, Product, invariant_sizes
 from arbora.kernels.linear.onednn import OneDnnProduct, onednn_multiplies
-from arbora.kernels.norm import add_rms_norm, rms_norm
 from arbora.kernels.pages.cells import CellFormat
 from hypothesis import example, given, settings
 from hypothesis import strategies as st

@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from arbora.kernels.activation import silu_and_mul
-from arbora.kernels.common.cores import cores
 from arbora.kernels.common.numba_tools import fetch_add, pointer, shift
+from arbora.kernels.common.processor import cores
 from arbora.kernels.common.program import Program, _system_call
 from arbora.kernels.common.reused_memory import Blocks, NotRecordableError, ReusedMemory
 from arbora.kernels.common.threads import Call, ParallelKernel, recorded_calls
+from arbora.kernels.elementwise import add_rms_norm, rms_norm, silu_and_mul
+from arbora.kernels.elementwise import cpu as elementwise_cpu
 from arbora.kernels.linear import CodedShape, integer_cpu
 from arbora.kernels.linear.integer import IntegerCpuPacker
-from arbora.kernels.norm import add_rms_norm, rms_norm
-from arbora.kernels.norm import cpu as norm_cpu
 
 SIZE, ROWS = 512, 100
 SCHED_GETAFFINITY = {"x86_64": 204, "aarch64": 123, "riscv64": 123}
@@ -193,7 +192,7 @@ def test_arguments_of_recorded_calls_can_change() -> None:
     with recorded_calls() as calls:
         result, last = rms_norm(x, weight, 1e-6), silu_and_mul(x)
     program = Program(calls)
-    assert program.calls_of(norm_cpu.KERNELS[torch.float32]) == [0]
+    assert program.calls_of(elementwise_cpu.NORMS[torch.float32]) == [0]
     program.run()
     assert torch.equal(result, rms_norm(x, weight, 1e-6))
     program.change([0], {1: 2, 3: other.data_ptr()})

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 from arbora.kernels import reference
-from arbora.kernels.activation import cuda as activation_triton
 from arbora.kernels.attention import cuda as attention_triton
 from arbora.kernels.attention.batch import AttentionBatch
 from arbora.kernels.attention.cuda_tiles import Tiles
 from arbora.kernels.attention.plan import BEGIN, END, PARTIAL, TOKEN, TOKENS
-from arbora.kernels.norm import cuda as norm_triton
+from arbora.kernels.elementwise import cuda as elementwise_triton
 from arbora.kernels.pages import cuda as pages_triton
 from arbora.kernels.rotary import HeadNorms
 from arbora.kernels.rotary import cuda as rotary_triton
@@ -194,16 +193,16 @@ def test_norms_match_the_reference(dtype: torch.dtype) -> None:
     x = torch.randn(15, 99, device=DEVICE).to(dtype)
     residual = torch.randn(15, 99, device=DEVICE).to(dtype)
     weight = torch.rand(99, device=DEVICE).to(dtype)
-    assert_close(norm_triton.rms_norm(x, weight, 1e-6), reference.rms_norm(x, weight, 1e-6))
+    assert_close(elementwise_triton.rms_norm(x, weight, 1e-6), reference.rms_norm(x, weight, 1e-6))
     expected = reference.add_rms_norm(x, expected_residual := residual.clone(), weight, 1e-6)
-    assert_close(norm_triton.add_rms_norm(x, residual, weight, 1e-6), expected)
+    assert_close(elementwise_triton.add_rms_norm(x, residual, weight, 1e-6), expected)
     assert_close(residual, expected_residual)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_silu_and_mul_matches_the_reference(dtype: torch.dtype) -> None:
     gate_up = (torch.randn(3, 2 * 1100, device=DEVICE) * 4).to(dtype)
-    assert_close(activation_triton.silu_and_mul(gate_up), reference.silu_and_mul(gate_up))
+    assert_close(elementwise_triton.silu_and_mul(gate_up), reference.silu_and_mul(gate_up))
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

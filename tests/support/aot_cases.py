@@ -47,7 +47,7 @@ class AotCase:
     name: str
     """unique, readable: it names the test"""
     kernel: str
-    """module:function below arbora.kernels, such as norm_triton:rms_norm_kernel"""
+    """module:function below arbora.kernels, such as elementwise.cuda:rms_norm_kernel"""
     signature: Mapping[str, str]
     """Triton type of each run-time argument, such as *bf16, i32, fp32"""
     constants: Mapping[str, int | float | bool | None]

@@ -28,7 +28,7 @@ CASES = [
     *(
         AotCase(
             name=f"rms_norm-{size}{'-add' if add else ''}",
-            kernel="norm.cuda:rms_norm_kernel",
+            kernel="elementwise.cuda:rms_norm_kernel",
             signature={**NORM, "eps": "fp32"},
             constants={"ADD": add, "BLOCK": size},
             constants_by_architecture=DEPENDENT,
@@ -41,7 +41,7 @@ CASES = [
     ),
     AotCase(
         name="silu_and_mul",
-        kernel="activation.cuda:silu_and_mul_kernel",
+        kernel="elementwise.cuda:silu_and_mul_kernel",
         signature={"gate_up": "*bf16", "out": "*bf16", "stride": "i32", "width": "i32"},
         constants={"BLOCK": 1024},
         constants_by_architecture=DEPENDENT,

@@ -1,12 +1,17 @@
-"""The processor's cores, and the masks that bind threads to them."""
+"""The processor: its cores, the masks that bind threads to them, and the name of its arithmetic."""
 
 import os
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+import torch
+from llvmlite import binding
+
+from ...runtime.compiled_code import version
 
 _CPUS = Path("/sys/devices/system/cpu")
+_KERNELS = Path(__file__).parents[1]
 
 
 @cache
@@ -30,3 +35,12 @@ def core_masks() -> np.ndarray:
     for mask, cpus in zip(bits, [all_cpus, *cores()], strict=True):
         mask[cpus] = 1
     return np.packbits(bits, axis=1, bitorder="little")
+
+
+def arithmetic() -> str:
+    """The kernels' version, PyTorch's version, the processor and the number of threads.
+
+    Where all are the same, sums are added in the same order, and equal inputs give equal bits.
+    """
+    processor = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
+    return f"{version(_KERNELS)} {torch.__version__} {processor} {torch.get_num_threads()}"

@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation (Zhang & Sennrich 2019)."""
+"""Root-mean-square normalisation (Zhang & Sennrich 2019), and the gated activation of feed-forward layers."""
 
 from typing import NamedTuple
 
@@ -36,3 +36,15 @@ def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, 
 
         return cuda.add_rms_norm(x, residual, weight, eps)
     return cpu.add_rms_norm(x, residual, weight, eps)
+
+
+def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """SiLU of the first half of gate_up [tokens, 2 * intermediate], times the second half.
+
+    Returns [tokens, intermediate]. SiLU is float32 inside and rounded before the product, as PyTorch does it.
+    """
+    if gate_up.is_cuda:
+        from . import cuda
+
+        return cuda.silu_and_mul(gate_up)
+    return cpu.silu_and_mul(gate_up)
