@@ -139,28 +139,28 @@ def load_weights(
     is told after each layer."""
     loader = ProjectionLoader(checkpoint, choose, dtype, device, batch_invariant)
     if config.tied_embeddings:
-        embedding, head = loader.rows_and_head(_embedding(config))
+        embedding, head = loader.load_rows_and_head(_embedding(config))
     else:
-        embedding, head = loader.rows(_embedding(config)), loader.linear(_head(config))
+        embedding, head = loader.load_rows(_embedding(config)), loader.load_linear(_head(config))
     layers = []
     for layer in range(config.layers):
         layers.append(_load_layer(loader, config, layer))
         progress(f"loading weights: {layer + 1} of {config.layers} layers")
-    return DecoderWeights(embedding, tuple(layers), loader.vector(FINAL_NORM), head)
+    return DecoderWeights(embedding, tuple(layers), loader.load_vector(FINAL_NORM), head)
 
 
 def _load_layer(loader: ProjectionLoader, config: DecoderConfig, layer: int) -> LayerWeights:
     prefix, projections = f"model.layers.{layer}.", layer_projections(config, layer)
     return LayerWeights(
-        input_norm=loader.vector(prefix + INPUT_NORM),
-        qkv=loader.linear(*projections.qkv),
+        input_norm=loader.load_vector(prefix + INPUT_NORM),
+        qkv=loader.load_linear(*projections.qkv),
         head_norms=HeadNorms(
-            loader.vector(prefix + Q_NORM), loader.vector(prefix + K_NORM), config.rms_norm_eps
+            loader.load_vector(prefix + Q_NORM), loader.load_vector(prefix + K_NORM), config.rms_norm_eps
         )
         if config.qk_norm
         else None,
-        output=loader.linear(projections.output),
-        post_attention_norm=loader.vector(prefix + POST_ATTENTION_NORM),
-        gate_up=loader.linear(*projections.gate_up),
-        down=loader.linear(projections.down),
+        output=loader.load_linear(projections.output),
+        post_attention_norm=loader.load_vector(prefix + POST_ATTENTION_NORM),
+        gate_up=loader.load_linear(*projections.gate_up),
+        down=loader.load_linear(projections.down),
     )

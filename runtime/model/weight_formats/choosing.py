@@ -1,18 +1,21 @@
-"""Chooses formats from the quantization configs of FP8, GPTQ and AWQ checkpoints."""
+"""Chooses formats from the quantization configs of FP8, GPTQ and AWQ checkpoints; finds the modules that a
+config names."""
 
 from __future__ import annotations
 
-from collections.abc import Set
+import re
+from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 import msgspec
 
 from ...checkpoint_json import convert_part
 from ...errors import ConfigError
-from .byte_values import ByteFormat, ScaleGrid
+from .compressed_formats import ByteFormat, ScaleGrid
 from .group_quantized import AwqFormat, GptqFormat
-from .module_names import name_list
 from .weight_format import ChooseFormat, FloatFormat, Projection, WeightFormat
+
+PATTERN = "re:"
 
 
 class _Fp8(msgspec.Struct):
@@ -122,3 +125,44 @@ def _unless_listed(
         return quantized if included and not is_listed(projection.name) else FloatFormat()
 
     return choose
+
+
+def name_list(entries: Iterable[str]) -> Callable[[str], bool]:
+    """Returns a function that says whether a list such as `modules_to_not_convert` includes a module's name.
+
+    An entry is a part of the name between dots, such as `mlp` or `layers.1`; the end of a name; a regex that
+    matches the start of a name up to a dot; or a regex after `re:`.
+    """
+    compiled = [(entry, _compile(entry)) for entry in entries]
+
+    def is_listed(name: str) -> bool:
+        return any(
+            f".{entry}." in f".{name}." or name.endswith(entry) or pattern.match(name)
+            for entry, pattern in compiled
+        )
+
+    return is_listed
+
+
+class Target:
+    """A module name, regex or class name of compressed-tensors."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._pattern = _compile(text) if text.startswith(PATTERN) else None
+
+    def rank(self, projection: Projection) -> int | None:
+        """How the target matches: 0 by name, 1 by regex, 2 by class, None if it does not match."""
+        if self._text == projection.name:
+            return 0
+        if self._pattern is not None:
+            return 1 if self._pattern.match(projection.name) else None
+        return 2 if self._text == projection.kind else None
+
+
+def _compile(entry: str) -> re.Pattern[str]:
+    source = entry.removeprefix(PATTERN)
+    try:
+        return re.compile(source if entry.startswith(PATTERN) else rf"(?:{source})(?:(?<=\.)|(?=\.|$))")
+    except re.error as error:
+        raise ConfigError(f"{entry} is not a valid regex: {error}") from None

@@ -10,10 +10,8 @@ import msgspec
 
 from ...checkpoint_json import convert_part
 from ...errors import ConfigError
-from .byte_values import ByteFormat, ScaleGrid
-from .module_names import Target
-from .mxfp4 import GROUP, Mxfp4Format
-from .pack_quantized import PackQuantizedFormat
+from .choosing import Target
+from .compressed_formats import MXFP4_GROUP, ByteFormat, Mxfp4Format, PackQuantizedFormat, ScaleGrid
 from .weight_format import ChooseFormat, FloatFormat, Projection, WeightFormat
 
 BYTES = ("int-quantized", "float-quantized", "naive-quantized")
@@ -106,12 +104,12 @@ def _format(group: _Group, name: str) -> WeightFormat:
         return PackQuantizedFormat(
             4 if scheme.num_bits == 4 else 8, size, scheme.symmetric, _is_ordered(scheme)
         )
-    if name == MXFP4 and (scheme.num_bits, scheme.type, scheme.group_size) == (4, "float", GROUP):
+    if name == MXFP4 and (scheme.num_bits, scheme.type, scheme.group_size) == (4, "float", MXFP4_GROUP):
         return Mxfp4Format()
     raise ConfigError(
         f"format {name} with {scheme.num_bits} bits of type {scheme.type} is not supported, only {PACKED} "
-        f"with int of 4 or 8 bits, {MXFP4} with float of 4 bits in groups of {GROUP}, and {', '.join(BYTES)} "
-        "with int or float of 8 bits"
+        f"with int of 4 or 8 bits, {MXFP4} with float of 4 bits in groups of {MXFP4_GROUP}, "
+        f"and {', '.join(BYTES)} with int or float of 8 bits"
     )
 
 

@@ -22,7 +22,7 @@ def expand_into(target: torch.Tensor, weight: torch.Tensor | CodedWeight) -> Non
         target.copy_(weight)
         return
     for piece in pieces(*target.shape):
-        target[piece].copy_(scaled(weight.rows(piece), weight.groups.index))
+        target[piece].copy_(scale_codes(weight.rows(piece), weight.groups.index))
 
 
 def pieces(outputs: int, inputs: int) -> Iterator[slice]:
@@ -38,10 +38,10 @@ def pieces(outputs: int, inputs: int) -> Iterator[slice]:
         torch.set_num_threads(threads)
 
 
-def scaled(rows: CodedRows, groups: torch.Tensor | None) -> torch.Tensor:
+def scale_codes(rows: CodedRows, groups: torch.Tensor | None) -> torch.Tensor:
     """(codes - zeros) * scales + offsets, float32 [n, inputs]. For `groups` see `Groups.index`."""
     codes = rows.codes
-    wide = widened_fp8(codes) if codes.dtype == torch.float8_e4m3fn else codes.to(torch.float32)
+    wide = widen_fp8(codes) if codes.dtype == torch.float8_e4m3fn else codes.to(torch.float32)
     scales = rows.scales.to(torch.float32).contiguous()
     split = wide.view(len(wide), scales.shape[1], -1) if groups is None else wide
 
@@ -60,8 +60,10 @@ def scaled(rows: CodedRows, groups: torch.Tensor | None) -> torch.Tensor:
     return wide
 
 
-def groups_of(index: torch.Tensor | None, inputs: int, size: int | None, index_part: str = "g_idx") -> Groups:
-    """The groups that `index` stores; without it, runs of `size` inputs.
+def find_groups(
+    index: torch.Tensor | None, inputs: int, size: int | None, index_part: str = "g_idx"
+) -> Groups:
+    """Returns the groups that `index` stores; without it, runs of `size` inputs.
 
     The last run may be shorter. A `size` of None stands for all inputs. `index_part` is the last part of the
     index's name.
@@ -98,7 +100,7 @@ def nibbles(raw: torch.Tensor) -> torch.Tensor:
     return torch.stack((raw & 15, raw >> 4), dim=-1).flatten(1)
 
 
-def widened_fp8(values: torch.Tensor) -> torch.Tensor:
+def widen_fp8(values: torch.Tensor) -> torch.Tensor:
     """Converts FP8 E4M3 values other than NaN to float32, ten times as fast as `to`.
 
     The bits of a value, moved to the positions of a float16, are the value / 256.

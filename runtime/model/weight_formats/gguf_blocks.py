@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from . import mxfp4
+from .compressed_formats import MXFP4_CODES, MXFP4_HALF_SCALES, MXFP4_ZERO
 from .weight_format import CodedRows, CodedWeight, Groups, Projection, Stored, TensorSpec
 
 
@@ -127,7 +127,7 @@ IQ4_CODES = torch.tensor(
 
 
 def _mxfp4(raw: torch.Tensor) -> Block:
-    return Block(mxfp4.CODES[_nibbles(raw[..., 1:], 16).int()], mxfp4.HALF_SCALES[raw[..., :1].int()])
+    return Block(MXFP4_CODES[_nibbles(raw[..., 1:], 16).int()], MXFP4_HALF_SCALES[raw[..., :1].int()])
 
 
 def _iq4_nl(raw: torch.Tensor) -> Block:
@@ -144,5 +144,5 @@ BLOCK_TYPES = {
     "Q5_K": BlockType(256, 8, 32, None, _q5_k),
     "Q6_K": BlockType(256, 8, 16, 32, _q6_k),
     "IQ4_NL": BlockType(32, 8, 32, IQ4_ZERO, _iq4_nl),
-    "MXFP4": BlockType(32, 8, 32, mxfp4.ZERO, _mxfp4),
+    "MXFP4": BlockType(32, 8, 32, MXFP4_ZERO, _mxfp4),
 }

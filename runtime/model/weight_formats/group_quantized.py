@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from .expand import groups_of, only_value, unpack
+from .expand import find_groups, only_value, unpack
 from .weight_format import FLOATS, CodedRows, CodedWeight, Projection, Stored, TensorError, TensorSpec
 
 AWQ_NIBBLES = [0, 4, 1, 5, 2, 6, 3, 7]
@@ -47,7 +47,7 @@ class GptqFormat:
                 "config.json that belongs to the checkpoint",
             )
         qweight, scales = stored["qweight"], stored["scales"]
-        groups = groups_of(stored.get("g_idx"), inputs, self.group_size)
+        groups = find_groups(stored.get("g_idx"), inputs, self.group_size)
         # In version 1 a zero point of 0 is stored with all bits set.
         unpacked = unpack(stored["qzeros"], self.bits)[:, :outputs]
         zeros = ((unpacked + self.zero_offset) & ((1 << self.bits) - 1)).T
@@ -83,7 +83,7 @@ class AwqFormat:
             codes = _by_output(qweight[:, piece.start // 8 : piece.stop // 8])
             return CodedRows(codes, scales[:, piece].T, zeros[piece])
 
-        groups = groups_of(None, inputs, self.group_size)
+        groups = find_groups(None, inputs, self.group_size)
         return CodedWeight(4, groups, only_value(zeros), "scales", rows)
 
 

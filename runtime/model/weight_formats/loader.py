@@ -16,7 +16,7 @@ from ....kernels.linear import CodedProduct, Linear
 from ...errors import ConfigError
 from .checkpoint import Checkpoint
 from .expand import expand_into
-from .packing import Packing, pack, packing_of
+from .packing import Packing, find_packing, pack
 from .weight_format import (
     FLOATS,
     GET_FILE_AGAIN,
@@ -53,15 +53,15 @@ class ProjectionLoader:
     device: torch.device
     batch_invariant: bool
 
-    def linear(self, *projections: Projection) -> Linear:
+    def load_linear(self, *projections: Projection) -> Linear:
         """The product of projections with the same input; their outputs are concatenated.
 
         Neighbours that are stored in the same way become one product.
         """
         runs = groupby(projections, lambda each: self._find_packing(each))
-        return Linear.joined([self._product(packing, list(run)) for packing, run in runs])
+        return Linear.joined([self._load_product(packing, list(run)) for packing, run in runs])
 
-    def rows_and_head(self, projection: Projection) -> tuple[EmbeddingRows, Linear]:
+    def load_rows_and_head(self, projection: Projection) -> tuple[EmbeddingRows, Linear]:
         """The embedding and the head that is tied to it. The matrix is stored once for both, unless a library
         stores the head's copy in a layout of its own."""
         packing = self._find_packing(projection)
@@ -74,61 +74,61 @@ class ProjectionLoader:
             assert rows is not None
             return rows, head
         self.find_sizes(projection)
-        weight = self.weight(projection)
+        weight = self.load_weight(projection)
         return partial(embed, weight), Linear.pack(weight, None, self.batch_invariant)
 
-    def rows(self, projection: Projection) -> EmbeddingRows:
+    def load_rows(self, projection: Projection) -> EmbeddingRows:
         packing = self._find_packing(projection)
         if packing is not None:
             return partial(embed_quantized, self._pack(packing, [projection]), self.dtype)
-        return partial(embed, self.weight(projection))
+        return partial(embed, self.load_weight(projection))
 
-    def _product(self, packing: Packing | None, projections: Sequence[Projection]) -> Linear:
+    def _load_product(self, packing: Packing | None, projections: Sequence[Projection]) -> Linear:
         if packing is not None:
             return Linear.quantized(self._pack(packing, projections))
-        return self._expand(projections, self._bias(projections))
+        return self._expand(projections, self._load_bias(projections))
 
     def _expand(self, projections: Sequence[Projection], bias: torch.Tensor | None) -> Linear:
         if Linear.reads_parts(self.device, self.dtype):
-            return Linear.pack_parts(self._parts(projections), bias, self.batch_invariant)
+            return Linear.pack_parts(self._read_parts(projections), bias, self.batch_invariant)
         self.find_sizes(*projections)
-        return Linear.pack(self.weight(*projections), bias, self.batch_invariant)
+        return Linear.pack(self.load_weight(*projections), bias, self.batch_invariant)
 
-    def _parts(self, projections: Sequence[Projection]) -> Sequence[torch.Tensor]:
+    def _read_parts(self, projections: Sequence[Projection]) -> Sequence[torch.Tensor]:
         """The projections' weights, mapped from the checkpoint's files if they are stored in the decoder's
         dtype, so that no other copy is made of them than the product's own."""
         stored = [self._read(each) for each in projections]
         mapped = [each for each in stored if isinstance(each, torch.Tensor) and each.dtype == self.dtype]
-        return mapped if len(mapped) == len(stored) else [self.weight(*projections)]
+        return mapped if len(mapped) == len(stored) else [self.load_weight(*projections)]
 
     def _pack(self, packing: Packing, projections: Sequence[Projection]) -> CodedProduct:
         weights = [(each.outputs, self._read_codes(each)) for each in projections]
-        inputs, bias = projections[0].inputs, self._bias(projections)
+        inputs, bias = projections[0].inputs, self._load_bias(projections)
         return pack(packing, inputs, weights, bias, self.device, self.batch_invariant)
 
     def _find_packing(self, projection: Projection) -> Packing | None:
         """How the device's product stores the projection; None if the device has none for its format."""
-        return packing_of(self._read(projection), projection.outputs, projection.inputs, self.device)
+        return find_packing(self._read(projection), projection.outputs, projection.inputs, self.device)
 
     def _read_codes(self, projection: Projection) -> CodedWeight:
         weight = self._read(projection)
         assert isinstance(weight, CodedWeight)
         return weight
 
-    def _bias(self, projections: Sequence[Projection]) -> torch.Tensor | None:
+    def _load_bias(self, projections: Sequence[Projection]) -> torch.Tensor | None:
         if not projections[0].biased:
             return None
-        return self.vector(*(f"{each.name}.bias" for each in projections))
+        return self.load_vector(*(f"{each.name}.bias" for each in projections))
 
     def find_sizes(self, *projections: Projection) -> None:
-        """Finds the sizes of `linear`'s product before the weights are read, because the trial takes
+        """Finds the sizes of `load_linear`'s product before the weights are read, because the trial takes
         memory."""
         if self.batch_invariant:
             outputs = sum(each.outputs for each in projections)
             first = projections[0]
             Linear.find_sizes(outputs, first.inputs, self.dtype, self.device, first.biased)
 
-    def weight(self, *projections: Projection) -> torch.Tensor:
+    def load_weight(self, *projections: Projection) -> torch.Tensor:
         """The projections' weights, concatenated along the outputs."""
         sizes = [each.outputs for each in projections]
         joined = torch.empty((sum(sizes), projections[0].inputs), dtype=self.dtype, device=self.device)
@@ -136,7 +136,7 @@ class ProjectionLoader:
             expand_into(part, self._read(projection))
         return joined
 
-    def vector(self, *names: str) -> torch.Tensor:
+    def load_vector(self, *names: str) -> torch.Tensor:
         """The named vectors, concatenated. Raises ConfigError for values that are NaN or infinite."""
         self.checkpoint.check_finite(names)
         return torch.cat([self.checkpoint.read(name).to(self.device, self.dtype) for name in names])

@@ -35,7 +35,7 @@ class Packing:
         return CodedShape(outputs, inputs, self.bits, self.group, self.zero)
 
 
-def packing_of(
+def find_packing(
     weight: torch.Tensor | CodedWeight, outputs: int, inputs: int, device: torch.device
 ) -> Packing | None:
     """How the device's product stores the weight; None if the device has no product for it."""

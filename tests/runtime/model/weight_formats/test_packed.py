@@ -15,8 +15,8 @@ from arbora.kernels.linear.integer import IntegerCpuProduct
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.weight_formats import Projection
-from arbora.runtime.model.weight_formats.expand import groups_of
-from arbora.runtime.model.weight_formats.packing import packing_of
+from arbora.runtime.model.weight_formats.expand import find_groups
+from arbora.runtime.model.weight_formats.packing import find_packing
 from arbora.runtime.model.weight_formats.weight_format import CodedRows, CodedWeight
 from arbora.runtime.model.weights import layer_projections
 from gguf import GGMLQuantizationType as Type
@@ -61,14 +61,14 @@ def test_results_differ_from_the_expanded_weights_by_the_rounding_of_activations
     for projections in joined(directory):
         x = torch.randn(5, projections[0].inputs)
         x[:, 3] *= 20
-        weight = loader.weight(*projections).double()
-        bias = loader._bias(projections)
+        weight = loader.load_weight(*projections).double()
+        bias = loader._load_bias(projections)
         expected = x.double() @ weight.T + (0 if bias is None else bias.double())
         # Half a step of the largest input of a row bounds each input's rounding.
         step = x.abs().amax(1, keepdim=True).double() / 127 / 2
         magnitudes = weight.abs().sum(1)
         bound = 1.01 * step * magnitudes + 2 * SCALE_ERROR * (x.abs().double() @ weight.abs().T)
-        difference = (loader.linear(*projections)(x).double() - expected).abs()
+        difference = (loader.load_linear(*projections)(x).double() - expected).abs()
         assert (difference <= bound + 1e-4).all(), projections[0].name
 
 
@@ -78,9 +78,9 @@ def test_fp8_products_are_as_exact_as_float32(name: str, tmp_path: Path) -> None
     loader = loader_of(tmp_path)
     for projections in joined(tmp_path):
         x = torch.randn(5, projections[0].inputs)
-        weight = loader.weight(*projections).double()
+        weight = loader.load_weight(*projections).double()
         bound = x.double().abs() @ weight.abs().T * 2**-18
-        difference = (loader.linear(*projections)(x).double() - x.double() @ weight.T).abs()
+        difference = (loader.load_linear(*projections)(x).double() - x.double() @ weight.T).abs()
         assert (difference <= bound).all(), projections[0].name
 
 
@@ -92,7 +92,7 @@ def test_a_projection_with_nan_in_fp8_is_named(tmp_path: Path) -> None:
     save_file(tensors, path)
     qkv = layer_projections(load_decoder_config(tmp_path), 0).qkv
     with pytest.raises(ConfigError, match=f"{path}: tensor {name}.weight has values that are NaN"):
-        loader_of(tmp_path).linear(*qkv)
+        loader_of(tmp_path).load_linear(*qkv)
 
 
 def test_every_format_with_a_product_stays_packed(directory: Path, request: pytest.FixtureRequest) -> None:
@@ -105,8 +105,8 @@ def test_the_stored_weights_are_the_checkpoints(directory: Path) -> None:
     loader = loader_of(directory)
     for projections in joined(directory):
         for projection in projections:
-            expected = loader.weight(projection)
-            got = loader.rows(projection)(torch.arange(projection.outputs, dtype=torch.int32))
+            expected = loader.load_weight(projection)
+            got = loader.load_rows(projection)(torch.arange(projection.outputs, dtype=torch.int32))
             # Scales and offsets are rounded; an offset is at most as large as the group's range.
             bound = 2 * SCALE_ERROR * 2 * expected.abs().amax(1, keepdim=True)
             assert ((got - expected).abs() <= bound).all(), projection.name
@@ -115,13 +115,13 @@ def test_the_stored_weights_are_the_checkpoints(directory: Path) -> None:
 def test_a_tied_embedding_is_stored_once_with_the_head(tmp_path: Path) -> None:
     write_gguf(tmp_path / "model.gguf", "qwen3", one_type(Type.Q8_0), tie_word_embeddings=True)
     loader = loader_of(tmp_path)
-    rows, head = loader.rows_and_head(Projection("model.embed_tokens", 300, 256, kind="Embedding"))
+    rows, head = loader.load_rows_and_head(Projection("model.embed_tokens", 300, 256, kind="Embedding"))
     assert isinstance(head._product, IntegerCpuProduct)
     assert isinstance(rows, partial) and rows.args[0] is head._product
-    expected = loader.weight(Projection("model.embed_tokens", 300, 256))
+    expected = loader.load_weight(Projection("model.embed_tokens", 300, 256))
     ids = torch.tensor([3, 299, 3], dtype=torch.int32)
     assert torch.equal(rows(ids), expected[[3, 299, 3]])
-    half = loader_of(tmp_path, torch.bfloat16).rows(Projection("model.embed_tokens", 300, 256))
+    half = loader_of(tmp_path, torch.bfloat16).load_rows(Projection("model.embed_tokens", 300, 256))
     assert torch.equal(half(ids), expected[[3, 299, 3]].bfloat16())
 
 
@@ -132,10 +132,10 @@ def test_an_embedding_that_is_not_quantized_has_the_rows_of_its_tied_head(
     write_gguf(tmp_path / "model.gguf", "qwen3", one_type(Type.BF16), tie_word_embeddings=True)
     loader = loader_of(tmp_path, dtype)
     projection = Projection("model.embed_tokens", 300, 256, kind="Embedding")
-    rows, head = loader.rows_and_head(projection)
+    rows, head = loader.load_rows_and_head(projection)
     if has_bfloat16_dots(dtype):
         assert rows == head.stored_rows(), "a second copy of the weight"
-    expected = loader.weight(projection)
+    expected = loader.load_weight(projection)
     ids = torch.tensor([3, 299, 3], dtype=torch.int32)
     assert torch.equal(rows(ids), expected[[3, 299, 3]])
     x = torch.randn(2, 256).to(dtype)
@@ -152,10 +152,12 @@ def test_projections_of_several_types_become_several_products_of_one_input(tmp_p
     packings = [loader._find_packing(each) for each in (q, k, v)]
     assert packings[0] == packings[1] != packings[2]
     x = torch.randn(4, 256)
-    whole = loader.linear(q, k, v)
+    whole = loader.load_linear(q, k, v)
     assert (whole.out_features, whole.in_features) == (512, 256)
     for rows in (x, x[:1], x.bfloat16()):
-        assert torch.equal(whole(rows), torch.cat([loader.linear(each)(rows) for each in (q, k, v)], dim=1))
+        assert torch.equal(
+            whole(rows), torch.cat([loader.load_linear(each)(rows) for each in (q, k, v)], dim=1)
+        )
     with recorded_calls() as calls, ReusedMemory(Blocks()):
         whole(x)
     assert len(calls) == 4, "two products, and a copy of each one's results"
@@ -166,8 +168,8 @@ def test_groups_of_unequal_sizes_have_no_product() -> None:
         raise AssertionError
 
     def packed(index: list[int]) -> bool:
-        groups = groups_of(torch.tensor(index), 64, 16)
-        return packing_of(CodedWeight(4, groups, 8, "scales", rows), 16, 64, CPU) is not None
+        groups = find_groups(torch.tensor(index), 64, 16)
+        return find_packing(CodedWeight(4, groups, 8, "scales", rows), 16, 64, CPU) is not None
 
     assert packed([3, 2, 1, 0] * 16)
     assert not packed([0] * 17 + [1] * 15 + [2] * 16 + [3] * 16)
@@ -193,7 +195,7 @@ def test_a_rows_bits_do_not_depend_on_the_chunks_of_a_batch_invariant_model(tmp_
     x = torch.randn(70, 64)
     for projections in joined(tmp_path):
         if projections[0].inputs == 64:
-            linear = loader.linear(*projections)
+            linear = loader.load_linear(*projections)
             assert torch.equal(linear(x), torch.cat([linear(x[:1]), linear(x[1:33]), linear(x[33:])]))
 
 
@@ -204,7 +206,7 @@ def test_weights_are_expanded_exactly(pair: Pair, dtype: torch.dtype) -> None:
     for layer in range(config.layers):
         for projection in layer_projections(config, layer).all():
             expected = model.get_submodule(projection.name).get_parameter("weight")
-            assert torch.equal(reader.weight(projection), expected.to(dtype)), projection.name
+            assert torch.equal(reader.load_weight(projection), expected.to(dtype)), projection.name
 
 
 @pytest.mark.usefixtures("expanded")

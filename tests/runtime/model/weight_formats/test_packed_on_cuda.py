@@ -60,7 +60,7 @@ def on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def assert_product(directory: Path, down: Projection, exact: float, is_packed: bool) -> None:
     loader = loader_of(directory, device=DEVICE)
     x = torch.randn(1, down.inputs, device=DEVICE)
-    weight, linear = loader.weight(down).double(), loader.linear(down)
+    weight, linear = loader.load_weight(down).double(), loader.load_linear(down)
     assert is_packed == isinstance(linear._product, CodedCudaProduct)
     # A weight may be the difference of a code's multiple and an offset sixteen times as large.
     bound = 16 * exact * (x.double().abs() @ weight.abs().amax(1).expand(down.inputs, -1)) + 1e-5
@@ -94,8 +94,8 @@ def test_many_rows_are_rounded_if_the_checkpoint_has_rounded_activations(
     choose = checkpoint_formats(tmp_path, checkpoint).choose
     loader = ProjectionLoader(checkpoint, choose, torch.float32, DEVICE, batch_invariant=False)
     down = layer_projections(load_decoder_config(tmp_path), 0).down
-    x, linear = torch.randn(5, down.inputs, device=DEVICE), loader.linear(down)
-    exact = x.double() @ loader.weight(down).double().T
+    x, linear = torch.randn(5, down.inputs, device=DEVICE), loader.load_linear(down)
+    exact = x.double() @ loader.load_weight(down).double().T
     # Codes of 8 bits are off by about 0.6 % of the largest activations (int8) or 2.6 % of each (FP8).
     few, many = ((linear(x[:rows]) - exact[:rows]).norm() / exact[:rows].norm() for rows in (4, 5))
     assert few < 1e-3

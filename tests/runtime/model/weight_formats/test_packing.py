@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from arbora.runtime.model.weight_formats.byte_values import ByteFormat, ScaleGrid
-from arbora.runtime.model.weight_formats.expand import PIECE, expand_into, unpack, widened_fp8
+from arbora.runtime.model.weight_formats.compressed_formats import ByteFormat, PackQuantizedFormat, ScaleGrid
+from arbora.runtime.model.weight_formats.expand import PIECE, expand_into, unpack, widen_fp8
 from arbora.runtime.model.weight_formats.group_quantized import AwqFormat, GptqFormat
-from arbora.runtime.model.weight_formats.pack_quantized import PackQuantizedFormat
 from arbora.runtime.model.weight_formats.weight_format import (
     CodedRows,
     CodedWeight,
@@ -106,7 +105,7 @@ def test_every_finite_fp8_value_is_widened_exactly() -> None:
     values = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
     finite = ~values.float().isnan()
     assert finite.sum() == 254
-    assert torch.equal(widened_fp8(values[finite]), values.float()[finite])
+    assert torch.equal(widen_fp8(values[finite]), values.float()[finite])
 
 
 @pytest.mark.parametrize("bits", [0x7F, 0xFF])
