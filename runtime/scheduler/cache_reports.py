@@ -37,9 +37,8 @@ MAX_WAITING = 256  # waiting requests whose matches are looked up for one report
 HEAD_TOKENS = 24
 PREFIX_TOKENS = 128  # tokens shown at each end of a prefix
 NODE_TOKENS = 4_096  # tokens shown of the one node that is asked for
-_read_fields = attrgetter(
-    *CacheNode.__struct_fields__[:-2]
-)  # those that the tree knows: not `text`, `stored`
+# The tree does not know the last two fields, `text` and `stored`.
+_read_fields = attrgetter(*CacheNode.__struct_fields__[:-2])
 
 
 @dataclass(slots=True)
@@ -170,7 +169,7 @@ def _add_nodes(report: CacheReport, walk: TreeWalk, own: str) -> list[bytes]:
     """Adds the largest branches of the tree. Returns each node's page keys, empty unless it was evicted."""
     found = walk.list_largest(MAX_NODES, HEAD_TOKENS)
     report.nodes = [
-        (CacheNode(*_read_fields(each), None, None), each.head if each.namespace == own else b"")
+        (CacheNode(*_read_fields(each), text=None, stored=None), each.head if each.namespace == own else b"")
         for each in found
     ]
     report.roots = [
