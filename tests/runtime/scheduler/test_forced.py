@@ -109,6 +109,13 @@ def test_a_forced_run_is_computed_in_one_step_with_the_token_after_it() -> None:
     assert bench.scheduler.stats().steps <= 11, "one for each token that is sampled and one beside it"
 
 
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_forced_tokens_replace_all_tokens_that_a_row_is_sampling(count: int) -> None:
+    automaton = chain(5, 6, 7, 8)
+    bench = bench_with(automaton, max_sampled=4, count=lambda most: min(most, count))
+    assert ask(bench, "a", [1, 2, 3], 25) == Alone(automaton).reply([1, 2, 3], 25)
+
+
 def test_a_stream_keeps_chunks_small_also_while_forced_tokens_come_next() -> None:
     bench = bench_with(chain(5, 6, 7, 8), num_pages=400)
     for _ in range(60):
