@@ -6,6 +6,7 @@ import json
 from decimal import Decimal
 from typing import Any
 
+from arbora.grammars.schema.read.document import Reading
 from arbora.grammars.schema.read.formula import (
     ARRAY,
     OBJECT,
@@ -30,7 +31,8 @@ class SchemaOrder:
 
     def __init__(self, schema: Any) -> None:
         self._formulas = Formulas()
-        self._document = read_document(json.loads(json.dumps(schema), parse_float=Decimal), self._formulas)
+        root = json.loads(json.dumps(schema), parse_float=Decimal)
+        self._document = read_document(root, self._formulas, Reading())
 
     def ordered(self, value: Any) -> Any:
         return self._ordered(value, [self._document.whole])
