@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
-from operator import attrgetter
 
 import numpy as np
 
@@ -37,8 +36,7 @@ MAX_WAITING = 256  # waiting requests whose matches are looked up for one report
 HEAD_TOKENS = 24
 PREFIX_TOKENS = 128  # tokens shown at each end of a prefix
 NODE_TOKENS = 4_096  # tokens shown of the one node that is asked for
-# The tree does not know the last two fields, `text` and `stored`.
-_read_fields = attrgetter(*CacheNode.__struct_fields__[:-2])
+NODE_FIELDS = CacheNode.__struct_fields__[:-2]  # the fields that the tree knows: not `text` and `stored`
 
 
 @dataclass(slots=True)
@@ -168,10 +166,10 @@ def _list_prefixes(walk: TreeWalk, own: str) -> list[tuple[TopPrefix, bytes, byt
 def _add_nodes(report: CacheReport, walk: TreeWalk, own: str) -> list[bytes]:
     """Adds the largest branches of the tree. Returns each node's page keys, empty unless it was evicted."""
     found = walk.list_largest(MAX_NODES, HEAD_TOKENS)
-    report.nodes = [
-        (CacheNode(*_read_fields(each), text=None, stored=None), each.head if each.namespace == own else b"")
-        for each in found
-    ]
+    for each in found:
+        fields = {name: getattr(each, name) for name in NODE_FIELDS}
+        head = each.head if each.namespace == own else b""
+        report.nodes.append((CacheNode(**fields, text=None, stored=None), head))
     report.roots = [
         CacheRoot(index, each.namespace, each.namespace == own)
         for index, each in enumerate(found)

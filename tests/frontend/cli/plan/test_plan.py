@@ -58,7 +58,7 @@ def test_weights_have_the_bytes_of_the_tensors_that_are_loaded(
     model: Path, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[torch.Tensor] = []
-    for name in ("weight", "vector"):
+    for name in ("load_weight", "load_vector"):
         read = getattr(ProjectionLoader, name)
 
         def noted(self: ProjectionLoader, *given: Any, read: Any = read) -> torch.Tensor:
@@ -66,15 +66,15 @@ def test_weights_have_the_bytes_of_the_tensors_that_are_loaded(
             return loaded[-1]
 
         monkeypatch.setattr(ProjectionLoader, name, noted)
-    read_parts = ProjectionLoader._parts
+    read_parts = ProjectionLoader._read_parts
 
     def noted_parts(self: ProjectionLoader, *given: Any) -> Sequence[torch.Tensor]:
         before = len(loaded)
         parts = read_parts(self, *given)
-        loaded.extend(parts if len(loaded) == before else [])  # unless `weight` made them
+        loaded.extend(parts if len(loaded) == before else [])  # unless `load_weight` made them
         return parts
 
-    monkeypatch.setattr(ProjectionLoader, "_parts", noted_parts)
+    monkeypatch.setattr(ProjectionLoader, "_read_parts", noted_parts)
     config, checkpoint, told = load_decoder_config(model), Checkpoint(model), list[str]()
     choose = load_weight_formats(model, checkpoint.names).choose
     load_weights(checkpoint, choose, config, dtype, CPU, progress=told.append)
