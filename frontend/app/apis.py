@@ -1,4 +1,4 @@
-"""The APIs of this server. Errors on a path without an API have OpenAI's form."""
+"""The APIs of this server. Errors on paths of no API have OpenAI's form."""
 
 from __future__ import annotations
 

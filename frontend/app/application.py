@@ -115,7 +115,7 @@ def create_app(http: HttpService, apis: Apis, described: Sequence[tuple[Api, Rou
     open_paths = _open_paths(http.service.config)
     routes = [*apis.joined(described), *document_routes(http, described, open_paths), *page_routes(http)]
     app = Starlette(routes=routes, exception_handlers=_Failures(http, apis, _list_paths(routes)).handlers())
-    app.router.redirect_slashes = False  # a redirect's target would come from the Host header
+    app.router.redirect_slashes = False  # a redirect would trust the client's Host header
     return _strip_last_slash(observe(AccessMiddleware(app, apis, http, open_paths), http.listeners))
 
 

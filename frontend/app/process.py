@@ -74,7 +74,7 @@ async def _serve(
     Connections wait in the socket's backlog until it is known whether the replica is up: so a process that
     replaces a dead one refuses no request that the model could answer.
     """
-    with short_slices():  # for ZeroMQ's I/O thread, which the first socket starts
+    with short_slices():  # ZeroMQ's I/O thread, started by the first socket, inherits them
         engine = EngineClient(arguments.directory, arguments.client, config.api_workers)
     use_short_slices()
     http = HttpService.build(Service.load(config, engine, tokenizer))
@@ -105,7 +105,7 @@ def http_server(
     progress: Callable[[], None] = lambda: None,
     apis: Apis = APIS,
 ) -> HttpServer:
-    """`progress` is called as input arrives and as requests begin, because both may take long in a burst."""
+    """Makes the server. It calls `progress` for input and new requests, as both may take long in a burst."""
     config = http.service.config
     failed = http.metrics.failed
     routes = server_routes(http, apis)
@@ -147,7 +147,7 @@ async def _report_replica(engine: EngineClient, supervisor: Outbox, client: int)
 
 
 async def _stop_when_drained(engine: EngineClient, server: HttpServer) -> None:
-    """While requests are open, new ones are refused, as the server shuts down."""
+    """Waits for the supervisor's request to drain, and stops the server once no request is open."""
     await engine.drain_requested.wait()
     if engine.open_requests:
         open_requests = f"{engine.open_requests} open request{'s' if engine.open_requests > 1 else ''}"

@@ -1,4 +1,4 @@
-"""The answers of /cache. Their parts that concern prefixes and nodes are those of the scheduler's report."""
+"""The answers of /cache. They contain prefixes and nodes as the scheduler reports them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REMOTE_ERROR = "The remote cache can't be reached; what it has of this stays the
 
 
 class Amount(Struct):
-    """The capacity of some pages in tokens; a last page may be partial."""
+    """The size of some pages. `tokens` is their capacity; the last page may be partial."""
 
     pages: int
     tokens: int
@@ -37,7 +37,7 @@ class Amount(Struct):
 
 
 class Sizes(Struct):
-    """total = free + used + cached; pinned pages are among the used, leased ones among the used or cached."""
+    """total = free + used + cached. Pinned pages count as used, leased pages as used or cached."""
 
     total: Amount
     free: Amount
@@ -59,7 +59,7 @@ class LeaseEnds(Struct):
 
 
 class Tier(Struct):
-    """`found` is the number of pages that prompts have found there since the model started."""
+    """A tier of the cache. `found` counts the pages that prompts found in it since the model started."""
 
     pages: int
     bytes: int
@@ -76,7 +76,7 @@ class Tiers(Struct):
 
 
 class CacheStatus(Struct):
-    """The hit rates cover all clients' requests, so they are left out with isolated keys."""
+    """The state of the cache. Hit rates cover all clients, so they are left out if keys are isolated."""
 
     page_tokens: int
     sizes: Sizes
@@ -91,7 +91,7 @@ class CacheStatus(Struct):
 
 
 class CacheTree(Struct):
-    """`is_complete`: the list or the `folded` of its nodes counts every node of the tree."""
+    """A part of the tree. `is_complete`: each node is listed or in the `folded` count of a listed node."""
 
     page_tokens: int
     is_complete: bool
@@ -130,8 +130,8 @@ class PinDeleted(Struct):
 def make_status(
     report: CacheReport, model: ModelReady, own: str, decode: Decode | None, *, is_isolated: bool
 ) -> CacheStatus:
-    """`own` is the caller's namespace. Only its texts are shown, and only with `decode`. `is_isolated`: hits
-    of other clients' requests are left out."""
+    """Makes the answer. `own` is the caller's namespace. Only its texts are shown, and only with `decode`.
+    `is_isolated`: hits of other clients' requests are left out."""
     counts = {name: getattr(report, f"pages_{name}") for name in Sizes.__struct_fields__}
     for lease in report.leases:
         lease.namespace = shown_namespace(lease.namespace)
@@ -157,7 +157,7 @@ def make_status(
 
 
 def make_tree(report: CacheReport, model: ModelReady, decode: Decode | None) -> CacheTree:
-    """The texts of the caller's own nodes are shown with `decode`."""
+    """Makes the answer. With `decode` the texts of the caller's own nodes are shown."""
     for root in report.roots:
         root.namespace = shown_namespace(root.namespace)
     for node, head in report.nodes:

@@ -34,13 +34,13 @@ from .cache_answers import Decode, LeaseEnds, NodeText, make_status, make_tree, 
 
 ANSWER_SECONDS = 10.0
 DROP_SECONDS = 600.0
-"""The disk is overwritten before the answer: some GB in ten seconds."""
+"""Seconds to wait for dropped pages: the disk is overwritten first, some GB in ten seconds."""
 Answer = TypeVar("Answer", CacheReport, NodeTokens, CacheDropped, PinFits, PrefixPinned)
 
 
 class _View(NamedTuple):
-    """What a request may see of the cache: the namespaces in `scope`, and the texts of `own` with `decode`,
-    which is None if several API keys share that namespace."""
+    """The part of the cache that a request may see: namespaces in `scope`, and texts of the namespace `own`
+    by `decode`, which is None if several API keys share it."""
 
     model: ModelReady
     scope: str
@@ -95,8 +95,7 @@ async def show_node(http: HttpService, request: Request) -> Response:
 
 
 async def drop_cache(http: HttpService, request: Request) -> Response:
-    """Drops cached pages that are not in use: of one salt, which may be empty, or all that the key may
-    use."""
+    """Drops unused cached pages: those of one salt, which may be empty, or all pages that the key may use."""
     service = http.service
     model = service.engine.check_serving()
     scope = cache_scope(request, service.config)
@@ -107,13 +106,13 @@ async def drop_cache(http: HttpService, request: Request) -> Response:
         dropped = await ask_scheduler(
             service, CacheDropped, lambda query: DropCache(client, query, scope, namespace), DROP_SECONDS
         )
-    finally:  # an order without an answer may still be carried out
+    finally:  # pages may be dropped even if no answer comes
         service.forget_prompts(scope, namespace)
     return to_json(show_freed(dropped, model))
 
 
 async def end_lease(http: HttpService, request: Request) -> Response:
-    """Ends the leases under a key of the caller's. Answers 202 before they have ended."""
+    """Ends the caller's leases under a key. Answers 202 before the leases have ended."""
     service, view = http.service, _find_view(http.service, request, "user")
     tenant = tenant_of(request, request.query_params.get("user"), service.config)
     key: str = request.path_params["key"]
@@ -128,7 +127,7 @@ async def end_lease(http: HttpService, request: Request) -> Response:
 
 
 def _find_view(service: Service, request: Request, *more: str) -> _View:
-    """Query parameters other than `cache_salt` and `more` are refused."""
+    """The caller's view. Refuses query parameters other than `cache_salt` and `more`."""
     model = service.engine.check_serving()
     salt = _read_salt(request, *more)
     check_salt(salt)
@@ -170,7 +169,7 @@ async def ask_scheduler(
     seconds: float = ANSWER_SECONDS,
     param: str | None = None,
 ) -> Answer:
-    """`param` is the field at fault if a refusal names none."""
+    """The scheduler's answer to a question. `param` is the field at fault if a refusal names none."""
     answer = await service.engine.ask(question, seconds)
     if isinstance(answer, QueryRefused):
         raise RequestError(

@@ -26,9 +26,9 @@ _OWN_FIELDS = {
     "/generate": ("prompt_token_ids",),
     "/v1/completions": ("prompt",),
 }
-"""the fields that tell the bodies of these paths from those of chats"""
+"""Fields by which the bodies of these paths differ from chats."""
 PATHS = (_CHATS, _MESSAGES, *_OWN_FIELDS)
-"""the paths whose bodies are explained"""
+"""The paths whose bodies can be explained."""
 _decoder = msgspec.json.Decoder(dict[str, Raw])
 
 
@@ -42,7 +42,7 @@ def generation_endpoints(routes: Iterable[tuple[Api, Route]]) -> dict[str, Gener
 async def explain_prompt(
     endpoints: Mapping[str, GenerationEndpoint], http: HttpService, request: Request
 ) -> Response:
-    """Takes the body of a request to one of the `endpoints`, and prepares it as that endpoint does."""
+    """Explains the prompt of a body for one of the `endpoints`, which prepares it as usual."""
     caller = caller_of(request, http.service.config)
     body = await http.bodies.raw(request, caller)
     path = await http.service.work.call(caller, _find_path, request, body)
@@ -55,8 +55,8 @@ async def explain_prompt(
 
 
 def _find_path(request: Request, body: bytes) -> str:
-    """The path whose form the body has: the one that the query or the header of Anthropic's clients names,
-    otherwise the one whose fields the body has. Raises `RequestError` if that may be two."""
+    """The path of the API in whose form the body is. The query or the header of Anthropic's clients names it;
+    otherwise the body's fields tell. Raises `RequestError` if two paths fit."""
     if (named := request.query_params.get("path")) is not None:
         if named not in PATHS:
             raise _wrong_path(f"path is {named!r}, but must be one of {', '.join(PATHS)}.")
@@ -65,7 +65,7 @@ def _find_path(request: Request, body: bytes) -> str:
         return _MESSAGES
     try:
         sent = {name for name, value in _decoder.decode(body).items() if value != _NULL}
-    except msgspec.DecodeError:  # the endpoint for chats says what is wrong
+    except msgspec.DecodeError:  # the endpoint for chats will say what is wrong
         sent = set()
     if {"messages", "system"} <= sent:
         raise _wrong_path(
@@ -82,7 +82,7 @@ def _wrong_path(message: str) -> RequestError:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """A channel that has the body again, and then what follows it."""
+    """An ASGI channel that returns the body again, and then the messages after it."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def next_message() -> Message:

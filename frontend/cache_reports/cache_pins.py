@@ -22,11 +22,11 @@ from .cache_answers import PinDeleted, show_pin
 from .cache_endpoints import ask_scheduler, check_query, to_json
 
 PIN_ATTEMPTS = 3
-"""Computed pages may be evicted before they are pinned."""
+"""Attempts to pin a prefix, because computed pages may be evicted before they are pinned."""
 NOT_CACHED = "prefix_not_cached"
 
 PinReader: TypeAlias = Callable[[HttpService, Request], Awaitable[tuple[PinPrefix, str]]]
-"""reads a request to pin a prefix: the scheduler's message, and the name of the field with the prefix"""
+"""Reads a request to pin a prefix. Returns the scheduler's message, and the name of the prefix's field."""
 
 
 async def pin_prefix(read_pin: PinReader, http: HttpService, request: Request) -> Response:
@@ -58,7 +58,7 @@ async def unpin_prefix(http: HttpService, request: Request) -> Response:
 
 
 async def _pin(service: Service, computing: Generate, order: PinPrefix, param: str) -> Pin:
-    """`param` is the field with the prefix."""
+    """Computes and pins a prefix. `param` is the field with the prefix, for errors."""
     check = CheckPin(order.client, 0, order.scope, order.namespace, order.tokens)
     await ask_scheduler(service, PinFits, lambda query: replace(check, query=query), param=param)
     for attempt in range(1, PIN_ATTEMPTS + 1):
@@ -76,7 +76,7 @@ async def _pin(service: Service, computing: Generate, order: PinPrefix, param: s
 
 
 async def _compute(service: Service, request: Generate) -> None:
-    """Samples one token, also if everything is cached: that fails if the cached KV is damaged."""
+    """Computes a prefix by sampling a token, also if all is cached: that fails for a damaged KV cache."""
     generation = service.engine.start([request])
     try:
         await generation.accepted()

@@ -13,7 +13,7 @@ from .server_option import no_answer, root_cause
 
 
 async def list_models(client: ApiClient, has_key: bool) -> list[dict[str, Any]]:
-    """The description of each model, at least one. Raises ConfigError.
+    """The description of each model, at least one. Raises ConfigError if the server lists none.
 
     has_key: whether the user gave an API key
     """

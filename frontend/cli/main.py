@@ -1,4 +1,4 @@
-"""The command line: `serve` and `key` are here; each other command has a module or folder beside it."""
+"""The command line. `serve` and `key` are here. Each other command has its own module or folder."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class CommandModule(Protocol):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
 
     def run(self, parsed: argparse.Namespace) -> int:
-        """Returns the exit code. Raises ConfigError."""
+        """Runs the command. Returns the exit code. Raises ConfigError for options that can't be used."""
 
 
 class Command(NamedTuple):
     help: str
     module: str
-    """loaded only when the command is used, so that a server loads none of them"""
+    """The name of the command's module, which is imported only when the command is used."""
 
     def load(self) -> CommandModule:
         return cast(CommandModule, import_module(self.module, __package__))
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if parsed.command == "key":
             print_new_key(parsed.name, parsed.json)
             return 0
-        write_log("warning")  # for warnings about the options themselves
+        write_log("warning")  # shows warnings about the options themselves
         config = serve_config(vars(parsed), os.environ, _check_before_model)
         getLogger().setLevel(config.log_level.upper())
         return serve(config, server_commands(config.api_workers))
@@ -92,13 +92,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(given: Sequence[str]) -> argparse.Namespace:
     """Exits with an error for unknown arguments. Raises ConfigError for a value that can't be used."""
     parsed, unknown = build_parser(given[:1]).parse_known_args(given)
-    if parsed.command == "run":  # argparse takes no positional arguments behind options
+    if parsed.command == "run":  # argparse takes no positional arguments after options
         parsed.arguments += [argument for argument in unknown if not argument.startswith("-")]
         unknown = [argument for argument in unknown if argument.startswith("-") and argument != "--"]
     if unknown:
         elsewhere = ELSEWHERE if parsed.command == "serve" else {}
         parsed.fail(unknown_arguments(unknown, parsed.flags, elsewhere))
-    if parsed.command != "run":  # the arguments of a program may be any text
+    if parsed.command != "run":  # a program may take any text
         _check_characters(given)
     return parsed
 
@@ -133,8 +133,8 @@ def serve_config(
     environment: Mapping[str, str],
     check: Callable[[ServeConfig], object] = lambda config: None,
 ) -> ServeConfig:
-    """Flags override variables, and variables override defaults. See `build_config` for `check`. Raises
-    ConfigError."""
+    """Flags override variables, and variables override defaults. `check` sees the configuration before a
+    model is downloaded. Raises ConfigError."""
     settings = from_environment(environment)
     model = flags["model"]
     for option in OPTIONS:
@@ -162,16 +162,16 @@ def _check_model_is_no_name(model: object, names: object) -> None:
 
 
 def _is_misplaced_model(value: object) -> bool:
-    """Whether the value of an option that may stand alone is the MODEL after it."""
+    """Whether the value of an option that needs no value is really the MODEL after the option."""
     return isinstance(value, str) and value not in get_args(LogFormat) and _looks_like_model(value)
 
 
 def _looks_like_model(text: str) -> bool:
-    return "/" in text or text in PACKAGED or os.path.exists(text)  # Path refuses long names
+    return "/" in text or text in PACKAGED or os.path.exists(text)  # `Path` raises an error for long names
 
 
 def print_new_key(name: str, json: bool) -> None:
-    """Raises ConfigError for a name that no key can have."""
+    """Prints a new API key and its line for a key file. Raises ConfigError for an invalid name."""
     if not is_name(name):
         raise ConfigError(f"arbora key {name}: a name has {NAME_FORM}.")
     key = new_key()
@@ -183,7 +183,7 @@ def print_new_key(name: str, json: bool) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Takes whole option names only, and reports an error in one line."""
+    """A parser that accepts no abbreviated options, and reports an error in one line."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings, allow_abbrev=False)

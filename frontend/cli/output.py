@@ -66,7 +66,7 @@ def is_terminal() -> bool:
 
 def console() -> Console:
     """The terminal, or a file that gets text without colours and without line breaks of its own."""
-    from rich.console import Console  # loads slowly
+    from rich.console import Console  # imports slowly
 
     return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 
@@ -91,6 +91,5 @@ def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Ta
 
 
 def drop_output() -> None:
-    """Sends the rest of standard output nowhere. When Python exits, it flushes standard output again, which
-    must not fail."""
+    """Discards the rest of standard output. Otherwise Python's flush at exit would fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

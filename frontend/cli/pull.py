@@ -68,7 +68,7 @@ def _pull_from_hub(name: str, revision: str | None, json: bool) -> int:
     (plan,) = plans
     found = {"model": name, "revision": plan.commit, "directory": directory}
     sizes = {"downloaded_bytes": plan.bytes, "bytes": plan.all_bytes}
-    served = str(directory) if revision else name  # the id alone names the newest revision
+    served = str(directory) if revision else name  # a hub id alone means the newest revision
     return _print({**found, **sizes}, directory, served, json)
 
 

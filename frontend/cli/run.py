@@ -83,7 +83,7 @@ def load_file(path: Path) -> Mapping[str, object]:
     if spec is None or spec.loader is None:
         raise ConfigError(f"FILE {path}: expected a Python file, whose name ends with .py.")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[MODULE] = module  # dataclasses look their module up
+    sys.modules[MODULE] = module  # dataclasses look up their module
     sys.path.insert(0, str(path.absolute().parent))
     try:
         spec.loader.exec_module(module)
@@ -93,7 +93,7 @@ def load_file(path: Path) -> Mapping[str, object]:
 
 
 def find_program(names: Mapping[str, object], wanted: str | None, path: Path) -> Program:
-    """The wanted program, otherwise `main`, otherwise the only one of the file. Raises ConfigError."""
+    """The `wanted` program, or else `main`, or else the file's only one. Otherwise raises ConfigError."""
     from ..language.program import Program
 
     programs = {name: each for name, each in names.items() if isinstance(each, Program)}
@@ -115,7 +115,7 @@ def find_program(names: Mapping[str, object], wanted: str | None, path: Path) ->
 
 
 def read_arguments(given: Sequence[str], program: Program) -> dict[str, Any]:
-    """The arguments by name, checked against the function's parameters. Raises ConfigError."""
+    """The arguments by name. Raises ConfigError if they do not fit the function's parameters."""
     named = {each.name: each for each in program.parameters if each.kind != each.VAR_KEYWORD}
     takes_any = len(named) < len(program.parameters)
     values: dict[str, Any] = {}

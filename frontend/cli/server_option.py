@@ -17,7 +17,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 def add_server(parser: argparse.ArgumentParser) -> None:
     url = os.environ.get("ARBORA_URL", DEFAULT_URL)
     keys = split_keys(os.environ.get("ARBORA_API_KEY", ""))
-    key = next((key for key in keys if not key.startswith("@")), None)  # @ is a server's file of keys
+    key = next((key for key in keys if not key.startswith("@")), None)  # @FILE is a server's key file
     parser.add_argument("--url", default=url, metavar="URL", help=f"the server's address (default: {url})")
     parser.add_argument(
         "--api-key",
@@ -43,8 +43,8 @@ def server_url(url: str) -> str:
 
 def no_answer(url: str, error: BaseException) -> ConfigError:
     """The error for a server that can't be reached, with the system's words for the reason."""
-    error = root_cause(error)  # that of an HTTP client alone names no reason
-    is_refused = isinstance(error, ConnectionRefusedError)  # asyncio says "Connect call failed"
+    error = root_cause(error)  # the HTTP client's own error names no reason
+    is_refused = isinstance(error, ConnectionRefusedError)  # asyncio words it differently
     reason = "Connection refused" if is_refused else getattr(error, "strerror", None) or error
     return ConfigError(
         f"no server answers at {url} ({reason}). Start one with `{program_name()} serve`, or name another "
@@ -65,5 +65,5 @@ def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # the port is no number
+    except ValueError:  # the port is not a number
         return False

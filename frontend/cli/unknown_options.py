@@ -1,4 +1,4 @@
-"""Finds the options that were meant by arguments that the command line does not know."""
+"""Suggests the options that a user may have meant by unknown arguments."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ ELSEWHERE = {
     "sampling-defaults": _RECOMMENDED,
     "seed": "give a seed in each request",
 }
-"""advice by the name of an option of vLLM or SGLang, without its dashes"""
+"""Advice for options of vLLM or SGLang, by their names without dashes."""
 
 
 def unknown_arguments(unknown: Sequence[str], options: Iterable[str], elsewhere: Mapping[str, str]) -> str:

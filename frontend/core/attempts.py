@@ -99,7 +99,7 @@ async def run_attempts(
     watch: Callable[[int, Output, float], None] = lambda choice, output, time: None,
     writer: PartWriter[P] | None = None,
 ) -> AsyncIterator[tuple[Answer[P, C], P]]:
-    """Yields, for each batch of outputs, the current attempt and the part of the answer that it made.
+    """Yields, for each batch of outputs, the current attempt and the next part of its answer.
 
     When the generation restarts, a fresh attempt begins. Outputs that may take long to read are read on
     another thread. With a `writer`, most outputs between the first and the last of a choice are written as
@@ -132,7 +132,7 @@ async def run_attempts(
             part = attempt.take(attempt.reply.push(arrivals))
             if attempt.reply.has_ended_choices:
                 loop.call_soon(attempt.reply.remember)  # after all streams have sent this step's tokens
-        is_current = generation.attempt == number  # the replica may have died meanwhile
+        is_current = generation.attempt == number  # False if the replica has died since
         if is_current:
             attempt.reply.end_stopped()
         if is_current or attempt.reply.done:

@@ -51,7 +51,7 @@ def enforced_as_asked(
 
 
 def _additional_properties(asked: str | None, spec: GrammarSpec, config: ServeConfig) -> AdditionalProperties:
-    """The request's own field first, then a field inside the constraint, then the server's value."""
+    """The request's own field, or else the field inside the constraint, or else the server's value."""
     inside = spec.additional_properties if spec.additional_properties == "declared" else None
     return cast(AdditionalProperties, asked or inside or config.additional_properties)
 

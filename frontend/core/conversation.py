@@ -29,8 +29,7 @@ _WITHOUT_PROPERTIES = {"type", "title", "description", "$schema", "additionalPro
 
 
 class Rendered(NamedTuple):
-    """A prompt's text, the parts of which it was rendered, and the form that the messages got for the
-    template."""
+    """A prompt's text, the parts from which it was rendered, and the form in which the template got them."""
 
     text: str
     outline: Outline
@@ -209,7 +208,7 @@ def _check_names(names: list[str], field: str, places: Sequence[str]) -> None:
 
 
 def _check_parameters(param: str, schema: dict[str, Any] | None) -> None:
-    """Within this depth templates, validators and encoders do not recurse too deep."""
+    """Refuses a schema so deep that templates, validators or encoders would recurse too far."""
     level: list[object] = [schema]
     for _ in range(MAX_SCHEMA_DEPTH):
         level = [part for value in level for part in _parts(value)]

@@ -10,7 +10,7 @@ from msgspec import Raw
 
 _SPACE = " \t\r\n"
 _HIGH, _LOW = r"u[dD][89abAB][0-9a-fA-F]{2}", r"u[dD][c-fC-F][0-9a-fA-F]{2}"
-# Pairs and other escapes come before single halves, so that they are passed over whole.
+# Surrogate pairs and other escapes come before single halves, so that they match as a whole.
 _ESCAPE = re.compile(rf"\\{_HIGH}\\{_LOW}|\\(?P<half>{_HIGH}|{_LOW})|\\.", re.DOTALL)
 _COMPLETE = re.compile(r"(?:[^\\]|\\u[0-9a-fA-F]{4}|\\[^u])*", re.DOTALL)
 _LAST_HIGH = re.compile(rf"\\{_HIGH}$")
@@ -44,7 +44,7 @@ class InputFragments:
         self._held = ""
 
     def feed(self, fragment: str) -> str:
-        """The text up to an escape at its end that may go on in the next fragment."""
+        """Returns the text so far, without an escape at its end that the next fragment may complete."""
         text = self._held + fragment
         end = len(text)
         if "\\" in text:
@@ -53,13 +53,13 @@ class InputFragments:
             end = complete.end()
             if (high := _LAST_HIGH.search(complete[0])) is not None:
                 end = high.start()
-            if len(text) - end > _MAX_HELD:  # it is no escape of JSON
+            if len(text) - end > _MAX_HELD:  # the held text is too long for a JSON escape
                 end = len(text)
         self._held = text[end:]
         return _without_halves(text[:end])
 
     def end(self) -> str:
-        """The rest of the text."""
+        """Returns the held rest of the text."""
         text, self._held = self._held, ""
         return _without_halves(text)
 
@@ -69,7 +69,7 @@ def _without_halves(text: str) -> str:
 
 
 def _complete_members(text: str) -> str:
-    """A number at the end of the text may lack digits, so it does not count as complete."""
+    """The complete members of a cut object. A number at the end may lack digits, so it is left out."""
     kept = "{"
     position = _after(text, 0, "{")
     while position is not None:

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 
 class Range(NamedTuple):
-    """`high` is None for no limit. `above_low`: `low` itself is excluded."""
+    """The range of a number. `high` is None for no limit. `above_low`: `low` itself is excluded."""
 
     low: float
     high: float | None

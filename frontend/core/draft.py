@@ -15,7 +15,7 @@ NO_CALLS = CallsWanted("none")
 
 
 class Limits(NamedTuple):
-    """`max_tokens` of a reply, and the name of the field to mention in errors about it.
+    """The limit `max_tokens` of a reply, and the name of its field in errors.
 
     With `context`, the value of the field `context_param`, prompt and reply have at most that many tokens
     together, and `max_tokens` is lowered to it. `is_required`: the field can't be left out.
@@ -57,8 +57,9 @@ class Draft:
     """A request whose fields are valid.
 
     `is_chat`: a reply may have reasoning and calls of tools; otherwise all its text is content. `constraint`
-    is that of the request's fields, without the grammar of its calls. `logprobs` and `prompt_logprobs` are
-    numbers of alternatives, None for none at all. `leases` are those beside its breakpoints and its fields.
+    comes from the request's fields, without the grammar of its calls. `logprobs` and `prompt_logprobs` are
+    numbers of alternatives, None for none at all. `leases` are in addition to leases of breakpoints and
+    fields.
     `explains`: the answer says why tokens of the prompt were not cached.
     """
 

@@ -15,15 +15,15 @@ from .declared import one_of, within
 
 MAX_CHOICES = 128
 MAX_STOP_STRINGS = 16
-MAX_STOP_CHARACTERS = 1024  # of one string
+MAX_STOP_CHARACTERS = 1024  # characters of one stop string
 MAX_LOGPROBS = 20
 MAX_SEED = 2**63 - 1
-MAX_TTL_S = 7 * 24 * 3600.0  # of a lease or pin
-MAX_UNDER_KEY = 64  # leases
+MAX_TTL_S = 7 * 24 * 3600.0  # seconds that a lease or pin may last
+MAX_UNDER_KEY = 64  # leases that one key may hold
 
 JsonObject = dict[str, object]
 NULL: Raw = field(default_factory=partial(Raw, b"null"))
-"""the default of a `Raw` field, which can't be optional: an absent field counts as null"""
+"""The default of a `Raw` field, which can't be optional. An absent field counts as null."""
 _SCHEMA_TYPES = ["object", "boolean", "string", "null"]
 JsonSchema: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": _SCHEMA_TYPES})]
 """A JSON schema, or a string with its JSON."""
@@ -53,7 +53,7 @@ StopStrings: TypeAlias = Annotated[list[StopString], Meta(extra_json_schema={"ma
 class CacheLease(Struct, kw_only=True):
     """Arbora's field `cache_lease`: the prompt and the reply stay cached for `ttl_s` seconds.
 
-    A later request with the same `key` replaces the lease, or with `most` above 1 keeps that many.
+    A later request with the same `key` replaces the lease; with `most`, the key keeps up to `most` leases.
     """
 
     ttl_s: TtlS
@@ -82,7 +82,7 @@ class ReplyFields(Struct, kw_only=True):
 
 
 class SamplerFields(ReplyFields, kw_only=True):
-    """The fields of the sampler that every API but Ollama's has under these names."""
+    """The sampler's fields that all APIs except Ollama's have under these names."""
 
     min_tokens: Tokens | None = None
     temperature: Temperature | None = None

@@ -23,7 +23,7 @@ from .validation import invalid_field
 _ANY_OBJECT = '{"type":"object"}'
 _WHITESPACE = ["", " ", "\n", "\n  "]
 _NEEDED_FOR: dict[Whitespace, list[str]] = {"model": _WHITESPACE, "spaced": ["", " "], "compact": [""]}
-"""The white space that each rule writes."""
+"""The strings of white space that each rule may write."""
 _LONGEST = max(map(len, _WHITESPACE))
 _MAX_WAYS = 10_000
 _REPEATS = {op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT}
@@ -31,7 +31,7 @@ _CHARACTERS = {op.LITERAL, op.NOT_LITERAL, op.ANY, op.IN}
 
 
 def _number(text: str) -> float | int:
-    """1.0 and 1 are the same number in JSON."""
+    """Reads a JSON number. 1.0 becomes 1, because they are the same number in JSON."""
     value = float(text)
     return int(value) if value.is_integer() else value
 
@@ -117,7 +117,7 @@ def spaced_as(spec: GrammarSpec | None, pattern: str | None, param: str) -> Gram
 
 
 def _ways(items: Any) -> int:
-    """A bound on the ways in which Python tries to match a parsed regex with the white space of a rule. It
+    """An upper bound on the ways in which Python tries to match a parsed regex with a rule's white space. It
     tries them one by one, which a short regex can make last for years."""
     ways = 1
     for kind, value in items:
@@ -125,7 +125,7 @@ def _ways(items: Any) -> int:
             least, most, inner = value
             if len(inner) == 1 and inner[0][0] in _CHARACTERS:
                 ways *= 1 + min(int(most), _LONGEST)
-            else:  # Python stops at a repetition without text, once there are enough
+            else:  # Python stops repeating an empty match after the minimum
                 ways *= (1 + _ways(inner)) ** min(int(most), max(int(least), _LONGEST + 1), _MAX_WAYS)
         elif kind is op.BRANCH:
             ways *= sum(map(_ways, value[1]))

@@ -11,11 +11,11 @@ from .fields import MAX_TTL_S, MAX_UNDER_KEY, CacheLease
 from .replica.engine_client import EngineClient
 
 MAX_BREAKPOINTS = 4
-DECISION_S = 2.0  # from a reply's end until its tool calls, if there are any, are known
+DECISION_S = 2.0  # seconds from a reply's end until the server knows whether it calls tools
 
 
 class Breakpoint(NamedTuple):
-    """`text` is the conversation up to the breakpoint, rendered."""
+    """A cache breakpoint. `text` is the rendered conversation up to it."""
 
     text: str
     ttl_s: float
@@ -48,12 +48,12 @@ def breakpoint_leases(positions: Sequence[Position]) -> list[LeaseTerms]:
 
 
 def tool_pause_lease() -> LeaseTerms:
-    """For a request with tools: `AwaitTools` prolongs the lease if the reply ends in calls."""
+    """A short lease for a request with tools. `AwaitTools` prolongs it if the reply ends in calls."""
     return LeaseTerms("tool_pause", DECISION_S)
 
 
 def end_lease(engine: EngineClient, namespace: str | None, tenant: str, key: str) -> None:
-    """Ends the tenant's leases under `key`. Without such leases nothing happens."""
+    """Ends the tenant's leases under `key`, if there are any."""
     if namespace is not None:
         engine.tell(EndLease(namespace, tenant, key))
 

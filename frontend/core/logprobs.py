@@ -40,7 +40,7 @@ def _rows(logprobs: Logprobs, rows: int) -> list[list[tuple[int, float]]]:
 
 
 def prompt_entries(prompt: Tokens, logprobs: Logprobs | None, offsets: Sequence[int]) -> list[TokenLogprob]:
-    """One entry for each token of a prompt. `logprobs` are those of its last tokens; the first has none."""
+    """One entry for each token of a prompt. `logprobs` cover its last tokens; its first token has none."""
     ids = np.frombuffer(prompt, "<i4").tolist()
     first = len(ids) - (len(logprobs.chosen) // 4 if logprobs is not None else 0)
     entries = [TokenLogprob(*each) for each in zip(ids[:first], repeat(None), repeat(()), offsets)]

@@ -13,8 +13,8 @@ from .text.chat_template import UnrenderableError
 Message = dict[str, Any]
 Render = Callable[[list[Message]], str]
 Form = Callable[[list[Message]], list[Message]]
-"""changes messages; it changes the beginning of a conversation to a beginning of the changed conversation"""
-MAX_TO_SEARCH = 256  # messages; in a longer conversation the refused message is not looked for
+"""A change of messages. It turns a conversation's beginning into a beginning of the changed conversation."""
+MAX_TO_SEARCH = 256  # messages of a conversation in which the refused message is searched
 _BETWEEN = "\n\n"
 _SHOWN = 60  # characters of a refused message in the error
 
@@ -93,13 +93,13 @@ def _unchanged(messages: list[Message]) -> list[Message]:
 
 
 def _single_leading_system(messages: list[Message]) -> list[Message]:
-    """The system messages at the start become one."""
+    """Joins the system messages at the start into one."""
     start = _leading_systems(messages)
     return [*([_joined(messages[:start])] if start else ()), *messages[start:]]
 
 
 def _later_systems_as_user(messages: list[Message]) -> list[Message]:
-    """The system messages after the start become the user's."""
+    """Turns the system messages after the start into the user's messages."""
     start = _leading_systems(messages)
     return [*messages[:start], *_systems_as_user(messages[start:])]
 
@@ -109,7 +109,7 @@ def _single_system(messages: list[Message]) -> list[Message]:
 
 
 def _systems_as_user(messages: list[Message]) -> list[Message]:
-    """All system messages become the user's."""
+    """Turns all system messages into the user's messages."""
     return [{**each, "role": "user"} if each["role"] == "system" else each for each in messages]
 
 
@@ -148,7 +148,7 @@ def _merged(messages: Sequence[Message]) -> list[Message]:
 
 
 def _joined(messages: Sequence[Message]) -> Message:
-    """The first message with the texts, reasoning and calls of all."""
+    """The first message with the texts, reasoning and calls of all the messages."""
     first, *others = messages
     if not others:
         return first

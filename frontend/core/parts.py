@@ -30,7 +30,7 @@ class Piece(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Part:
-    """Reasoning, a text, or a call with its `id` and the `name` of its tool, whose text are its arguments."""
+    """Reasoning, a text, or a call. A call has an `id`, the `name` of its tool, and its arguments as text."""
 
     kind: Kind
     id: str = ""
@@ -65,14 +65,14 @@ Change = Begun | More | Ended
 
 
 class Parts:
-    """At most one part is open: a piece of another kind, or of another call, ends it."""
+    """Joins pieces into parts. A piece of another kind or call ends the open part and begins a new one."""
 
     def __init__(self) -> None:
         self.all: list[Part] = []
         self.open: Part | None = None
 
     def push(self, piece: Piece) -> Iterator[Change]:
-        """Each change is made when the iterator comes to it."""
+        """Adds a piece, and yields each change of the parts just after making it."""
         if piece.reasoning:
             yield from self._add("reasoning", piece.reasoning)
         if piece.content:
@@ -84,7 +84,7 @@ class Parts:
                 yield self._more(call.arguments_fragment)
 
     def end(self) -> Iterator[Change]:
-        """The reply has ended."""
+        """Ends the open part at the reply's end."""
         ended, self.open = self.open, None
         if ended is not None:
             yield Ended(ended)
@@ -94,7 +94,7 @@ class Parts:
             pass
 
     def add_text(self, text: str) -> bool:
-        """Adds to the open part if that is a text. Returns whether it is."""
+        """Appends the text to the open part if that part is a text. Returns whether it is."""
         if self.open is None or self.open.kind != "text":
             return False
         self.open.texts.append(text)

@@ -46,7 +46,7 @@ from .work.caller import Caller
 from .work.thread_pool import run_now
 
 MAX_COUNTED_TOKENS = 1 << 20
-"""of a prompt that is only tokenized, unless the model's context is longer"""
+"""Maximum tokens of a prompt that is only tokenized. A longer context of the model raises it."""
 
 
 class RenderedPrompt(NamedTuple):
@@ -83,11 +83,11 @@ class Job:
 
     @property
     def prompt_tokens(self) -> int:
-        """The sum over the prompts."""
+        """The number of tokens of all prompts together."""
         return sum(len(prompt) // 4 for prompt in self.prompts)
 
     def new_reply(self, generation: Generation) -> Reply:
-        """The reply of one attempt, without anything of an earlier attempt."""
+        """A new, empty reply for one attempt at the request."""
         choices = [self._choice_reply(request, generation.left_out) for request in self.requests]
         is_cached = self.service.config.prefix_cache and self.requests[0].namespace is not None
         return Reply(choices, generation, self.choices, is_cached=is_cached)
@@ -115,7 +115,7 @@ class Job:
             service.tokenizer.eos_tokens,
             reasoning=None if format is None else ReasoningParser(format, format.open_at_end_of(text)),
             tools=self.use.new_parser(left_out, allowed=allowed),
-            # The memo gave no ids for a prompt with the tokenizer's own special tokens.
+            # The memo doesn't keep the ids of a prompt with the tokenizer's own special tokens.
             remember=None
             if draft.prompt.special
             else partial(service.remember, request.namespace, text, request.prompt),
@@ -178,7 +178,7 @@ async def tokenize(
 
 
 def render_prompt(service: Service, prompt: Prompt) -> RenderedPrompt:
-    """Raises `RequestError` if the template or this server can't render the messages."""
+    """Renders a conversation. Raises `RequestError` if the template or this server can't render it."""
     if prompt.conversation is None:
         return RenderedPrompt()
     try:
@@ -204,7 +204,7 @@ def _render(service: Service, draft: Draft) -> tuple[ToolUse, GrammarSpec | None
 async def _tokenize(
     service: Service, prompt: Prompt, text: str, namespace: str | None, caller: Caller, most: int
 ) -> list[Tokens]:
-    """The prompts, each of at most `most` tokens. `text` is the rendered conversation if it has one."""
+    """The tokens of each prompt, at most `most`. `text` is the rendered conversation, if there is one."""
     param, special = prompt.param, prompt.special
     if prompt.conversation is not None:
         return [await _encode(service, text, special, namespace, caller, most, param)]
@@ -226,11 +226,12 @@ def _pack_ids(service: Service, ids: list[int], param: str) -> Tokens:
 async def _encode(
     service: Service, text: str, special: bool, namespace: str | None, caller: Caller, most: int, param: str
 ) -> Tokens:
-    """The ids of a text, with the tokenizer's own special tokens around it if `special`. Without those,
-    earlier replies in the namespace keep the ids that they were sampled with. A long text is tokenized in
-    steps on another thread.
+    """The ids of a text, with the tokenizer's own special tokens around it if `special`. Without special
+    tokens, earlier replies in the namespace keep the ids that they were sampled with. A long text is
+    tokenized in steps on another thread.
 
-    Raises `RequestError` naming `param` for more than `most` tokens, or for one that is not the model's.
+    Raises `RequestError` naming `param` for more than `most` tokens, or for a token that the model does not
+    have.
     """
     model = service.engine.model
     steps = service.memo.encode_in_steps(namespace, text, most, special=special)
@@ -249,7 +250,7 @@ async def _encode(
 async def _find_positions(
     service: Service, rendered: RenderedPrompt, prompt: Tokens, namespace: str | None, caller: Caller
 ) -> list[Position]:
-    """Where the breakpoints are in the prompt: at the end of what it shares with each rendered text."""
+    """The breakpoints' positions in the prompt: each at the end of the tokens shared with a rendered text."""
     found, text = [], rendered.text.encode()
     for each in rendered.breakpoints if namespace is not None else ():
         shared = text[: common_length(text, each.text.encode())].decode(errors="ignore")
@@ -304,7 +305,7 @@ def _generates(
 def _leases(draft: Draft, use: ToolUse, places: Sequence[Position]) -> list[LeaseTerms]:
     found = [*breakpoint_leases(places), *draft.leases]
     if draft.fields.cache_lease is not None:
-        # A request without a reply only scores the tokens from `prompt_logprobs_start` on.
+        # A request without a reply only scores the prompt's tokens, beginning at `prompt_logprobs_start`.
         end = draft.fields.prompt_logprobs_start if draft.limits.max_tokens == 0 else None
         found.append(session_lease(draft.fields.cache_lease, end))
     if use.mode != "none":
@@ -313,7 +314,7 @@ def _leases(draft: Draft, use: ToolUse, places: Sequence[Position]) -> list[Leas
 
 
 def reply_tokens(model: ModelReady, prompt_tokens: int, limits: Limits, prompt_param: str) -> int:
-    """The most tokens of the reply: `max_tokens`, or the rest of the context if that is less.
+    """The maximum tokens of the reply: `max_tokens`, or the rest of the context if that is less.
 
     Raises `RequestError` if the prompt leaves nothing, or if `max_tokens` alone exceeds the context.
     """
@@ -338,6 +339,6 @@ def reply_tokens(model: ModelReady, prompt_tokens: int, limits: Limits, prompt_p
 
 
 def _shown_special(service: Service, use: ToolUse) -> frozenset[int]:
-    """Special tokens whose text is kept because they mark reasoning or calls."""
+    """The special tokens whose text the reply shows, because they mark reasoning or calls."""
     reasoning = service.reasoning.shown_special(service.tokenizer) if service.reasoning else frozenset[int]()
     return reasoning | use.shown_special(service.tokenizer)

@@ -16,12 +16,12 @@ from .text.detokenizer import Detokenizer
 from .text.reasoning import ReasoningParser
 from .tools.tool_calls import ContentDelta, ToolCallDelta, ToolCallParser
 
-MANY_TOKENS = 1000  # so many tokens' log-probabilities take long to unpack and to write
+MANY_TOKENS = 1000  # tokens in a batch whose log-probabilities take long to unpack and write
 
 
 class Usage(msgspec.Struct, frozen=True):
     """Counts of tokens. Of the prompt tokens `cached_tokens` were found in the cache, and `written_tokens`
-    were computed and left there; the last token alone, which is always computed, does not count."""
+    were computed and left there. If only the last token was computed, as it always is, it does not count."""
 
     prompt_tokens: int
     cached_tokens: int
@@ -64,7 +64,7 @@ class ChoiceReply:
         self._remember = remember
         self._is_plain = not detokenizer.has_stop_strings and reasoning is None and tools is None
         self._tokens = bytearray()
-        self._texts: list[str] = []  # for `remember`
+        self._texts: list[str] = []  # texts of the tokens so far, kept for `remember`
         self._settled = 0
         self._collects = False
         self.parts = Parts()
@@ -82,7 +82,7 @@ class ChoiceReply:
         return bytes(self._tokens[: 4 * self.completion_tokens])
 
     def settled_tokens(self, start: int) -> Tokens:
-        """The tokens from number `start` on that no stop string can take back."""
+        """The tokens after the first `start` that no stop string can remove any more."""
         return bytes(self._tokens[4 * start : 4 * self._settled])
 
     @property
@@ -113,7 +113,7 @@ class ChoiceReply:
         )
 
     def _only_adds_token(self, output: Output) -> bool:
-        """Whether the choice goes on with one token, whose text is content."""
+        """Whether the output only adds one token whose text is content, and does not end the choice."""
         return (
             self._is_plain
             and output.finish is None
@@ -124,7 +124,7 @@ class ChoiceReply:
         )
 
     def collect(self) -> None:
-        """Keeps the pieces from now on."""
+        """From now on, collects the pieces in `parts` and `logprobs`."""
         self._collects = True
 
     def push(self, index: int, output: Output) -> Piece:
@@ -179,7 +179,7 @@ class ChoiceReply:
             self._remember("".join(self._texts), self.tokens)
 
     def _read(self, text: str) -> tuple[str, str, Sequence[ToolCallDelta]]:
-        """Separates content, reasoning and calls."""
+        """Separates new text into content, reasoning and calls."""
         is_last, reasoning = self.finish is not None, ""
         if self._reasoning is not None:
             had_ended = self._reasoning.has_ended
@@ -212,8 +212,8 @@ class Reply:
         self._n = n
         self._generation = generation
         self._open = len(choices)
-        self._ended = deque[ChoiceReply]()  # not yet remembered
-        self._stopped: list[tuple[int, int]] = []  # choices and how many tokens they keep
+        self._ended = deque[ChoiceReply]()  # ended choices that `remember` has not stored yet
+        self._stopped: list[tuple[int, int]] = []  # (choice, tokens to keep) after a stop string
         self._called: list[int] = []  # choices that ended in tool calls
 
     @property
@@ -226,13 +226,12 @@ class Reply:
         return all(choice.has_begun for choice in self.choices)
 
     def may_take_long(self, arrivals: Sequence[Arrival]) -> bool:
-        """Whether `push` of these belongs on another thread."""
+        """Whether pushing the arrivals takes so long that it belongs on another thread."""
         several = len(arrivals) > 1 and len({index for index, _, _ in arrivals}) < len(arrivals)
         return any(self.choices[index].may_take_long(output, several) for index, output, _ in arrivals)
 
     def push(self, arrivals: Sequence[Arrival]) -> list[Piece]:
-        """May be called from any thread. Call `remember` and `end_stopped` afterwards. Raises
-        `RequestError`."""
+        """Turns outputs into pieces, on any thread. Call `remember` and `end_stopped` afterwards."""
         pieces = []
         for index, output, _ in arrivals:
             choice = self.choices[index]
@@ -281,8 +280,8 @@ class Reply:
 
     def unenforced(self) -> list[UnenforcedKeyword]:
         """The schema's keywords that the reply may violate: misspelt ones, unknown formats, and if the
-        request allows it all keywords that the grammar leaves out. Otherwise complete calls are checked for
-        those."""
+        request allows it all keywords that the grammar leaves out. Otherwise those keywords are checked in
+        complete calls."""
         grammar = self._generation.requests[0].grammar
         left_out: Sequence[LeftOutKeyword] = self._generation.left_out
         if grammar is None or grammar.unenforced != "allow":
@@ -293,7 +292,7 @@ class Reply:
         ]
 
     def usage(self) -> Usage:
-        """Each prompt and its cached tokens are counted once, with its first choice."""
+        """Counts the request's tokens. A prompt and its cached tokens count once, not for each choice."""
         prompts = [len(each.prompt) // 4 for each in self._generation.requests[:: self._n]]
         cached = [choice.cached_tokens for choice in self.choices[:: self._n]]
         computed = [prompt - known for prompt, known in zip(prompts, cached, strict=True)]

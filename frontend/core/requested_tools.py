@@ -44,8 +44,8 @@ class CallsWanted(NamedTuple):
 
 
 class ToolUse(NamedTuple):
-    """`required`: the reply must be a call; `allowed`: it may have calls; `either`: it is calls or an answer
-    that matches the request's constraint. All match `grammar`."""
+    """How a reply uses tools. `required`: it must be a call. `allowed`: it may have calls. `either`: it is
+    calls or an answer that matches the request's constraint. `grammar` enforces each of these."""
 
     mode: Literal["required", "allowed", "either", "none"]
     format: ToolFormat
@@ -53,8 +53,8 @@ class ToolUse(NamedTuple):
     grammar: GrammarSpec | None = None
 
     def new_parser(self, left_out: Sequence[LeftOutKeyword], *, allowed: bool) -> ToolCallParser | None:
-        """`left_out` are the keywords that the grammar doesn't enforce. Unless that is `allowed`, complete
-        calls are checked for these keywords, except for formats, which the check does not know either."""
+        """A new reader of calls. The grammar doesn't enforce the keywords `left_out`. Unless `allowed`,
+        complete calls are checked for these keywords, except for formats, which the check ignores too."""
         if self.mode == "none":
             return None
         loosened = find_partly_enforced([each.path for each in left_out if each.keyword != "format"])
@@ -72,7 +72,8 @@ class ToolUse(NamedTuple):
 
 
 def tool_use(wanted: CallsWanted, format: ToolFormat, grammar: GrammarSpec | None) -> ToolUse:
-    """`grammar` is the constraint of the request's other fields. Raises `RequestError`."""
+    """Combines tools and `grammar`, the request's constraint. Raises `RequestError` for tools that can't be
+    served."""
     try:
         use = _tool_use(wanted, format, grammar)
     except ToolError as error:

@@ -51,13 +51,13 @@ class Service:
     def remember(
         self, namespace: str | None, prompt_text: str, prompt: Tokens, reply_text: str, reply: Tokens
     ) -> None:
-        """Remembers the ids of a reply, in all HTTP processes."""
+        """Remembers the token ids of a reply in all HTTP processes."""
         self.memo.remember(namespace, prompt_text, prompt, reply_text, reply)
         if namespace is not None:
             self.engine.share(RememberReply(namespace, prompt_text, prompt, reply_text, reply))
 
     def forget_prompts(self, scope: str, namespace: str | None) -> None:
-        """Forgets the ids of one namespace, or of all in `scope`, in all HTTP processes."""
+        """Forgets the token ids of one namespace, or of all namespaces in `scope`, in all HTTP processes."""
         forget = ForgetPrompts(scope, namespace)
         _take_shared(self.memo, self.recent, forget)
         self.engine.share(forget)

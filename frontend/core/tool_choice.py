@@ -66,7 +66,7 @@ def _find(name: str, tools: Tools) -> dict[str, Any]:
 
 
 def find_tool(name: str, tools: Sequence[dict[str, Any]], param: str, says: str) -> dict[str, Any]:
-    """The definition of the tool with the name. The error begins with the `param` and what it `says`."""
+    """The definition of the tool `name`. If there is none, the error begins with `param` and `says`."""
     for tool in tools:
         if tool["function"]["name"] == name:
             return tool

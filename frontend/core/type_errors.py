@@ -12,7 +12,7 @@ from ...runtime.errors import RequestError
 from ...runtime.type_mismatch import TypeMismatch, value_at
 from .validation import missing_field
 
-STEP_BYTES = 1024 * 1024  # of a text, checked while no other thread runs
+STEP_BYTES = 1024 * 1024  # bytes of a text that one step checks; no other thread runs during it
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _WHOLE_ESCAPES = re.compile(
     rb"(?:[^\\]++|\\[^u]|\\u(?=[^dD]|[dD][^89a-fA-F])|\\u[dD][89abAB]..\\u[dD][c-fC-F]..)*+", re.DOTALL
@@ -20,7 +20,7 @@ _WHOLE_ESCAPES = re.compile(
 
 
 def type_error(error: msgspec.ValidationError, fields: Mapping[str, Raw], whole: str = "") -> RequestError:
-    """`fields` are those of the value at fault; `whole` is its name, empty for a request's body."""
+    """The error of a request. `fields` are the fields of the value `whole` (empty: the request's body)."""
     mismatch = TypeMismatch.of(error)
     inner = mismatch.path
     path = f"{whole}.{inner}".rstrip(".").replace(".[", "[") if whole else inner
@@ -32,8 +32,7 @@ def type_error(error: msgspec.ValidationError, fields: Mapping[str, Raw], whole:
 
 
 def json_mistake(text: bytes, error: Exception) -> str:
-    """What is wrong in a text that msgspec can't decode: its error, or a lone surrogate, which it does not
-    name."""
+    """Says why msgspec can't decode a text. Names a lone surrogate, which msgspec's own error does not."""
     place = 0
     while (found := _WHOLE_ESCAPES.match(text, place, place + STEP_BYTES)) and found[0]:
         place = found.end()

@@ -18,10 +18,10 @@ from .text.close_names import MAX_COMPARED, close_name
 MAX_CHOICES_IN_ALL = 1024
 MAX_BIASED_TOKENS = 1024
 MAX_KEY_CHARACTERS = 256
-MAX_NAMES_COMPARED = 256  # of an object, with the name of a field that it lacks
+MAX_NAMES_COMPARED = 256  # names of an object's fields compared with the name of a missing field
 GREEDY_BELOW = 1e-5
 GREEDY_TOP_P = 1e-9
-"""The most likely token of any vocabulary has a higher probability."""
+"""A `top_p` that makes sampling greedy: the most likely token of any vocabulary has a higher probability."""
 T = TypeVar("T")
 
 
@@ -61,8 +61,8 @@ def check_count(name: str, values: Sized | None, most: int, what: str) -> None:
 
 
 def missing_field(param: str, sent: Iterable[str] = ()) -> RequestError:
-    """The error for a required field that was not sent. `sent` are the names of the fields that were sent
-    beside it; if one of them looks like a misspelling of this field, the error says so."""
+    """The error for a required field that was not sent. `sent` are the names of the fields that were sent. If
+    one of them looks like a misspelling of this field, the error says so."""
     short = [name for name in islice(sent, MAX_NAMES_COMPARED) if len(name) <= MAX_COMPARED]
     field = param.rpartition(".")[2]
     without_unit = (name for name in short if field in (f"{name}_s", f"{name}_ms", f"{name}_seconds"))
@@ -104,7 +104,7 @@ def check_salt(salt: str | None) -> None:
 
 
 def check_choices(prompts: int, n: int, max_waiting: int) -> None:
-    """Raises a `RequestError` for too many choices: those of a request wait and are accepted together."""
+    """Raises a `RequestError` if the request has more choices than may wait: all are accepted together."""
     most = min(MAX_CHOICES_IN_ALL, max_waiting)
     if prompts * n <= most:
         return
@@ -166,7 +166,7 @@ def logit_bias(bias: dict[str, float] | None, vocab_size: int) -> dict[int, floa
 
 
 def check_prompt_logprobs_start(start: int | None, prompt_logprobs: int | None, prompt_tokens: int) -> None:
-    """`prompt_tokens` is the length of the request's shortest prompt."""
+    """Refuses a start beyond `prompt_tokens`, the length of the request's shortest prompt."""
     if start is None:
         return
     if prompt_logprobs is None:
@@ -241,8 +241,7 @@ def sampling_params(
 
 
 def _temperature(temperature: float) -> float:
-    """Dividing by a temperature below `GREEDY_BELOW` would overflow the logits, so it means greedy
-    sampling."""
+    """0 (greedy sampling) for a temperature below `GREEDY_BELOW`: dividing by it would overflow logits."""
     return 0.0 if temperature < GREEDY_BELOW else temperature
 
 

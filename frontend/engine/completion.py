@@ -24,7 +24,7 @@ __all__ = [
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """`arguments` is JSON as the model wrote it."""
+    """A call of a tool. `arguments` is JSON as the model wrote it."""
 
     id: str
     name: str
@@ -43,8 +43,8 @@ class ToolCall(msgspec.Struct, frozen=True):
 
 
 class ToolCallPart(msgspec.Struct, frozen=True):
-    """A part of call number `index`. The first has `id` and `name`; the parts of `arguments` join to JSON
-    text."""
+    """A part of call number `index`. The first part has `id` and `name`. The parts of `arguments` join to
+    JSON text."""
 
     index: int
     id: str | None
@@ -68,7 +68,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: str | int | None
     logprobs: Sequence[TokenLogprob]
     json_schema: object = None
-    """that of the request: a schema or a type"""
+    """The request's `json_schema`: a schema or a type."""
 
     @property
     def value(self) -> Any:
@@ -79,15 +79,15 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         _, read = schema_and_reader(True if self.json_schema is None else self.json_schema)
         try:
             return read(self.text)
-        except ValueError as error:  # msgspec's and pydantic's errors too
+        except ValueError as error:  # also the errors of msgspec and pydantic
             raise ValueError(describe_mismatch("the reply", self.text, self.finish_reason, error)) from error
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """The replies to one prompt: `n` choices. `text` and the other properties are those of the first.
+    """The replies to one prompt: `n` choices. `text` and the other properties are those of the first choice.
 
-    `prompt_logprobs` has an entry for each prompt token if they were asked for; its `logprob` is None for the
-    first token and those before `prompt_logprobs_start`. `unenforced` are keywords of the schema that were
+    `prompt_logprobs` has an entry for each prompt token if the request asked for them. Its `logprob` is None
+    for the first token and before `prompt_logprobs_start`. `unenforced` are keywords of the schema that were
     left out, as the request allowed.
     """
 
@@ -146,8 +146,8 @@ class CompletionPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Score(msgspec.Struct, frozen=True):
-    """How likely a choice is after a prompt. `logprob` is the sum over its `tokens` scored tokens. `usage` is
-    that of the prompt with the choice."""
+    """How likely a choice is after a prompt. `logprob` is the sum over its `tokens` scored tokens. `usage`
+    counts the prompt with the choice."""
 
     logprob: float
     tokens: int

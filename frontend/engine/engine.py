@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def _wait(function: Callable[P, Work[T]]) -> Callable[Concatenate[Engine, P], T]:
-    """The method that waits for the result."""
+    """Makes a method that blocks until the function's work has its result."""
 
     def call(self: Engine, /, *args: P.args, **named: P.kwargs) -> T:
         return self._thread.run(function(*args, **named))
@@ -28,7 +28,7 @@ def _wait(function: Callable[P, Work[T]]) -> Callable[Concatenate[Engine, P], T]
 
 
 def _await(function: Callable[P, Work[T]]) -> Callable[Concatenate[Engine, P], Coroutine[Any, Any, T]]:
-    """The method that is awaited."""
+    """Makes a coroutine method that awaits the result of the function's work."""
 
     async def call(self: Engine, /, *args: P.args, **named: P.kwargs) -> T:
         return await self._thread.run_async(function(*args, **named))
@@ -39,7 +39,7 @@ def _await(function: Callable[P, Work[T]]) -> Callable[Concatenate[Engine, P], C
 def _iterate(
     function: Callable[P, EngineRequest],
 ) -> Callable[Concatenate[Engine, P], Iterator[CompletionPart]]:
-    """The method for `for`."""
+    """Makes a method that returns an iterator over the parts of the reply."""
 
     def call(self: Engine, /, *args: P.args, **named: P.kwargs) -> Iterator[CompletionPart]:
         return self._thread.stream(function(*args, **named))
@@ -50,7 +50,7 @@ def _iterate(
 def _iterate_async(
     function: Callable[P, EngineRequest],
 ) -> Callable[Concatenate[Engine, P], AsyncIterator[CompletionPart]]:
-    """The method for `async for`."""
+    """Makes a method that returns an async iterator over the parts of the reply."""
 
     def call(self: Engine, /, *args: P.args, **named: P.kwargs) -> AsyncIterator[CompletionPart]:
         return self._thread.stream_async(function(*args, **named))
@@ -59,7 +59,7 @@ def _iterate_async(
 
 
 def _describe(method: F, function: Callable[..., object], name: str) -> F:
-    """Gives the method the text and the parameters of the function for `help`."""
+    """Copies the function's docstring and parameters to the method, for `help`."""
     functools.update_wrapper(method, function)
     method.__name__, method.__qualname__ = name, f"Engine.{name}"
     self = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
@@ -72,14 +72,14 @@ class Engine:
     """A model that is ready when the constructor returns and ends with `close`.
 
     `model` is a directory, a GGUF file, a hub id, or None for the built-in one. Use it as a context manager,
-    from any thread, also while an asyncio loop runs. Every method has an async twin. All raise `RequestError`
-    for a request that can't be served and `ServerError` when the model's processes can't go on; the
-    constructor raises `ConfigError` for a model or options that can't be used.
+    from any thread, also while an asyncio loop runs. Every method has an async twin. All methods raise
+    `RequestError` for a request that can't be served and `ServerError` when the model's processes can't go
+    on; the constructor raises `ConfigError` for a model or options that can't be used.
 
     A prompt is text or token ids; a chat is a list of messages as in OpenAI's API. The fields of `Sampling`
     (for chats of `ChatOptions`) are keyword arguments, or one `Sampling` as the second argument, or both. A
-    call for a list of prompts or conversations also takes a list, one `Sampling` for each. With `use_tqdm`
-    it shows a progress bar.
+    call for a list of prompts or conversations also takes a list, one `Sampling` for each. With `use_tqdm` it
+    shows a progress bar.
     """
 
     def __init__(self, model: str | None = None, **options: Unpack[EngineOptions]) -> None:

@@ -26,13 +26,13 @@ from .values import check_characters, convert, encode_json
 
 Message: TypeAlias = Mapping[str, object]
 _JSON = (Mapping, list, tuple, str, int, float, type(None))
-"""what `json_schema` has if it is no type; other checks refuse what is no schema"""
+"""Types of a `json_schema` that is not a Python type. Other checks refuse values that are no schema."""
 _WRITTEN = ("json_schema", "tools", "chat_template_kwargs")
-"""fields that become JSON, which their types alone don't ensure"""
+"""Fields that must be encoded as JSON, which their types alone don't ensure."""
 
 
 class EngineFields(SamplingFields, kw_only=True):
-    """The arguments of all methods. None means that one is absent."""
+    """The arguments of all methods. None means that an argument is absent."""
 
     logprobs: TopLogprobs | None = None
     json_schema: dict[str, object] | bool | None = None
@@ -48,7 +48,7 @@ class EngineFields(SamplingFields, kw_only=True):
 
     @classmethod
     def read(cls, options: Mapping[str, object]) -> EngineFields:
-        """Raises `RequestError` naming the option at fault."""
+        """Converts a method's options. Raises `RequestError` naming the option at fault."""
         given = {name: value for name, value in options.items() if value is not None}
         for name, value in given.items():
             check_characters(name, value)
@@ -69,7 +69,7 @@ class EngineFields(SamplingFields, kw_only=True):
         return tool_definitions(self.tools)
 
     def prompt(self, messages: Sequence[Message]) -> Prompt:
-        """Raises `RequestError` for messages that can't be used."""
+        """The prompt of a conversation. Raises `RequestError` for messages that can't be used."""
         continues = bool(self.continue_final_message)
         begins = not continues if self.add_generation_prompt is None else self.add_generation_prompt
         variables = self.chat_template_kwargs or {}
@@ -77,7 +77,7 @@ class EngineFields(SamplingFields, kw_only=True):
         return Prompt(param="messages", conversation=conversation, tools=self.definitions)
 
     def constraint(self) -> GrammarSpec | None:
-        """Raises `RequestError` if there are several."""
+        """The constraint on the reply, or None. Raises `RequestError` if the options have several."""
         if self.json_schema is True:
             schema = object_spec(True, "json_schema")
         else:
@@ -91,7 +91,7 @@ class EngineFields(SamplingFields, kw_only=True):
 
 
 def list_messages(messages: Iterable[Message]) -> list[Message]:
-    """Raises `RequestError` if it is no list."""
+    """The messages as a list. Raises `RequestError` for a value that is not a list."""
     if isinstance(messages, str | Mapping) or not isinstance(messages, Iterable):
         raise RequestError(
             f"messages is {reprlib.repr(messages)}, but must be a list such as "
@@ -103,7 +103,7 @@ def list_messages(messages: Iterable[Message]) -> list[Message]:
 
 
 def _read_messages(messages: Iterable[Message]) -> list[ChatMessage]:
-    """Raises `RequestError` naming the message that can't be used."""
+    """Converts the messages. Raises `RequestError` naming a message that can't be used."""
     converted = []
     for place, message in enumerate(list_messages(messages)):
         check_characters(f"messages[{place}]", message)

@@ -34,9 +34,8 @@ Prepare = Callable[[Service], Awaitable[Job]]
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """A request that `prepare` makes. Its `choices` choices wait in the scheduler together.
-
-    json_schema: the option of this name
+    """A request that `prepare` makes. Its `choices` choices wait in the scheduler together. `json_schema` is
+    the request's option.
     """
 
     prepare: Prepare
@@ -58,7 +57,7 @@ class LocalServer:
 
     @classmethod
     async def start(cls, config: ServeConfig, commands: Commands) -> LocalServer:
-        """Raises ConfigError or ServerError, and then no process or file is left."""
+        """Starts the server. If it raises ConfigError or ServerError, no process or file is left."""
         async with contextlib.AsyncExitStack() as stack:
             directory = PrivateDirectory.open()
             stack.callback(directory.close)
@@ -88,7 +87,7 @@ class LocalServer:
     async def complete(
         self, request: EngineRequest, put: Callable[[CompletionPart], None] | None = None
     ) -> EngineReply:
-        """The complete reply; `put` gets each part as it comes. Raises RequestError, or ServerError if the
+        """The complete reply. `put` gets each part as it comes. Raises RequestError, or ServerError if the
         replica can't go on."""
         return await self._guard(self._complete(request, put))
 
@@ -122,7 +121,7 @@ class LocalServer:
                 self._service.engine.forget(generation)
 
     async def _begin(self, request: EngineRequest, *, is_streamed: bool) -> tuple[Job, Generation]:
-        """Begins again if the replica dies while the request is prepared, which takes long for long texts."""
+        """Prepares and sends a request. Tries again if the replica dies during a long preparation."""
         engine = self._service.engine
         while True:
             await self._model()
@@ -139,7 +138,7 @@ class LocalServer:
         """Holds a permit for each choice of the request: `max_waiting` choices may wait in the scheduler."""
         taken = 0
         try:
-            async with self._taking_permits:  # two requests with some permits each would block each other
+            async with self._taking_permits:  # two requests with half of their permits would block each other
                 while taken < min(choices, self._max_waiting):
                     await self._permits.acquire()
                     taken += 1
@@ -149,7 +148,7 @@ class LocalServer:
                 self._permits.release()
 
     async def _model(self) -> ModelReady:
-        """Waits while the replica starts, for the first time or again."""
+        """The running model. Waits while the replica starts or restarts."""
         while not self._service.engine.is_up:
             await asyncio.sleep(UP_POLL_SECONDS)
         return self._service.engine.check_serving()

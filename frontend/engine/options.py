@@ -44,7 +44,7 @@ _KEYWORDS = {option.flag: option.name for option in OPTIONS if option.name in _N
 
 
 def engine_config(model: str | None, options: EngineOptions) -> ServeConfig:
-    """Raises ConfigError, or TypeError for an unknown option."""
+    """The configuration for the options. Raises ConfigError, or TypeError for an unknown option."""
     for name in options:
         if name in REPLACED:
             instead, value = REPLACED[name]
@@ -62,7 +62,7 @@ def engine_config(model: str | None, options: EngineOptions) -> ServeConfig:
 
 @contextlib.contextmanager
 def errors_with_keywords() -> Iterator[None]:
-    """Errors about options name the keywords of `Engine`, not flags such as --kv-memory."""
+    """Makes errors name the keywords of `Engine` in place of flags such as --kv-memory."""
     try:
         yield
     except (ConfigError, ServerError) as error:

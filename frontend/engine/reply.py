@@ -19,7 +19,7 @@ class EngineReply:
     """One attempt at a request, which has one prompt."""
 
     def __init__(self, reply: Reply, request: Generate) -> None:
-        """`request` is the first choice's."""
+        """`request` is the scheduler's request of the first choice."""
         self.reply = reply
         self._prompt = request.prompt
         self._wants_prompt_logprobs = request.sampling.prompt_logprobs is not None
@@ -30,7 +30,7 @@ class EngineReply:
         return [self._part(piece) for piece in pieces]
 
     def closing(self, json_schema: object = None) -> Completion:
-        """The whole reply. `json_schema` is the request's."""
+        """The whole reply. `json_schema` is the request's option."""
         return Completion(
             choices=[_choice(choice, json_schema) for choice in self.reply.choices],
             usage=self.reply.usage(),

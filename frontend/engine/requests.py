@@ -26,12 +26,12 @@ _CACHE = ("cache_salt", "cache_prompt", "cache_lease", "priority")
 
 
 async def prepare_completion(service: Service, prompt: Prompt, sampling: Sampling, name: str) -> Job:
-    """`name` is the prompt's name in errors. Raises `RequestError` for a request that can't be served."""
+    """The job for a prompt, which errors call `name`. Raises `RequestError` if it can't be served."""
     return await _prepare(service, EngineFields.read(sampling), _read_prompt(prompt, name))
 
 
 async def prepare_chat(service: Service, messages: Sequence[Message], options: ChatOptions) -> Job:
-    """Raises `RequestError` for a request that can't be served."""
+    """The job for a conversation. Raises `RequestError` if it can't be served."""
     fields = EngineFields.read(options)
     calls = calls_wanted(fields.tool_choice, fields.definitions, fields.parallel_tool_calls)
     return await _prepare(service, fields, fields.prompt(messages), calls)
@@ -40,7 +40,7 @@ async def prepare_chat(service: Service, messages: Sequence[Message], options: C
 async def prepare_score(
     service: Service, tokens: Tokens, start: int, options: ScoreOptions, prompt_name: str
 ) -> Job:
-    """A request for the log-probabilities of the tokens from position `start` on, without a reply."""
+    """The job for the log-probabilities of all tokens after the first `start`, without a reply."""
     given = {name: options.get(name) for name in _CACHE}
     scoring = {**given, "max_tokens": 0, "prompt_logprobs": 0, "prompt_logprobs_start": start}
     prompt = draft.Prompt(param=prompt_name, items=[array("i", tokens).tolist()])

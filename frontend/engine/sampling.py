@@ -156,7 +156,7 @@ _INSTEAD = {
     "max_new_tokens": "use max_tokens",
     "stream": "call `stream` or `stream_chat`",
 }
-"""advice by the name of a field that is no option"""
+"""Advice for names of fields that are not options."""
 
 
 def check_names(given: Mapping[str, object], options: type) -> None:
@@ -178,7 +178,8 @@ def check_names(given: Mapping[str, object], options: type) -> None:
 
 
 def merge(params: Sampling | None, options: S) -> S:
-    """The fields of both; `options` override `params`. Raises TypeError if `params` is no `Sampling`."""
+    """The fields of both, in which `options` override `params`. Raises TypeError if `params` is no
+    `Sampling`."""
     if params is None:
         return options
     if not isinstance(params, Mapping):

@@ -34,7 +34,7 @@ async def scored_prompts(
     choices: Sequence[str],
     options: ScoreOptions,
 ) -> ScoredPrompts:
-    """The scored tokens follow the longest prefix that the prompt alone and all prompts with a choice share.
+    """Tokenizes the prompts. Scored tokens follow the longest prefix shared by the prompt and its choices.
 
     Raises `RequestError` for choices that can't be scored.
     """

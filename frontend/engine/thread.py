@@ -55,7 +55,7 @@ class EngineThread:
         try:
             return future.result()
         finally:
-            future.cancel()  # has an effect only after an interruption
+            future.cancel()  # does nothing unless the wait was interrupted
 
     async def run_async(self, work: Work[T]) -> T:
         return await asyncio.wrap_future(self._submit(work))

@@ -22,7 +22,7 @@ def schema_and_reader(kind: object) -> tuple[object, Read]:
         return kind, msgspec.json.decode
     if hasattr(kind, "model_json_schema") and hasattr(kind, "model_validate_json"):  # pydantic's interface
         return _closed(kind.model_json_schema()), kind.model_validate_json
-    if hasattr(kind, "json_schema") and hasattr(kind, "validate_json"):  # that of its TypeAdapter
+    if hasattr(kind, "json_schema") and hasattr(kind, "validate_json"):  # a TypeAdapter's interface
         return _closed(kind.json_schema()), kind.validate_json
     try:
         schema: dict[str, Any] = msgspec.json.schema(kind)

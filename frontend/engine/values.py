@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def convert(value: object, kind: type[T], param: str) -> T:
-    """`param` is the value's name, empty for a dict of arguments. Raises `RequestError`."""
+    """Converts a value called `param` (empty: a dict of arguments). Raises `RequestError` if that fails."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -44,7 +44,7 @@ def check_characters(name: str, value: object) -> None:
         )
         raise RequestError(message, param=name, code="invalid_value") from None
     except (TypeError, ValueError, OverflowError):
-        return  # other checks refuse it
+        return  # other checks refuse such a value
 
 
 def _as_json(value: object) -> Mapping[str, Raw]:
@@ -57,4 +57,4 @@ def _raw(value: object) -> Raw:
     try:
         return Raw(msgspec.json.encode(value))
     except (TypeError, ValueError, OverflowError):
-        return Raw(b"")  # no JSON: an error shows its type alone
+        return Raw(b"")  # not JSON: the error shows only the value's type

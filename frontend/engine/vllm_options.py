@@ -18,7 +18,7 @@ class LlmOptions(NamedTuple):
     model: str | None
     engine: EngineOptions
     sampling: Sampling
-    """defaults of the fields that a `SamplingParams` leaves out"""
+    """Defaults of the fields that a `SamplingParams` leaves out."""
 
 
 class _Argument(NamedTuple):
@@ -41,7 +41,7 @@ _VALUES: Mapping[str, Mapping[object, object]] = {
     "max_model_len": {"auto": None, -1: None},
     "device": {"auto": None},
 }
-"""values that have another name here, by argument"""
+"""Names of values in Arbora, by vLLM's argument and value."""
 
 _ONE_DEVICE = "one device runs the model; leave it out"
 _CONFIG = "edit the config.json of the model's directory instead"
@@ -138,7 +138,7 @@ _ARGUMENTS: Mapping[str, _Argument] = {
     "structured_outputs_config": _Argument((None, {}), _GRAMMARS),
     "max_logprobs": _Argument((20, None), "at most 20 alternatives are given for each token"),
 }
-"""the arguments of vLLM's `LLM` that `Engine` lacks, with vLLM's defaults among the plain values"""
+"""The arguments of vLLM's `LLM` that `Engine` lacks. Their plain values include vLLM's defaults."""
 
 _NEUTRAL: Sampling = {
     "temperature": 1.0,
@@ -147,7 +147,7 @@ _NEUTRAL: Sampling = {
     "min_p": 0.0,
     "repetition_penalty": 1.0,
 }
-"""what vLLM takes in place of the model's recommendations"""
+"""The values that vLLM uses if it ignores the model's recommendations."""
 
 
 def read_options(model: str | None, options: Mapping[str, Any]) -> LlmOptions:
@@ -197,7 +197,7 @@ def _known_value(name: str, value: object) -> object:
 
 
 def _quantize(model: str | None, method: str) -> dict[str, object]:
-    """The option `quantize`; nothing if the model's files are quantized with `method`."""
+    """The option `quantize`; no option if the model's files are already quantized with `method`."""
     directory = find_config(model)
     settings = json.loads(config_text(directory)).get("quantization_config") or {}
     stored = "gguf" if any(directory.glob("*.gguf")) else settings.get("quant_method")
@@ -210,7 +210,7 @@ def _quantize(model: str | None, method: str) -> dict[str, object]:
 
 
 def _default_sampling(source: object, changed: object) -> Sampling:
-    """The defaults by the arguments generation_config and override_generation_config."""
+    """Sampling defaults that the arguments generation_config and override_generation_config set."""
     if source not in ("auto", "vllm", None):
         reason = "edit the generation_config.json of the model's directory instead"
         raise _refusal("generation_config", source, reason)

@@ -17,7 +17,7 @@ from .work import Conversation, Conversations
 
 
 class Logprob(NamedTuple):
-    """`rank` counts from 1; None for a token that is not among the alternatives."""
+    """A token's log-probability. `rank` counts from 1. It is None for a token outside of the alternatives."""
 
     logprob: float
     rank: int | None
@@ -50,8 +50,8 @@ class RequestOutput:
 
 
 class SamplingParams:
-    """The fields of `Sampling`, which are also attributes; those that are not given are None. `max_tokens` is
-    16 by default; with None a reply may fill the context."""
+    """The fields of `Sampling`, which are also attributes. Fields that are not given are None. `max_tokens`
+    is 16 by default; with None a reply may fill the context."""
 
     fields: Sampling
 
@@ -75,9 +75,9 @@ class SamplingParams:
 class LLM:
     """An `Engine` with the methods and results of vLLM's `LLM`. It ends with the script.
 
-    Options are those of `Engine` and the arguments of vLLM's `LLM`. A warning names those that have no
-    effect. One that asks for what can't be done raises TypeError. With a `seed` a script samples the same
-    replies each time that it runs.
+    Options are those of `Engine` and the arguments of vLLM's `LLM`. A warning names options without effect.
+    An option that can't be fulfilled raises TypeError. With a `seed` a script samples the same replies each
+    time that it runs.
     """
 
     def __init__(self, model: str | None = None, *, seed: int | None = None, **options: Any) -> None:
@@ -88,7 +88,7 @@ class LLM:
         self._ids = map(str, itertools.count())
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """Absent fields have the values that the model recommends."""
+        """Returns the sampling values that the model recommends."""
         return SamplingParams()
 
     def generate(
@@ -145,7 +145,7 @@ def _fields(params: object) -> Sampling:
 
 
 def _prompt(prompt: Any, name: str) -> Any:
-    """A prompt of `Engine`'s."""
+    """Converts a prompt of vLLM to one of `Engine`."""
     if not isinstance(prompt, Mapping):
         return prompt
     if len(prompt) == 1 and prompt.keys() <= {"prompt", "prompt_token_ids"}:

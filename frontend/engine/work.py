@@ -1,4 +1,4 @@
-"""The methods of `Engine`: each checks its arguments and returns what the engine's thread runs."""
+"""The methods of `Engine`. Each checks its arguments and returns the work for the engine's thread."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def generate(
     use_tqdm: bool = False,
     **sampling: Unpack[Sampling],
 ) -> Work[Completion] | Work[list[Completion]]:
-    """The completion of a prompt, or those of a list of prompts in its order."""
+    """The completion of a prompt, or a list of completions for a list of prompts, in its order."""
     if not _is_batch(prompt):
         (merged,) = merge_each(sampling_params, sampling, 1, "prompt")
         return _complete_one(_build_completion(cast(Prompt, prompt), merged))
@@ -100,7 +100,7 @@ def chat(
     use_tqdm: bool = False,
     **options: Unpack[ChatOptions],
 ) -> Work[Completion] | Work[list[Completion]]:
-    """The reply to a conversation, or those to a list of conversations in its order."""
+    """The reply to a conversation, or a list of replies for a list of conversations, in its order."""
     if not _is_conversations(messages):
         (merged,) = merge_each(sampling_params, options, 1, "conversation")
         return _complete_one(_build_chat(cast(Conversation, messages), merged))
@@ -172,7 +172,7 @@ def _build_completion(prompt: Prompt, sampling: Sampling, name: str = "prompt") 
 
 
 def _build_chat(messages: Conversation, options: ChatOptions, place: int | None = None) -> EngineRequest:
-    """`place` is the conversation's among several."""
+    """The request of a conversation. `place` is its number in a list of conversations."""
     check_names(options, ChatOptions)
 
     async def prepare(service: Service) -> Job:

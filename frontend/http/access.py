@@ -41,11 +41,11 @@ _TWO_KEYS = RequestError(
 
 
 class AccessMiddleware:
-    """Calls the application for requests to a known host that no foreign page has sent, and that have a
-    known key or one of the `open_paths`. It answers the preflight requests of allowed origins.
+    """Calls the application for requests to a known host that no foreign page has sent, and that have a known
+    key or one of the `open_paths`. It answers the preflight requests of allowed origins.
 
     The scope's `SENT_KEY` has the known key for the application. Answers get their id, the CORS headers, and
-    those of the key's limits if the scope has `ALLOWANCES`. The answers to each key are counted.
+    headers about the key's limits if the scope has `ALLOWANCES`. The answers to each key are counted.
     """
 
     def __init__(self, app: ASGIApp, apis: Apis, http: HttpService, open_paths: Collection[str]) -> None:
@@ -105,13 +105,13 @@ class AccessMiddleware:
 
 
 def _allowances(scope: Scope, api: Api) -> Headers:
-    """The headers that say what is left to the request's key."""
+    """The headers that say how much the request's key may still use."""
     allowances = scope.get(ALLOWANCES)
     return () if allowances is None else (api.allowance_headers or openai_headers)(allowances)
 
 
 def _choose_ids(scope: Scope, own: bytes) -> dict[bytes, bytes]:
-    """The answer's ids by their headers. One may be the API's `own`, which the scope gets."""
+    """The answer's ids, by header. If the API has an `own` header, puts the id into the scope too."""
     sent = clean_id(dict(scope["headers"]).get(REQUEST_ID, b""))
     ids = {REQUEST_ID: sent} if sent else {}
     if own:
@@ -121,7 +121,7 @@ def _choose_ids(scope: Scope, own: bytes) -> dict[bytes, bytes]:
 
 
 def _with_ids(headers: Headers, ids: Mapping[bytes, bytes]) -> list[tuple[bytes, bytes]]:
-    """The headers of an answer, whose ids are replaced, and which has one in any case."""
+    """The headers of an answer, with `ids` in place of its own ids, and with an id in any case."""
     kept = [header for header in headers if header[0] not in ids]
     if REQUEST_ID not in ids and REQUEST_ID not in dict(kept):
         kept.append((REQUEST_ID, next(iter(ids.values()), None) or new_id()))
@@ -133,5 +133,5 @@ def new_id() -> bytes:
 
 
 def clean_id(sent: bytes) -> bytes:
-    """The id without characters that have a meaning in a terminal, a log or a page."""
+    """The id without characters that a terminal, a log or a page would interpret."""
     return _UNUSUAL.sub(b"", sent[: 4 * MAX_ID_CHARACTERS])[:MAX_ID_CHARACTERS]

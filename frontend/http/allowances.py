@@ -30,7 +30,7 @@ def with_key_limits(job: Job, key: ApiKey) -> Job:
 
 
 def quota_of(key: ApiKey | None, prompt_tokens: int | None) -> Quota | None:
-    """The limits that the scheduler keeps; None if the key has none of them."""
+    """The limits of a key that the scheduler enforces; None if the key has none of them."""
     if key is None:
         return None
     limits = (key.requests_per_minute, key.tokens_per_minute, key.concurrent_requests)
@@ -71,7 +71,7 @@ def openai_headers(allowances: Allowances) -> Iterator[tuple[bytes, bytes]]:
 
 
 def by_kind(allowances: Allowances) -> Iterator[tuple[bytes, Allowance]]:
-    """The limits that the key has, by their names in headers."""
+    """Yields the key's limits with their names in headers."""
     if allowances.requests is not None:
         yield b"requests", allowances.requests
     if allowances.tokens is not None:

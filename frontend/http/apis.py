@@ -21,16 +21,16 @@ from .operation import DescribedRoute, Operation
 from .outcome import ERROR_CODE
 
 RETRY_AFTER_SECONDS = 5
-MAX_MESSAGE = 2048  # characters
+MAX_MESSAGE = 2048  # characters of an error's text
 MAX_PARAM = 256
 ANSWER_ID = "arbora.answer_id"
-"""in the scope of a request: the id of its answer, if its API has an `id_header`"""
+"""Key in the ASGI scope: the id of the answer, if the request's API has an `id_header`."""
 ALLOWANCES = "arbora.allowances"
-"""in the scope of a request whose key has limits: its `Allowances`"""
+"""Key in the ASGI scope: the `Allowances` of the request's key, if the key has limits."""
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 Handler: TypeAlias = Callable[[HttpService, Request], Awaitable[Response]]
 Applications: TypeAlias = Mapping[str, ASGIApp]
-"""by their paths"""
+"""ASGI applications by their paths"""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Api:
     """One API. Requests on the paths `prefixes` and below them are for this API.
 
     On the paths of `shared`, which the default API has too, only requests with the header `header` are for
-    it. `error_json` is the form of errors; it takes the request's id, which is empty if the request has none.
-    `statuses` maps statuses of errors to those of this API. Answers carry their id in the header `id_header`,
-    and what is left to their key in the `allowance_headers`, by default in OpenAI's. Requests on the paths
-    `batched` may be lines of a batch. `run` does the API's background work until it is cancelled; it gets
-    the applications of all `batched` paths. /openapi.json lists the API by its `name`, with errors of the
-    type `error`.
+    it. `error_json` writes an error; it takes the request's id, which is empty if the request has none.
+    `statuses` maps statuses of errors to those of this API. Answers carry their id in the header `id_header`.
+    `allowance_headers` say what their key may still use; the default are OpenAI's. Requests on the paths
+    `batched` may be lines of a batch. `run` does the API's background work until it is cancelled; it gets the
+    applications of all `batched` paths. /openapi.json lists the API by its `name`, with errors of the type
+    `error`.
     """
 
     routes: Callable[[HttpService], Sequence[Route]]
@@ -70,7 +70,7 @@ class Api:
 
 @dataclass(frozen=True)
 class Apis:
-    """All APIs of a server. `default` has the form of the errors on all other paths."""
+    """All APIs of a server. Paths of no other API belong to `default`, also for the form of errors."""
 
     default: Api
     others: Sequence[Api] = ()
@@ -80,7 +80,7 @@ class Apis:
         return [(api, route) for api in (self.default, *self.others) for route in api.routes(http)]
 
     def joined(self, routes: Sequence[tuple[Api, Route]]) -> list[Route]:
-        """The routes with one route for each path that two APIs share."""
+        """The routes, with a single route for each path that two APIs share."""
         default = [route for api, route in routes if api is self.default]
         others = [(api, route) for api, route in routes if api is not self.default]
         shared = {route.path: (api, route) for api, route in others if api.shares(route.path)}
@@ -91,7 +91,8 @@ class Apis:
         return next((api for api in self.others if api.has(path, headers)), self.default)
 
     async def run(self, http: HttpService, routes: Sequence[tuple[Api, Route]]) -> None:
-        """Runs the background work of the APIs, such as batches, until cancelled. `routes`: of all APIs."""
+        """Runs the APIs' background work, such as batches, until cancelled. `routes` are those of all
+        APIs."""
         batched = {route.path: route.app for api, route in routes if route.path in api.batched}
         async with asyncio.TaskGroup() as tasks:
             for api in (self.default, *self.others):
@@ -99,7 +100,7 @@ class Apis:
                     tasks.create_task(_run(api.run(http, batched)))
 
     def error_json(self, path: str, error: RequestError) -> bytes:
-        """For requests whose headers and id are unknown."""
+        """The body of an error for a request whose headers and id are unknown."""
         return self.of(path).error_json(with_short_texts(error), "")
 
     def error_response(

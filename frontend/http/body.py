@@ -25,8 +25,8 @@ from .json_limits import check_field_sizes, check_shape
 from .tenants import BODY_BYTES
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
-MAX_MEMORY_BYTES = 512 * 1024 * 1024  # of all bodies that are being received and decoded
-FREE_BYTES = 64 * 1024  # of each body, which are not counted, so small requests are never refused
+MAX_MEMORY_BYTES = 512 * 1024 * 1024  # bytes of all bodies that are being received and decoded
+FREE_BYTES = 64 * 1024  # first bytes of each body, which don't count, so small requests are never refused
 _BROWSER_HEADERS = frozenset(("origin", "sec-fetch-site"))
 U = TypeVar("U")
 
@@ -60,7 +60,7 @@ class BodyMemory:
                 del self._taken_by[client]
 
     def take(self, size: int, client: str) -> None:
-        """Raises a 503 `RequestError` if these bytes exceed a limit."""
+        """Counts `size` more bytes of a client. Raises a 503 `RequestError` if they exceed a limit."""
         if self._taken + size > self._max:
             raise _too_many("The server is receiving too many large requests at the moment.")
         if self._taken_by[client] + size > self._max_of_one:
@@ -170,7 +170,7 @@ def _wrong_media(message: str) -> RequestError:
 
 
 def _decode(decoder: msgspec.json.Decoder[U], body: bytes) -> U:
-    """Raises `msgspec.ValidationError` for JSON of another type, `RequestError` if it isn't JSON."""
+    """Decodes a body. Raises `msgspec.ValidationError` for a wrong type, `RequestError` for invalid JSON."""
     try:
         return decoder.decode(body)
     except msgspec.ValidationError:
@@ -199,7 +199,7 @@ def _check_utf8(body: bytes) -> Steps[None]:
 
 
 def _rewrite_fields(fields: dict[str, Raw]) -> dict[str, Raw]:
-    """Some languages write 5 as 5.0 or 5e0. Such numbers become integers, in lists of numbers too."""
+    """Turns whole floats into integers, also in lists, because some languages write 5 as 5.0 or 5e0."""
     return {name: _rewrite_numbers(value) for name, value in fields.items()}
 
 

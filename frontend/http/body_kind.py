@@ -1,4 +1,4 @@
-"""The kinds of request bodies: their types, and tables of the names in them that have checks."""
+"""Describes request bodies: their types, and tables of the field names that need checks."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ...runtime.type_mismatch import SHOWN_CHARACTERS
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-READ_BYTES = 400  # of a value, which may be as long as the body; the values in the tables are shorter
-_NOTHING = ("[]", "{}", '""', "false")  # values that ask for nothing
+READ_BYTES = 400  # bytes of a field's value that are compared; all values in the tables are shorter
+_NOTHING = ("[]", "{}", '""', "false")  # values by which a client asks for nothing
 
 
 class FixedField(NamedTuple):
-    """`values` are the JSON texts that ask for the server's usual behaviour."""
+    """A field that may only ask for the server's usual behaviour, by one of the JSON texts `values`."""
 
     values: tuple[str, ...] = ()
     instead: str = "Leave it out."
@@ -42,8 +42,8 @@ class FixedField(NamedTuple):
 
 @dataclass(frozen=True)
 class InertFields:
-    """Known fields without effect. `fixed` ones are refused with other values; `hints` are ignored with one
-    warning in the log; those `without_effect` change no reply, with any value."""
+    """Known fields without effect. `fixed` fields are refused with unusual values. `hints` are ignored with
+    one warning in the log. Fields `without_effect` never change a reply."""
 
     fixed: Mapping[str, FixedField] = field(default_factory=dict)
     hints: Mapping[str, FixedField] = field(default_factory=dict)
@@ -67,7 +67,7 @@ def _text(value: bytes) -> str:
 
 
 class Binding(NamedTuple):
-    """The binding fields of an object: a reply would be wrong if a misspelt one were ignored.
+    """The binding fields of an object: a reply would be wrong if a misspelt field were ignored.
 
     `instead` maps other servers' names to the fields that mean the same here. `all_bind`: all fields of the
     object bind the reply, so every unknown text, list or object in it may be a misspelt one. `only_known`:
@@ -81,7 +81,7 @@ class Binding(NamedTuple):
 
 
 Bindings: TypeAlias = Mapping[type[msgspec.Struct], Binding]
-"""by the types of a body and of the objects in it"""
+"""The binding fields of a body's type and of the types of objects in it."""
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,11 @@ CONSTRAINTS = (
     "unenforced",
     "complete_json",
 )
-"""fields that constrain a reply in every API"""
+"""Fields that constrain a reply in every API."""
 
 
 def constraints_elsewhere(schema: str) -> dict[str, str]:
-    """Other servers' names of constraints, with the fields here; `schema` is the one with a JSON schema."""
+    """Other servers' names of constraints, with our fields. `schema` is our field with a JSON schema."""
     return {
         **dict.fromkeys(("response_format", "json_schema", "guided_json", "schema"), schema),
         **dict.fromkeys(("guided_regex", "pattern"), "regex"),

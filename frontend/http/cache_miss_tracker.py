@@ -28,7 +28,7 @@ from .tenants import owner_of
 HEADER = "x-explain-cache"
 QUERY_SECONDS = 10.0
 LONG_TOKENS = 4096
-"""tokens of the longest prompt that is compared at once; longer ones take milliseconds, on another thread"""
+"""Tokens of a prompt that is compared on the event loop. Longer prompts are compared on another thread."""
 
 
 class CacheMissTracker:
@@ -44,7 +44,7 @@ class CacheMissTracker:
         self._step = job.choices
         self._requests = job.requests[:: self._step]
         self._is_computed = False
-        self._seen: list[Seen | None] = []  # empty until they are remembered
+        self._seen: list[Seen | None] = []  # the remembered prompts; empty before that
         self._matched: list[int] = []  # tokens of each prompt; empty until the reply has ended
         self._comparisons = [self._compare(request, job.rendered.outline) for request in self._requests]
 
@@ -61,9 +61,9 @@ class CacheMissTracker:
         return tracker
 
     async def ask_tree(self) -> int:
-        """Adds to the comparison what the tree knows. Returns how many of the prompt's tokens a request would
-        match now. The last one does not count: a request computes it, unless a grammar or a schema forces the
-        beginning of its reply."""
+        """Adds the tree's knowledge of the prompt to the comparison. Returns how many of the prompt's tokens
+        a request would match now. The last one does not count: a request computes it, unless a grammar or a
+        schema forces the beginning of its reply."""
         if len(self._comparisons) > 1:
             raise RequestError(
                 f"explain_cache is for one prompt, but the request has {len(self._comparisons)}: send "
@@ -83,9 +83,9 @@ class CacheMissTracker:
                 "The scheduler did not answer in time; try again in a moment.", status=503, code="no_answer"
             )
         config = self._http.service.config
-        if name or not config.has_several_keys:  # otherwise several keys share it
+        if name or not config.has_several_keys:  # several keys share the unnamed namespace
             comparison = self._comparisons[0]
-            behind = answer.behind if answer.matched < comparison.length else b""  # a reply is no other text
+            behind = answer.behind if answer.matched < comparison.length else b""  # else they are a reply
             self._comparisons[0] = replace(comparison, remembered=answer.remembered, behind=behind)
         return min(answer.matched, self._comparisons[0].length - 1)
 
@@ -96,7 +96,7 @@ class CacheMissTracker:
         return await run_off_loop(self._http.service.work, partial(explain, comparison, matched, decode))
 
     def computed(self, reply: Reply) -> None:
-        """Remembers the prompts once each has a first token, after the tokens that are ready are sent."""
+        """Remembers the prompts once each has a first token, after the tokens that are ready were sent."""
         if self._is_computed or not all(choice.has_begun for choice in reply.choices[:: self._step]):
             return
         self._is_computed = True

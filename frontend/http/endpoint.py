@@ -36,7 +36,7 @@ from .tenants import SENT_KEY, cache_scope, caller_of, tenant_of
 from .time_limit import TimeLimit
 
 IN_BACKGROUND = "arbora.in_background"
-"""in the scope of a request: true if it starts after all other requests"""
+"""Key in a request's ASGI scope: true if the request starts after all other requests."""
 T = TypeVar("T", bound=msgspec.Struct)
 log = logging.getLogger(__name__)
 
@@ -48,8 +48,8 @@ _STREAM_HEADERS = [
 
 
 HttpAnswer: TypeAlias = Answer[bytes, bytes]
-"""`take` returns the events to send now, none if the answer is sent whole; `closing` returns the last events,
-or the whole body."""
+"""An answer over HTTP. `take` returns the events to send now, none if the answer is sent whole. `closing`
+returns the last events, or the whole body."""
 
 
 async def _unchanged(last: bytes) -> bytes:
@@ -58,13 +58,10 @@ async def _unchanged(last: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class HttpJob:
-    """A job and how its HTTP request is answered.
-
-    `answer` turns a reply, and `error_event` an error inside a stream, into the wire format, whose media type
-    is `stream_type`. `finished` takes the last part of the answer and returns the part to send. `detached`
-    starts the job without its client, and returns the answer. It takes the job with the limits of its API
-    key, which `prepare` does not know.
-    """
+    """A job and the way to answer its HTTP request. `answer` turns a reply, and `error_event` an error inside
+    a stream, into the wire format, whose media type is `stream_type`. `finished` takes the last part of the
+    answer and returns the part to send. `detached` starts the job without its client, and returns the answer.
+    It takes the job with the limits of its API key, which `prepare` does not know."""
 
     job: Job
     answer: Callable[[Reply], HttpAnswer]
@@ -88,8 +85,7 @@ class Incoming(Generic[T]):
     caller: Caller
 
     async def prepare(self, id: str, read: Callable[[Service, T], Draft]) -> Job:
-        """The job `id` of the draft that `read` makes. Raises `RequestError` for a request that can't be
-        served."""
+        """Makes the job `id` from the draft of `read`. Raises `RequestError` if it can't be served."""
         service, config = self.http.service, self.http.service.config
         service.engine.check_serving()
         draft = await service.work.call(self.caller, read, service, self.body)
@@ -105,7 +101,7 @@ class Incoming(Generic[T]):
 
 
 async def read_body(http: HttpService, request: Request, kind: BodyKind[T]) -> Incoming[T]:
-    """Raises `RequestError`."""
+    """Reads and checks a request's body. Raises `RequestError` for a body that can't be served."""
     caller = caller_of(request, http.service.config)
     body = await http.bodies.read(request, caller, kind)
     messages = getattr(body, "messages", None) or ()
@@ -114,7 +110,7 @@ async def read_body(http: HttpService, request: Request, kind: BodyKind[T]) -> I
 
 class GenerationEndpoint:
     """An ASGI application for one path. `prepare` raises `RequestError` if a request can't be served, and
-    returns a response if it needs no generation. It starts nothing."""
+    returns a response if it needs no generation. `prepare` itself starts no generation."""
 
     def __init__(
         self, http: HttpService, prepare: Callable[[HttpService, Request], Awaitable[HttpJob | Response]]
@@ -156,7 +152,7 @@ class GenerationEndpoint:
             await cache.count()
         except ClientGoneError:
             timer.aborted(len(job.job.requests))
-            if not job.streams:  # the response of a stream has begun
+            if not job.streams:  # a stream that fails has begun its response already
                 raise
         finally:
             watch.cancel()
@@ -232,7 +228,7 @@ async def _send_failure(job: HttpJob, error: RequestError, timer: RequestTimer, 
 
 
 def _id_header(job: HttpJob) -> tuple[bytes, bytes]:
-    """A header that OpenAI's clients show as the completion's `_request_id`."""
+    """The header of the reply's id, which OpenAI's clients show as the completion's `_request_id`."""
     return b"x-request-id", job.job.id.encode()
 
 
@@ -244,8 +240,8 @@ async def answer_parts(
     cache: CacheMissTracker,
     writer: BodyWriter | None = None,
 ) -> AsyncIterator[bytes]:
-    """Yields the bytes to send, never empty; the last part closes the answer. With a `writer`, some parts are
-    written instead of being yielded.
+    """Yields the bytes to send, in parts that are never empty. The last part closes the answer. With a
+    `writer`, some parts are written instead of being yielded.
 
     Log-probabilities of many tokens are written on another thread, as that may take a second.
     """

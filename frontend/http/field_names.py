@@ -18,13 +18,13 @@ from ..core.validation import check_count
 from .body_kind import Binding, Bindings, BodyKind, T
 
 MAX_UNKNOWN = 256  # names in one request: the search for the intended field takes up to 0.1 ms for each
-MAX_SHOWN = 100  # characters of a name, which may be as long as the body
-MAX_WARNINGS = 10  # for one request
-MAX_WARNED = 100  # fields in total
-NOTES = frozenset(("name", "title", "description", "id", "comment"))  # texts that constrain nothing
-NOTHING = (b"null", b"false", b'""', b"[]", b"{}")  # values that ask for nothing
-READ_BYTES = 8  # of a value; all values in NOTHING are shorter
-MAX_ELEMENTS = 1024  # of a list of objects whose names are checked, which takes 10 µs for each
+MAX_SHOWN = 100  # characters of a name that an error shows
+MAX_WARNINGS = 10  # warnings that one request may cause
+MAX_WARNED = 100  # fields that the log warns of in the lifetime of the process
+NOTES = frozenset(("name", "title", "description", "id", "comment"))  # fields that constrain nothing
+NOTHING = (b"null", b"false", b'""', b"[]", b"{}")  # values by which a client asks for nothing
+READ_BYTES = 8  # bytes of a value that are compared; all values in NOTHING are shorter
+MAX_ELEMENTS = 1024  # elements of a list whose field names are checked; each takes 10 µs
 _NULL = Raw(b"null")
 _BINDS_NOTHING = Binding(())
 _fields = msgspec.json.Decoder(dict[str, Raw])
@@ -122,7 +122,7 @@ def _has(fields: Mapping[str, Raw], path: str) -> bool:
 
 
 def _check_misplaced(fields: Mapping[str, Raw], kind: BodyKind[T]) -> None:
-    """Raises `RequestError` for a request with another endpoint's field and without a required one."""
+    """Raises `RequestError` for a request that has another endpoint's field, but lacks a required one."""
     missing = [name for name in kind.required if name not in fields]
     for name, path in kind.elsewhere.items() if missing else ():
         if name in fields:
@@ -135,7 +135,7 @@ def _check_misplaced(fields: Mapping[str, Raw], kind: BodyKind[T]) -> None:
 
 
 def _with_inner(place: _Object, bindings: Bindings) -> Iterator[_Object]:
-    """The object and the objects of known types in it; objects in a list only if they have binding fields."""
+    """Yields the object and those of known types in it; objects in lists only if they have binding fields."""
     yield place
     for name, kind in _inner_kinds(place.kind).items():
         value = place.fields.get(name, _NULL)
@@ -167,7 +167,7 @@ def _inner_kinds(kind: type[Struct]) -> dict[str, type[Struct]]:
 
 
 def _parts(hint: object) -> Iterator[object]:
-    """The types in a type hint: itself, those of a union, and those of lists' elements."""
+    """Yields the types in a type hint: the hint itself, a union's members, and the elements of lists."""
     yield hint
     for part in get_args(hint):
         yield from _parts(part)

@@ -18,18 +18,18 @@ from ...runtime.errors import RequestError
 
 ANY_HOST = "*"
 ANY_ORIGIN = "*"
-MAX_SHOWN = 100  # characters of a name
+MAX_SHOWN = 100  # characters of a host name that an error shows
 METHODS = "GET, POST, DELETE"
 READABLE = "x-request-id, retry-after"
-"""headers of an answer that a page may read, besides those that it always may"""
+"""Headers of an answer that a page may read, besides those that browsers always allow."""
 PREFLIGHT_SECONDS = "600"
 
 
 class KnownHosts:
     """The names and addresses of this server.
 
-    On a loopback address they are those of the loopback, the `--host` and the names behind it. On other
-    addresses they are also the machine's name, all IP addresses and all names without a dot: a page of the
+    A server on a loopback address has the loopback's names, the `--host` and the names behind it. On other
+    addresses it also has the machine's name, all IP addresses and all names without a dot: a page of the
     internet has a name with a dot.
     """
 
@@ -45,7 +45,7 @@ class KnownHosts:
         return not self._is_local and (_is_address(name) or "." not in name)
 
     def has_page(self, name: str) -> bool:
-        """Whether pages of this host may send requests. Not every IP address may: some are other servers'."""
+        """Whether pages of this host may send requests. Pages of other servers' IP addresses may not."""
         return ANY_HOST in self._names or name in self._names or _is_loopback(name)
 
 
@@ -57,7 +57,7 @@ def choose_hosts(config: ServeConfig) -> KnownHosts | None:
 
 
 class AllowedOrigins:
-    """The origins of `--allowed-origin`; with `*`, all of them."""
+    """The origins that `--allowed-origin` names. `*` allows all origins."""
 
     def __init__(self, origins: Sequence[str]) -> None:
         self._origins = frozenset(origins)
@@ -88,7 +88,7 @@ class AllowedOrigins:
 
 
 def preflight_headers(sent: Mapping[str, str]) -> dict[str, str]:
-    """What a preflight request asks for. All headers are allowed: clients' libraries send their own."""
+    """The headers that allow what a preflight request asks for, with any header: clients send their own."""
     permissions = {"access-control-allow-methods": METHODS, "access-control-max-age": PREFLIGHT_SECONDS}
     if asked := sent.get("access-control-request-headers"):
         permissions["access-control-allow-headers"] = asked

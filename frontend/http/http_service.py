@@ -23,9 +23,9 @@ class HttpService:
     keys: KeyRing
     traces: Traces | None = None
     listeners: Sequence[Listener] = ()
-    """get the outcome of each request"""
+    """Functions that get the outcome of each request."""
     closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
-    """called when the server has answered its last request"""
+    """Functions to call when the server has answered its last request."""
 
     @classmethod
     def build(cls, service: Service) -> HttpService:

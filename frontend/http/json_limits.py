@@ -19,18 +19,18 @@ from ..core.work.thread_pool import Steps
 
 MAX_DEPTH = 256
 MAX_FIELDS = 1024
-MAX_CONTAINERS = 1 << 17  # lists and objects
+MAX_CONTAINERS = 1 << 17  # lists and objects of a body
 MAX_STRINGS = 1 << 18
-MAX_VALUES = 1 << 21  # two million token ids
-MAX_FIELD_BYTES = 128 * 1024  # of a field without an entry in `_FIELD_BYTES`
-MAX_GRAMMAR_BYTES = 4 * 1024 * 1024  # a grammar has at most a million characters
+MAX_VALUES = 1 << 21  # values of a body, such as two million token ids
+MAX_FIELD_BYTES = 128 * 1024  # bytes of a field that has no entry in `_FIELD_BYTES`
+MAX_GRAMMAR_BYTES = 4 * 1024 * 1024  # bytes of a field with a grammar, which has at most a million characters
 MAX_TOOLS_BYTES = 4 * 1024 * 1024
 MAX_TEMPLATE_KWARGS_BYTES = 64 * 1024
 CHUNK_BYTES = 1 << 20
-UNSCANNED_BYTES = 64 * 1024  # a smaller body has few values, so they are not counted
+UNSCANNED_BYTES = 64 * 1024  # bytes; the values of a smaller body are not counted, because it can't have many
 
 _QUOTE, _BACKSLASH, _COMMA, _OPEN, _CLOSE = (ord(character) for character in '"\\,{}')
-_LOWER = 0x20  # makes `[` a `{`, and `]` a `}`
+_LOWER = 0x20  # the bit that turns `[` into `{`, and `]` into `}`
 _GRAMMARS = (
     "response_format",
     "output_config",
@@ -120,8 +120,8 @@ def check_field_sizes(fields: Mapping[str, Raw], known: tuple[str, ...]) -> None
 
 @dataclass
 class JsonShape:
-    """The counts so far. `values` and `fields` (of the outermost object) are counted by commas and opening
-    brackets, so they may be a little too high."""
+    """Counts of the JSON read so far. `values` and `fields` (of the outermost object) are counted by commas
+    and opening brackets, so they may be a little too high."""
 
     depth: int = 0
     containers: int = 0

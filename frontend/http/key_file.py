@@ -31,7 +31,7 @@ RANDOM_BYTES = 32
 NAME_FORM = "1 to 64 of the characters A-Za-z0-9._@-"
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _COMMENT = re.compile(r"(^|\s+)#.*")
-_UNKNOWN = re.compile("unknown field `(?P<field>[^`]*)`")  # in msgspec's errors
+_UNKNOWN = re.compile("unknown field `(?P<field>[^`]*)`")  # how msgspec's errors name an unknown field
 _HASH = re.compile(r"[0-9a-fA-F]{64}")
 _COUNTS = ("requests_per_minute", "tokens_per_minute", "concurrent_requests", "max_tokens")
 _PRIORITIES = ("priority", "best_priority")
@@ -92,7 +92,7 @@ def read_key_file(path: Path) -> tuple[ApiKey, ...]:
 
 
 def _parse_line(text: str) -> ApiKey | None:
-    """The key of a line; None for a line without one. Raises ValueError."""
+    """The key of a line; None for a line without a key. Raises ValueError for a wrong line."""
     if text.startswith("{"):
         return _parse_object(text)
     key = _COMMENT.sub("", text)
@@ -169,7 +169,7 @@ def _check_is_new(key: ApiKey, others: Iterable[ApiKey]) -> None:
 
 
 def check_beside(fixed: Iterable[ApiKey], keys: Iterable[ApiKey]) -> None:
-    """Raises ValueError for a described key of the file that --api-key gives without its limits."""
+    """Raises ValueError if --api-key gives a key that the file gives with limits."""
     plain = {key.sha256: key for key in fixed}
     for key in keys:
         if plain.get(key.sha256, key) != key:
@@ -183,7 +183,7 @@ def new_key() -> str:
 
 
 def line_of(name: str, key: str) -> str:
-    """The key's line without limits. It has only the hash, so the file does not reveal the key."""
+    """The line of a key without limits. It holds only the key's hash, so the file does not reveal the key."""
     return json.dumps({"name": name, "sha256": key_hash(key)})
 
 

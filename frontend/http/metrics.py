@@ -27,7 +27,7 @@ _FIRST_TOKEN_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 12
 _BETWEEN_TOKENS_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2, 5)
 _REQUEST_BUCKETS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 
-SHARED = "PROMETHEUS_MULTIPROC_DIR"  # a variable of prometheus_client, which reads it when it is imported
+SHARED = "PROMETHEUS_MULTIPROC_DIR"  # a variable that prometheus_client reads when it is imported
 _COUNTS_FILE = "counts."
 _counts = msgspec.json.Decoder(dict[str, int])
 
@@ -77,8 +77,8 @@ _COUNTERS = {
 
 
 class SchedulerStats:
-    """The scheduler's last counters. A new replica counts from zero; the totals here include earlier
-    replicas.
+    """The scheduler's last counters. A new replica counts from zero, but the totals here include earlier
+    ones.
 
     Where several processes serve HTTP, the counters of each replica are in a file in `directory`, because
     Prometheus may ask any process, also one that has just started. A single process opens no files (None).
@@ -87,7 +87,7 @@ class SchedulerStats:
     def __init__(self, directory: Path | None) -> None:
         self._last: Stats | None = None
         self._directory = directory
-        self._counts: dict[int, dict[str, int]] = {}  # by the replicas' epochs
+        self._counts: dict[int, dict[str, int]] = {}  # counters by the replica's epoch
         self._read()
 
     def update(self, stats: Stats | None, epoch: int) -> None:
@@ -122,7 +122,7 @@ class SchedulerStats:
         return totals
 
     def collect(self) -> Iterator[Metric]:
-        """Prometheus' collector interface."""
+        """Yields the metrics, as Prometheus' collectors do."""
         if self._last is not None:
             for field, (name, documentation) in _GAUGES.items():
                 yield GaugeMetricFamily(name, documentation, value=getattr(self._last, field))
@@ -184,7 +184,7 @@ class Metrics:
         self.first_token = self._histogram(
             "arbora_time_to_first_token_seconds", "From the request to its first token.", _FIRST_TOKEN_BUCKETS
         )
-        self._gaps: list[float] = []  # in seconds, not yet measured
+        self._gaps: list[float] = []  # seconds between outputs that are not in the histogram yet
         self.between_tokens = self._histogram(
             "arbora_inter_token_latency_seconds", "Between a choice's outputs.", _BETWEEN_TOKENS_BUCKETS
         )
@@ -277,7 +277,7 @@ class RequestTimer:
         self._requests = requests
 
     def output(self, choice: int, output: Output, at: float) -> None:
-        """Records an output of a choice. at: when it arrived, in seconds of `time.monotonic`"""
+        """Records an output of a choice. at: the arrival time, in seconds of `time.monotonic`"""
         if output.queued_s is not None:
             self.queued_s = output.queued_s
         if not output.tokens:
@@ -332,9 +332,9 @@ class RequestTimer:
         return (sum(self._last.values()) - sum(self._first.values())) / gaps if gaps > 0 else None
 
     def prompts(self) -> list[Tokens]:
-        """Each prompt of the request once."""
+        """The request's prompts, each once, also if it has several choices."""
         return list(dict.fromkeys(request.prompt for request in self._requests))
 
     def replies(self) -> list[Tokens]:
-        """The tokens of each choice; none before the reply has begun."""
+        """The tokens of each choice. The list is empty before the reply has begun."""
         return [] if self._reply is None else [choice.tokens for choice in self._reply.choices]

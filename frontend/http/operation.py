@@ -1,4 +1,4 @@
-"""The declaration of an endpoint beside its route: the types from which /openapi.json is made."""
+"""The declarations of endpoints, which stand beside their routes: types from which /openapi.json is made."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from msgspec import Struct
 from starlette.routing import Route
 
 GENERATES = (404, 429, 504)
-"""error statuses of requests that generate, besides those of every request"""
+"""Error statuses of requests that generate, besides those of every request."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """`summary` says in a few words what a request does. `query` has the types of optional parameters. A body
-    may also be of one of the types `other_bodies`.
+    """The description of an endpoint. `summary` says in a few words what a request does. `query` has the
+    types of optional parameters. A body may also be of one of the types `other_bodies`.
 
     `reply` is the type of the JSON reply; without one the reply has the media type `reply_type`, or no body
     if that is empty. `events` are the types of a stream's events. An endpoint that has a `reply` too streams

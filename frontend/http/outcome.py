@@ -14,19 +14,18 @@ from .metrics import RequestTimer
 from .tenants import SENT_KEY
 
 TIMER = "arbora.timer"
-"""in the scope of a request that generates: its `RequestTimer`"""
+"""Key in the ASGI scope of a request that generates: its `RequestTimer`."""
 ERROR_CODE = "arbora.error_code"
-"""in the scope of a refused request: its error's code"""
+"""Key in the ASGI scope of a refused request: the code of its error."""
 IS_CHAT = "arbora.is_chat"
-"""in the scope of a request to a path that takes either a text or a chat: whether this one is a chat"""
+"""Key in the ASGI scope, on paths that take either a text or a chat: whether the request is a chat."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`status` is 0 if the client disconnected before the response began. `ended_at` is in seconds since
-    1970, `seconds` how long the request took. `key` is the key's name. `timer` is None for a request that
-    generates nothing. `is_chat` is None if only the path says whether the request is a chat.
-    """
+    """How a request ended. `status` is 0 if the client disconnected before the response began. `ended_at` is
+    in seconds since 1970, `seconds` how long the request took. `key` is the key's name. `timer` is None for a
+    request that generates nothing. `is_chat` is None if only the path says whether the request is a chat."""
 
     method: str
     path: str
@@ -41,11 +40,11 @@ class Outcome:
 
 
 Listener: TypeAlias = Callable[[Scope, Outcome], None]
-"""Takes each request that has ended."""
+"""A function that gets each request that has ended, with its outcome."""
 
 
 def observe(app: ASGIApp, listeners: Sequence[Listener]) -> ASGIApp:
-    """The application, whose requests the listeners get when they have ended."""
+    """Wraps the application so that the listeners get each request that has ended."""
     return OutcomeMiddleware(app, listeners) if listeners else app
 
 

@@ -17,8 +17,8 @@ from ...runtime.messages import Tokens
 from ..core.text.tokenizer import Tokenizer
 from .outcome import Outcome
 
-MAX_PATH = 100  # characters; a path may be as long as a request line
-MAX_TOKENS = 2048  # of all prompts in a line, and of all replies: decoding them occupies the event loop
+MAX_PATH = 100  # characters of a path that are logged
+MAX_TOKENS = 2048  # tokens of all prompts in a line, and of all replies: decoding occupies the event loop
 _SEPARATORS = re.compile("[\x7f-\x9f\u2028\u2029]")
 log = logging.getLogger(__name__)
 
@@ -43,12 +43,12 @@ class RequestLog:
 
 
 def _format_json(fields: dict[str, object]) -> str:
-    """JSON in one line, for readers too that take Unicode's separators for the end of a line."""
+    """JSON in one line. It escapes Unicode's line separators, which some readers take for the line's end."""
     return _SEPARATORS.sub(lambda found: f"\\u{ord(found[0]):04x}", msgspec.json.encode(fields).decode())
 
 
 def _list_fields(outcome: Outcome, model: str) -> dict[str, object]:
-    """The members of a JSON line. Unknown ones are left out; times are in seconds."""
+    """The members of a JSON line. Unknown values are left out. Times are in seconds."""
     timer = outcome.timer
     fields: dict[str, object | None] = {
         "time": datetime.fromtimestamp(outcome.ended_at, UTC).isoformat(timespec="milliseconds"),
@@ -77,12 +77,12 @@ def _list_fields(outcome: Outcome, model: str) -> dict[str, object]:
 def _decode_texts(tokenizer: Tokenizer, texts: Sequence[Tokens]) -> list[str]:
     """The texts with their special tokens. Each has the same share of `MAX_TOKENS`, and a longer one has no
     middle."""
-    half = 4 * (MAX_TOKENS // len(texts) // 2)  # bytes
+    half = 4 * (MAX_TOKENS // len(texts) // 2)  # bytes shown at each end of a text
     return [_decode_text(tokenizer, tokens, half) for tokens in texts]
 
 
 def _decode_text(tokenizer: Tokenizer, tokens: Tokens, half: int) -> str:
-    """`half` is in bytes."""
+    """The text of the tokens. Only `half` bytes at each end of a long text are shown."""
     is_long = len(tokens) > 2 * half
     parts = [tokens[:half], tokens[len(tokens) - half :]] if is_long else [tokens]
     return " […] ".join(tokenizer.decode(part, skip_special_tokens=False) for part in parts)

@@ -14,8 +14,8 @@ from ...runtime.config import ServeConfig
 from ...runtime.errors import RequestError
 from ..core.work.caller import Caller
 
-SENT_KEY = "arbora.api_key"  # in the scope of a request: the `ApiKey` that it was sent with, or None
-BODY_BYTES = "arbora.body_bytes"  # in the scope of a request whose body was read
+SENT_KEY = "arbora.api_key"  # key in the ASGI scope: the request's `ApiKey`, or None
+BODY_BYTES = "arbora.body_bytes"  # key in the ASGI scope: the bytes of the request's body, once it was read
 NAME_LENGTH = 16
 
 
@@ -38,7 +38,7 @@ class KeyRing:
         return matches[0] if matches else None
 
     def still_known(self, key: ApiKey) -> ApiKey:
-        """The key with its present limits. Raises `RequestError` if the server no longer has it."""
+        """The key with its present limits. Raises `RequestError` if the server no longer knows the key."""
         for known in self.keys:
             if known.sha256 == key.sha256:
                 return known
@@ -110,6 +110,6 @@ def key_of(request: Request) -> ApiKey | None:
 
 
 def shown_namespace(name: str) -> str:
-    """A short name for display. It can't be used in a request, since anyone who knows a salt could probe its
-    users' prompts."""
+    """A short name for display. It hides the salt, because anyone who knows a salt can probe its users'
+    prompts."""
     return sha256(name.encode()).hexdigest()[:NAME_LENGTH]

@@ -11,7 +11,7 @@ from ..core.replica.generation import Generation
 
 
 class TimeLimit:
-    """A limit of `seconds` that begins now; None for no limit."""
+    """A limit of `seconds`, which begin now. None means no limit."""
 
     def __init__(self, seconds: float | None) -> None:
         self._loop = asyncio.get_running_loop()

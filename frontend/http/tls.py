@@ -57,9 +57,9 @@ def _check_is_certificate(certificate: Path) -> None:
 
 
 class _EncryptedKeyError(Exception):
-    """The private key needs a password."""
+    """The private key is encrypted, and the server has no password for it."""
 
 
 def _refuse_password() -> str:
-    """Called for an encrypted key, where OpenSSL would ask at the terminal."""
+    """Raises an error for an encrypted key, instead of OpenSSL's question at the terminal."""
     raise _EncryptedKeyError

@@ -14,9 +14,9 @@ from .outcome import Outcome
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
-FLUSH_MS = 2000  # at the end of the process
+FLUSH_MS = 2000  # milliseconds for exporting the last spans when the process ends
 _TEXT_PATHS = ("/v1/completions", "/api/generate", "/generate", "/generate/socket")
-_CARRIED = (b"traceparent", b"tracestate")  # of W3C's trace context
+_CARRIED = (b"traceparent", b"tracestate")  # the headers of W3C's trace context
 
 
 class Traces:
@@ -83,7 +83,7 @@ def _name_operation(outcome: Outcome) -> str:
 
 
 def _list_attributes(outcome: Outcome, operation: str, model: str) -> dict[str, Any]:
-    """OpenTelemetry's semantic conventions for HTTP and generative AI; times as in vLLM's traces."""
+    """Attributes by OpenTelemetry's conventions for HTTP and generative AI; times as in vLLM's traces."""
     timer = outcome.timer
     assert timer is not None, "a request that generates nothing has no span"
     usage, sampling = timer.usage, timer.sampling

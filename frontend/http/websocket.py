@@ -19,11 +19,11 @@ from .body import MAX_BODY_BYTES, BodyMemory, Share
 from .server.exchange import UPGRADE
 
 PING_SECONDS = 30.0
-"""A client that sends nothing gets a ping after this time, and is disconnected after twice this time."""
+"""Seconds of silence after which a client gets a ping. After twice this time it is disconnected."""
 MESSAGE_SECONDS = 60.0
-"""the longest time from the first byte of a message to its last"""
+"""Maximum seconds from the first byte of a message to its last."""
 FRAMES_PER_TURN = 32
-"""frames that are read in one turn of the event loop: a frame may be six bytes long"""
+"""Maximum frames read in one turn of the event loop. A frame may be only six bytes long."""
 NONCE_BYTES = 16
 
 
@@ -103,7 +103,7 @@ class WebSocket:
                 if message is None:
                     return
                 yield message
-                del message  # or it would be held until the next one is whole
+                del message  # frees it before the next message is read
 
     async def send(self, text: str) -> None:
         """Sends a message, unless the connection is closing."""
@@ -118,7 +118,7 @@ class WebSocket:
         await self._send({"type": "http.response.body", "body": b""})
 
     async def _next(self, share: Share) -> bytes | None:
-        """The next message; None if there is none any more."""
+        """The next message; None if the client has sent its last one."""
         message = bytearray()
         begun_at: float | None = None
         while True:
@@ -133,7 +133,7 @@ class WebSocket:
                     raise SocketError(CloseReason.UNSUPPORTED_DATA, "Messages must be JSON in text frames.")
                 elif isinstance(event, Ping):
                     await self._write(event.response())
-                elif isinstance(event, CloseConnection):  # the client's, or wsproto's for an invalid frame
+                elif isinstance(event, CloseConnection):  # from the client, or wsproto's for an invalid frame
                     await self._write(event.response())
                     return None
             data = await self._receive_bytes(begun_at)

@@ -16,9 +16,8 @@ _JSON = {"Content-Type": "application/json"}
 
 
 class ApiError(Exception):
-    """The server refused a request, or a reply failed. The text is the server's.
-
-    `status` is that of a refusal, and `retry_after_s` the pause that the server asks for.
+    """The server refused a request, or a reply failed. The text comes from the server. `status` is the HTTP
+    status of a refusal, `retry_after_s` the pause that the server asks for.
     """
 
     def __init__(
@@ -31,7 +30,7 @@ class ApiError(Exception):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Tokens of the prompt, of them found in the cache, and of the reply."""
+    """Numbers of tokens: of the prompt, of its part that was found in the cache, and of the reply."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -56,7 +55,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None = None
     usage: Usage | None = None
     explanation: dict[str, Any] | None = None
-    """why tokens of the prompt were not in the cache"""
+    """The reasons why tokens of the prompt were not in the cache."""
 
 
 class ApiClient:
@@ -70,8 +69,8 @@ class ApiClient:
         connections: int | None = None,
         kept_connections: int = 0,
     ) -> None:
-        """`timeout` in seconds; None for no limit. Some servers close idle connections without a word, and
-        the next request is lost: `kept_connections` of them stay open."""
+        """`timeout` in seconds; None for no limit. At most `kept_connections` idle connections stay open,
+        because some servers close them silently, which loses the next request."""
         self.url = url.rstrip("/").removesuffix("/v1")
         self._http = httpx.AsyncClient(
             base_url=self.url,
@@ -79,7 +78,7 @@ class ApiClient:
             timeout=httpx.Timeout(timeout, connect=CONNECT_S),
             limits=httpx.Limits(max_connections=connections, max_keepalive_connections=kept_connections),
             verify=ssl.create_default_context() if url.startswith("https:") else False,
-            trust_env=urlsplit(url).hostname not in LOOPBACK,  # no proxy for a server of this machine
+            trust_env=urlsplit(url).hostname not in LOOPBACK,  # no proxy for a server on this machine
         )
 
     async def close(self) -> None:
@@ -100,7 +99,7 @@ class ApiClient:
             ) from None
 
     async def pieces(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[Piece, None]:
-        """The pieces of a streamed reply. Raises as `request`."""
+        """Yields the pieces of a streamed reply. Raises the errors of `request`."""
         content = msgspec.json.encode({**body, "stream": True})
         async with self._http.stream("POST", path, content=content, headers=_JSON) as answer:
             if not answer.is_success:
@@ -151,7 +150,7 @@ def read_piece(answer: Mapping[str, Any]) -> Piece:
 
 
 def _read_call(place: int, delta: Mapping[str, Any]) -> CallPiece:
-    """The call at a place in a list of calls, whose numbers only events have."""
+    """The call at `place` in a list of calls. Only calls in events have their own number."""
     function = delta.get("function") or {}
     return CallPiece(
         index=delta.get("index", place),

@@ -1,4 +1,4 @@
-"""What a program needs of a model: replies and scores."""
+"""The interface between programs and a model: replies and scores."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class TextPrompt(msgspec.Struct, frozen=True):
 
 
 class ChatPrompt(msgspec.Struct, frozen=True):
-    """`prefix` begins the assistant's reply."""
+    """A conversation to continue. `prefix` is the beginning of the assistant's reply."""
 
     messages: tuple[Mapping[str, Any], ...]
     prefix: str
 
     def whole(self) -> list[Mapping[str, Any]]:
-        """The messages, of which the last one is the begun reply if there is a prefix."""
+        """The messages. If there is a prefix, it is the last message."""
         begun = [{"role": "assistant", "content": self.prefix}] if self.prefix else []
         return [*self.messages, *begun]
 
@@ -47,24 +47,25 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scores(msgspec.Struct, frozen=True):
-    """The mean log-probability of a token for each choice. The usage is that of all their prompts."""
+    """Each choice's mean log-probability per token. `usage` sums over the prompts of all choices."""
 
     means: tuple[float, ...]
     usage: Usage
 
 
 class Backend(Protocol):
-    """All methods run on the language's event loop and raise an error whose text says what to do."""
+    """Runs calls. All methods run on the language's event loop, and raise errors that say what to do."""
 
     concurrency: int
-    """programs that `run_batch` runs at a time"""
+    """The number of programs that `run_batch` runs at a time."""
 
     async def reply(self, prompt: Prompt, sampling: Mapping[str, Any], on_text: OnText | None) -> Reply:
-        """`sampling` has the HTTP API's fields, and `regex`, `json_schema`, `choices` or `grammar`. `on_text`
-        gets the text as it arrives."""
+        """Computes a reply. `sampling` has the HTTP API's fields, and `regex`, `json_schema`, `choices` or
+        `grammar`. `on_text` gets the text as it arrives."""
 
     async def score(self, prompt: Prompt, choices: Sequence[str], lease: Lease) -> Scores:
-        """The log-probability of each choice after the prompt. The lease keeps what the choices share.
+        """The log-probability of each choice after the prompt. The lease keeps the prefix that the choices
+        share.
 
         Scored are the tokens in which the prompt with a choice differs from the prompt alone and from the
         others, so text that merges into the prompt's last token counts too.

@@ -30,13 +30,13 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 def submit(work: Coroutine[Any, Any, T]) -> Future[T]:
-    with _starting:  # functools.cache would let several threads start a loop each
+    with _starting:  # otherwise several threads could start a loop each
         loop = _loop()
     return asyncio.run_coroutine_threadsafe(work, loop)
 
 
 def _begin_in_child() -> None:
-    """The child of a fork has no thread that runs the loop, and nothing of the work that was open."""
+    """Resets the state in a fork's child, which has no thread for the loop and no open work."""
     global _starting
     _starting = threading.Lock()
     _loop.cache_clear()
@@ -54,14 +54,15 @@ def wait_for_at_exit(work: Future[Any]) -> None:
 
 
 def _wait_for_last_work() -> None:
-    """Waits at most `EXIT_WAIT_S` for the work given to `wait_for_at_exit`, also for work added meanwhile."""
+    """Waits at most `EXIT_WAIT_S` for the work given to `wait_for_at_exit`, before or during this wait."""
     deadline = time.monotonic() + EXIT_WAIT_S
     while (open_work := list(_last_work)) and (left := deadline - time.monotonic()) > 0:
         wait(open_work, left)
 
 
 def run_in_new_loop(work: Coroutine[Any, Any, T], instead: str) -> T:
-    """Raises RuntimeError where an event loop runs already. `instead` is what to write there."""
+    """Runs work in a new event loop. Raises RuntimeError, with the advice `instead`, if a loop already
+    runs."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -71,7 +72,7 @@ def run_in_new_loop(work: Coroutine[Any, Any, T], instead: str) -> T:
 
 
 def start_thread(function: Callable[[], T]) -> Future[T]:
-    """Runs a function in a thread of its own, with this one's context variables."""
+    """Runs a function in a thread of its own, with the context variables of the calling thread."""
     result: Future[T] = Future()
     result.set_running_or_notify_cancel()
     context = contextvars.copy_context()

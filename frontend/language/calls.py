@@ -48,12 +48,12 @@ def gen(
 ) -> Expression:
     """A reply of the model; `state[name]` is its value: text, or with `json_schema` a value of that type.
 
-    What is left out has the HTTP API's default. At most one of `regex`, `json_schema` (a schema, True for any
-    object, or a type), `choices` and `grammar` (Lark or GBNF) constrains it. `tools` are functions with type
-    annotations and a docstring, or definitions as in OpenAI's API: see `State.tool_calls`. `more` are the
-    other sampling fields of the HTTP API, such as `top_p`. Raises TypeError for an unknown one or a wrong
-    type, and ValueError for a value out of its range. Regexes, schemas and grammars are checked when the call
-    runs.
+    Omitted options have the HTTP API's defaults. At most one of `regex`, `json_schema` (a schema, True for
+    any object, or a type), `choices` and `grammar` (Lark or GBNF) constrains it. `tools` are functions with
+    type annotations and a docstring, or definitions as in OpenAI's API: see `State.tool_calls`. `more` are
+    the other sampling fields of the HTTP API, such as `top_p`. Raises TypeError for an unknown field or a
+    wrong type, and ValueError for a value out of its range. Regexes, schemas and grammars are checked when
+    the call runs.
     """
     constraints = {"regex": regex, "json_schema": json_schema, "choices": choices, "grammar": grammar}
     given = [each for each in CONSTRAINTS if constraints[each] is not None]

@@ -12,13 +12,13 @@ _default: list[object] = []
 
 
 def set_default_backend(backend: object) -> None:
-    """Programs that are run without a backend use this one."""
+    """Sets the backend of programs that run without one."""
     backend_of(backend)
     _default[:] = [backend]
 
 
 def backend_of(backend: object) -> Backend:
-    """Raises TypeError for an object that is no backend, or without any."""
+    """The given backend, or the default. Raises TypeError for another object, or if there is no default."""
     if backend is None:
         if not _default:
             raise TypeError(

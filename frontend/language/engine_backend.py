@@ -12,7 +12,7 @@ from .backend import ChatPrompt, Lease, OnText, Prompt, Reply, Scores, TextPromp
 from .streamed_reply import StreamedReply
 
 CONCURRENCY = 256
-TEXT_TOKENS = 16  # of a completion without `max_tokens`, as in OpenAI's API
+TEXT_TOKENS = 16  # maximum tokens of a completion without `max_tokens`, as in OpenAI's API
 
 
 class EngineBackend:

@@ -17,7 +17,7 @@ class ProgramError(Exception):
 class UnknownNameError(ProgramError, KeyError):
     """A program reads the value of a name that no call has."""
 
-    __str__ = Exception.__str__  # KeyError's shows the message as a quoted string
+    __str__ = Exception.__str__  # `KeyError.__str__` would put quotes around the message
 
 
 class BackendError(Exception):

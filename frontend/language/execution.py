@@ -23,8 +23,8 @@ OnPart = Callable[[str, str], None]
 """Takes the name of a call and a piece of its text."""
 
 
-SESSION_S = 300.0  # for so long the cache keeps a call's prompt and reply, so that the next calls find them
-MAX_BRANCHES = 64  # at most so many branches of the cache are leased for one program
+SESSION_S = 300.0  # seconds for which the cache keeps a call's prompt and reply for later calls
+MAX_BRANCHES = 64  # branches of the cache that are leased for one program
 _CANCELLED = "a call for which this waits was cancelled."
 
 
@@ -40,8 +40,8 @@ class Execution:
         self._begun = time.monotonic()
         self._calls: list[Call] = []
         self._session = f"program-{secrets.token_hex(16)}"
-        self._salts: set[str | None] = set()  # of its calls
-        self._running: dict[Future[Transcript], tuple[int, ...]] = {}  # with the branch of each
+        self._salts: set[str | None] = set()  # cache salts of its calls
+        self._running: dict[Future[Transcript], tuple[int, ...]] = {}  # statements and their branches
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[State]:
@@ -57,7 +57,8 @@ class Execution:
             self._end_session()
 
     def finish(self, state: State, result: object) -> FinishedState:
-        """The first state after all calls have ended. `result` is what the program's function returned."""
+        """The finished first state, once all calls have ended. `result` is the return value of the
+        program."""
         finished = FinishedState(self, state._transcript, state._outcomes)
         finished.trace = Trace(list(self._calls))
         finished.result = result
@@ -66,7 +67,7 @@ class Execution:
     def append(
         self, before: Future[Transcript], added: Expression, branch: tuple[int, ...], statement: Statement
     ) -> tuple[Future[Transcript], dict[str, Future[Outcome]]]:
-        """Cancelling an outcome cancels the statement, and those of the same branch for which it waits."""
+        """Starts a statement. Cancelling an outcome cancels it and earlier statements of the same branch."""
         outcomes: dict[str, Future[Outcome]] = {
             call.name: Future() for call in added.calls if call.name is not None
         }
@@ -97,7 +98,7 @@ class Execution:
     wait = read
 
     async def arrived(self, future: Future[Any], statement: Statement) -> Any:
-        """Cancelling this wait cancels the call."""
+        """Awaits the call's result. Cancelling the await cancels the call."""
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
@@ -110,15 +111,15 @@ class Execution:
     waited = arrived
 
     def wait_for_all(self) -> None:
-        """Waits for all that was appended to any state. Raises the first error as soon as it occurs. A
-        statement that the program cancelled is none."""
+        """Waits until all statements of all states have ended. Raises the first error as soon as it occurs. A
+        statement that the program cancelled is no error."""
         wait(list(self._running), return_when=FIRST_EXCEPTION)
         self._raise_first_error()
 
     async def finished(self) -> None:
         """As `wait_for_all`, in an event loop."""
         if running := [asyncio.wrap_future(future) for future in self._running]:
-            for future in running:  # so that asyncio logs no error as one that was never raised
+            for future in running:  # reading each error keeps asyncio from logging it
                 future.add_done_callback(lambda done: done.cancelled() or done.exception())
             await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
         self._raise_first_error()
@@ -143,13 +144,13 @@ class Execution:
                 future.result()
 
     def _stop_if_cancelled(self) -> None:
-        """Raises `asyncio.CancelledError`, which no `except Exception` of the program takes."""
+        """Raises `asyncio.CancelledError` after `cancel`. The program's `except Exception` can't catch it."""
         if self._is_cancelled:
             self.cancel()
             raise asyncio.CancelledError("the program was cancelled")
 
     async def call(self, call: Gen | Select, prompt: Prompt) -> tuple[Reply, dict[str, float]]:
-        """The reply, and the scores of a `select`, whose reply is the likeliest choice."""
+        """Sends a call. Returns the reply (for a `select` the likeliest choice) and a `select`'s scores."""
         on_text = self._listener(call.name)
         if isinstance(call, Gen):
             sampling = {"cache_lease": self._lease(call.sampling.get("cache_salt")), **call.sampling}
@@ -162,7 +163,7 @@ class Execution:
         return Reply(text=choice, finish_reason="", usage=scored.usage), scores
 
     def _listener(self, name: str | None) -> OnText | None:
-        """Takes the text of the call with this name; None if nothing does."""
+        """The function that receives the text of the call with this name; None if there is none."""
         on_part = self._on_part
         return None if on_part is None or name is None else lambda text: on_part(name, text)
 
@@ -196,8 +197,8 @@ class _Appending:
     async def append(
         self, before: Future[Transcript], added: Expression, *, is_inherited: bool
     ) -> Transcript:
-        """Raises `ProgramError`, also through the outcomes that are still open. An inherited transcript
-        belongs to other forks too, so it is not cancelled with this statement."""
+        """Runs the expression. A failure raises `ProgramError` here and in the outcomes that are still open.
+        An inherited transcript belongs to other forks too, so it is not cancelled with this statement."""
         try:
             inherited = asyncio.wrap_future(before)
             transcript = await (asyncio.shield(inherited) if is_inherited else inherited)
@@ -239,25 +240,25 @@ class _Appending:
         )
         outcome = Outcome(_read_value(call, reply), reply, scores)
         if call.name is not None:
-            with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
+            with contextlib.suppress(InvalidStateError):  # the outcome was cancelled meanwhile
                 self._outcomes[call.name].set_result(outcome)
         return transcript.add(reply.text).add_calls(reply.tool_calls)
 
     def _fail(self, error: ProgramError) -> None:
         for outcome in self._outcomes.values():
-            with contextlib.suppress(InvalidStateError):  # set or cancelled before
+            with contextlib.suppress(InvalidStateError):  # the outcome was set or cancelled before
                 outcome.set_exception(error)
 
 
 def _read_value(call: Gen | Select, reply: Reply) -> object:
-    """Raises ValueError for a text that is no value of the type."""
+    """Converts a reply's text to the call's type. Raises ValueError if that fails."""
     if isinstance(call, Select) or call.read is str:
         return reply.text
     if reply.tool_calls:
         return None
     try:
         return call.read(reply.text)
-    except ValueError as error:  # msgspec's and pydantic's errors too
+    except ValueError as error:  # also the errors of msgspec and pydantic
         name = "the reply" if call.name is None else f"the reply {call.name!r}"
         raise ValueError(describe_mismatch(name, reply.text, reply.finish_reason, error)) from error
 

@@ -1,4 +1,4 @@
-"""What a program appends to its state: text, turns of a chat, and calls to the model."""
+"""The expressions that a program appends to its state: text, turns of a chat, and calls to the model."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ Step: TypeAlias = Gen | Select | Callable[[Transcript], Transcript]
 
 @dataclass(frozen=True)
 class Expression:
-    """Steps that extend a transcript one after the other: calls, and functions that add what is known.
-    Expressions and strings are joined with `+`."""
+    """Steps that extend a transcript in order: calls and known text. `+` joins expressions and strings."""
 
     steps: tuple[Step, ...]
 
@@ -48,7 +47,7 @@ class Expression:
 
 
 def join(parts: Sequence[object]) -> Expression:
-    """Raises TypeError for a part that is no expression and no string."""
+    """Joins expressions and strings. Raises TypeError for any other part."""
     return Expression(tuple(step for part in parts for step in _read_steps(part)))
 
 

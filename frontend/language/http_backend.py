@@ -34,7 +34,7 @@ os.register_at_fork(after_in_child=_begin_in_child)
 
 
 class HttpBackend:
-    """A fork's child gets a client of its own, because connections and locks belong to the parent's loop."""
+    """Sends calls to a server. A fork's child gets its own client, as connections can't be shared."""
 
     concurrency = CONNECTIONS
 
@@ -47,7 +47,7 @@ class HttpBackend:
         _backends.add(self)
 
     def begin_in_child(self) -> None:
-        self._of_parent = self._client  # deleting it here could end the parent's connections
+        self._of_parent = self._client  # kept, because its deletion could end the parent's connections
         self._client = HttpClient(*self._address)
         self._asking = asyncio.Lock()
 
@@ -117,7 +117,7 @@ class HttpBackend:
         )
 
     async def _server(self) -> tuple[str, ServerKind]:
-        """The model's name, and what the server can do."""
+        """The model's name, and the server's abilities."""
         async with self._asking:
             if self._known is None:
                 listed = (await self._client.request("GET", "/v1/models"))["data"]
@@ -136,8 +136,8 @@ class HttpBackend:
 def connect(url: str, *, model: str | None = None, api_key: str | None = None) -> HttpBackend:
     """A server as a backend: Arbora, or another with OpenAI's API.
 
-    Without `model` the first that it lists. What another server lacks is refused by name when a statement
-    needs it. Raises ValueError for a URL that is none.
+    The default `model` is the first one that it lists. A statement that needs a missing ability raises an
+    error that names it. Raises ValueError for an invalid URL.
     """
     return HttpBackend(url, model, api_key)
 
@@ -167,7 +167,7 @@ def _read_reply(answer: dict[str, Any]) -> Reply:
 
 
 def _take_choice(reply: Reply, choices: Sequence[str], on_text: OnText | None) -> Reply:
-    """The reply with the choice as its text, in place of the JSON that has it."""
+    """The reply with the choice as its text, instead of the JSON around the choice."""
     if reply.tool_calls:
         return reply
     choice = read_choice(reply.text, choices)
@@ -177,7 +177,7 @@ def _take_choice(reply: Reply, choices: Sequence[str], on_text: OnText | None) -
 
 
 def _mean_logprob(tokens: Sequence[int], logprobs: Sequence[Mapping[str, Any] | None], first: int) -> float:
-    """The mean log-probability of the tokens from position `first` on."""
+    """The mean log-probability of the tokens, beginning at position `first`."""
     total = 0.0
     for token, entries in zip(tokens[first:], logprobs[first:], strict=True):
         assert entries is not None, "only positions before the first scored one have no log-probability"

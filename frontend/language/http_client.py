@@ -17,13 +17,13 @@ from .api_client import ApiClient, ApiError, Piece
 from .errors import BackendError, NoServerError
 
 CONNECTIONS = 256
-POOLS = 16  # for each request httpcore looks at all connections of a pool, so several pools share them
+POOLS = 16  # pools that share the connections: httpcore looks at a whole pool for each request
 FULL = (429, 503)
-WAIT_S = 1.0  # before a request is sent again, if the server does not say how long
+WAIT_S = 1.0  # seconds before a retry, if the server does not say how long
 MAX_WAIT_S = 60.0
-PATIENCE_S = 300.0  # for a server that refuses every request
-RESTART_S = 60.0  # for a server that answered before and can't be reached
-RESENDS = 3  # of a request whose connection broke
+PATIENCE_S = 300.0  # seconds without a success before giving up on a server that refuses all requests
+RESTART_S = 60.0  # seconds before giving up on a server that answered before and can't be reached
+RESENDS = 3  # retries of a request whose connection broke
 
 
 class HttpClient:
@@ -31,7 +31,7 @@ class HttpClient:
     succeeded for too long."""
 
     def __init__(self, url: str, api_key: str | None) -> None:
-        """Raises ValueError for a URL that is none."""
+        """Raises ValueError for an invalid URL."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"connect({url!r}): expected an address such as http://127.0.0.1:8000.")
@@ -43,7 +43,7 @@ class HttpClient:
         self._accepted_at: float | None = None
 
     async def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The JSON of the answer. Raises `BackendError`."""
+        """The JSON of the answer. Raises `BackendError` if the server can't answer."""
         attempts = _Attempts(self)
         while True:
             try:
@@ -55,8 +55,7 @@ class HttpClient:
                 await attempts.wait_after(error, path)
 
     async def pieces(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[Piece, None]:
-        """The pieces of a reply. Once the first has arrived, the request is not sent again. Raises
-        `BackendError`."""
+        """Yields the pieces of a reply. No retry follows the first piece. Raises `BackendError`."""
         attempts = _Attempts(self)
         while True:
             try:
@@ -72,7 +71,7 @@ class HttpClient:
 
     @asynccontextmanager
     async def _take_pool(self) -> AsyncGenerator[ApiClient, None]:
-        """The pool with the fewest open requests, when one more may be open."""
+        """Waits until one more request may be open. Yields the pool with the fewest open requests."""
         async with self._limit:
             number = min(range(POOLS), key=self._open.__getitem__)
             self._open[number] += 1
@@ -90,7 +89,7 @@ class HttpClient:
         self._limit.grow()
 
     def seconds_without_success(self, begun: float) -> float:
-        """`begun`: when the request was first sent, by `time.monotonic`."""
+        """Seconds since any request succeeded, or since `begun` (by `time.monotonic`) if that was later."""
         return time.monotonic() - max(begun, self._accepted_at or 0.0)
 
     @property
@@ -99,7 +98,7 @@ class HttpClient:
 
 
 class _Attempts:
-    """Decides whether one request is sent again, and waits until then. `is_over`: it must not be."""
+    """Decides on retries of one request, and waits before each. `is_over`: no retry is allowed."""
 
     def __init__(self, client: HttpClient) -> None:
         self.is_over = False
@@ -108,7 +107,7 @@ class _Attempts:
         self._broken = 0
 
     async def wait_after(self, error: Exception, path: str) -> None:
-        """Raises `BackendError` unless the server is full or may be restarting."""
+        """Waits before a retry. Raises `BackendError` unless the server is full or may be restarting."""
         if isinstance(error, UnicodeEncodeError):
             found = error.object[error.start : error.end]
             raise BackendError(
@@ -134,8 +133,8 @@ class _Attempts:
 
 
 class AdaptiveLimit:
-    """An asynchronous context for each request. A refusal lowers the limit below the requests that are open;
-    each round of successes raises it by one. So most requests wait here, not for a `Retry-After`."""
+    """An asynchronous context for each request. A refusal lowers the limit below the number of open requests.
+    Each round of successes raises it by one. So most requests wait here, not for a `Retry-After`."""
 
     def __init__(self, max_open: int) -> None:
         self._max = max_open
@@ -154,7 +153,7 @@ class AdaptiveLimit:
             try:
                 await turn
             except asyncio.CancelledError:
-                self._wake()  # another in place of this one
+                self._wake()  # passes the place on to another request
                 raise
         self._open += 1
 
@@ -163,7 +162,7 @@ class AdaptiveLimit:
         self._wake()
 
     def lower(self) -> None:
-        """Call it inside of the context of the refused request."""
+        """Lowers the limit after a refusal. Call it inside of the refused request's context."""
         self._limit = max(1.0, min(self._limit, self._open - 1))
 
     def grow(self) -> None:

@@ -40,14 +40,14 @@ class Program:
     def run(self, *arguments: Any, backend: object = None, **named: Any) -> FinishedState:
         """Runs the program to its end. Raises `ProgramError` for a statement that failed.
 
-        `backend` is an `arbora.Engine` or what `arbora.connect` returns; without it the one of
+        `backend` is an `arbora.Engine` or what `arbora.connect` returns; the default is that of
         `arbora.set_default_backend`.
         """
         return self._run(self._execution(backend_of(backend)), arguments, named)
 
     async def arun(self, *arguments: Any, backend: object = None, **named: Any) -> FinishedState:
-        """As `run`; a program that is no `async def` runs in a thread of its own. Cancelling this ends the
-        program's calls."""
+        """As `run`, in an event loop. A program that is no `async def` runs in a thread of its own.
+        Cancelling this ends the program's calls."""
         return await self._awaited(self._execution(backend_of(backend)), arguments, named)
 
     def run_batch(

@@ -1,4 +1,4 @@
-"""What servers with OpenAI's API can do beside it."""
+"""The abilities of servers with OpenAI's API that go beyond this API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 class ServerKind(msgspec.Struct, frozen=True, kw_only=True):
-    """What requests to a server of this kind may have beside the fields of OpenAI's API.
+    """The abilities of a kind of server beyond OpenAI's API.
 
     `fields`: the names of further fields. `structured`, `scores_from`, `continues`, `sessions`: whether the
     server takes `structured_outputs`, `prompt_logprobs_start`, `continue_final_message` and `cache_lease`.
@@ -63,15 +63,15 @@ LLAMA_CPP = ServerKind(name="llama.cpp", fields=_LLAMA_CPP_FIELDS | {"grammar"})
 OTHER = ServerKind(name="this server")
 _KINDS = {"arbora": ARBORA, "vllm": VLLM, "sglang": SGLANG, "llamacpp": LLAMA_CPP}
 _CONSTRAINTS = {"regex": "regex", "choices": "choice", "grammar": "grammar"}
-"""the names of constraints in `structured_outputs`"""
+"""The names of constraints in `structured_outputs`."""
 
 
 class UnsupportedError(Exception):
-    """The server does not have what a statement needs."""
+    """The server lacks an ability that a statement needs."""
 
 
 def kind_of(owner: str) -> ServerKind:
-    """`owner`: the `owned_by` of the server's models."""
+    """The kind of a server whose models have `owner` as their `owned_by`."""
     return _KINDS.get(owner, OTHER)
 
 
@@ -79,10 +79,10 @@ def fields_for(kind: ServerKind, sampling: Mapping[str, Any], *, is_chat: bool) 
     """The fields of a request. Raises `UnsupportedError` for one that the server lacks."""
     fields = dict(sampling)
     if not kind.sessions:
-        fields.pop("cache_lease", None)  # it changes no reply
+        fields.pop("cache_lease", None)  # it changes no reply, so it can be left out
     if has_choices_as_json(kind, sampling):
         choices = fields.pop("choices")
-        fields.pop("stop", None)  # it could cut the JSON, and so could `max_tokens`
+        fields.pop("stop", None)  # a stop string could cut the JSON, and so could `max_tokens`
         if "max_tokens" in fields:
             fields["max_tokens"] = max(fields["max_tokens"], most_tokens(choices))
         fields["json_schema"] = choice_schema(choices)
@@ -110,7 +110,8 @@ def fields_for(kind: ServerKind, sampling: Mapping[str, Any], *, is_chat: bool) 
 
 
 def has_choices_as_json(kind: ServerKind, sampling: Mapping[str, Any]) -> bool:
-    """Whether the server is asked for an object with the choice, as it can't constrain replies to texts."""
+    """Whether to ask for a JSON object with the choice, because the server can't constrain replies to
+    texts."""
     return "choices" in sampling and not kind.structured
 
 
@@ -144,7 +145,7 @@ def most_tokens(choices: Sequence[str]) -> int:
 
 
 def read_choice(text: str, choices: Sequence[str]) -> str:
-    """The choice in a reply. Raises `BackendError` if it has none of them."""
+    """The choice in a reply. Raises `BackendError` if the reply has none of the choices."""
     with contextlib.suppress(msgspec.DecodeError):
         if (choice := msgspec.json.decode(text, type=_Chosen).choice) in choices:
             return choice

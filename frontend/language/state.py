@@ -1,4 +1,4 @@
-"""The state of a running program: what it has said, and the values of its calls."""
+"""The state of a running program: its text or chat so far, and the values of its calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Executor(Protocol):
-    """Runs what is appended to states."""
+    """Runs the expressions that are appended to states."""
 
     def append(
         self, before: Future[Transcript], added: Expression, branch: tuple[int, ...], statement: Statement
@@ -49,9 +49,8 @@ class Executor(Protocol):
 
 
 class State:
-    """A text or a chat that grows by `+=`. Calls run in the background, those of one state in their order;
-    reading a value waits for it. `fork` copies the state; the copies run side by side and share the
-    prefix."""
+    """A text or a chat that grows by `+=`. Calls run in the background; calls of one state run in order.
+    Reading a value waits for it. `fork` makes copies that run side by side and share the prefix."""
 
     def __init__(
         self,
@@ -102,7 +101,7 @@ class State:
         return self._value(self._outcome(name), current_statement())
 
     def text(self) -> str:
-        """All that the state has said, with the roles of a chat's turns."""
+        """The state's whole text, with the roles of a chat's turns."""
         return str(self._executor.read(self._transcript, current_statement()))
 
     def messages(self) -> list[Message]:
@@ -111,7 +110,7 @@ class State:
         return list(transcript.messages)
 
     def wait(self) -> None:
-        """Waits until all that was appended has run. Raises the error of a statement that failed."""
+        """Waits until all appended expressions have run. Raises the error of a failed statement."""
         self._executor.wait(self._transcript, current_statement())
 
     def finished(self) -> Coroutine[Any, Any, None]:
@@ -119,7 +118,7 @@ class State:
         return self._executor.waited(self._transcript, current_statement())
 
     def fork(self, count: int = 2) -> Forks:
-        """Copies that begin with all that this state has said so far."""
+        """Returns copies of this state, which begin with its text so far."""
         if count < 1:
             raise ValueError(f"fork({count}): there must be at least one.")
         first, self._forked = self._forked, self._forked + count
@@ -146,7 +145,7 @@ class State:
 
 
 class FinishedState(State):
-    """The state of a program that has ended: it has the trace, and what the function returned."""
+    """The state of a finished program, with its trace and its function's return value."""
 
     trace: Trace
     result: Any
@@ -173,15 +172,15 @@ class Forks(Sequence[State]):
     @overload
     def __getitem__(self, key: str) -> list[Any]: ...
     def __getitem__(self, key: int | slice | str) -> Any:
-        """A copy by its number, or the value of a call in each."""
+        """A copy, by its number, or a list of the values of a call, by the call's name."""
         return [state[key] for state in self._states] if isinstance(key, str) else self._states[key]
 
     def __setitem__(self, number: int, state: State) -> None:
-        """For `forks[0] += …`."""
+        """Makes `forks[0] += …` work."""
         self._states[number] = state
 
     def __iadd__(self, added: Expression | str) -> Forks:
-        """Appends the same to each."""
+        """Appends the same expression to each copy."""
         for state in self._states:
             state += added
         return self
@@ -192,7 +191,7 @@ class Forks(Sequence[State]):
         return self._values(outcomes, current_statement())
 
     def join(self) -> Forks:
-        """Waits for all. Raises the error of a statement that failed."""
+        """Waits until every copy has finished. Raises the error of a failed statement."""
         for state in self._states:
             state.wait()
         return self

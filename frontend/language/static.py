@@ -1,4 +1,4 @@
-"""What a program will ask, before anything runs: its prompts up to the first value that it reads."""
+"""Finds the prompts of a program without running calls, up to the first reply that the program reads."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from .state import Outcome, State
 from .transcript import Transcript
 
 _Tree: TypeAlias = "dict[tuple[str, int], _Tree]"
-"""the texts and calls that follow a prefix; calls have a number, so that no two are the same"""
+"""The texts and calls that follow a prefix. Calls have a number, so that no two are the same."""
 
 
 class KnownCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that the program makes whatever the model says. `prompt` is None if it contains an earlier
-    reply."""
+    """A call that does not depend on replies. `prompt` is None if the prompt contains an earlier reply."""
 
     statement: str
     kind: str
@@ -94,7 +93,7 @@ def _outline(program: Program, arguments: tuple[Any, ...], named: dict[str, Any]
 
 
 class _ReplyReadError(BaseException):
-    """Ends the program's function; a BaseException, so that no handler of the program takes it."""
+    """Ends the program's function. It is a BaseException, so that no `except Exception` catches it."""
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -138,20 +137,20 @@ class _Recorder:
         return _done(after), {call.name: Future() for call in added.calls if call.name is not None}
 
     def read(self, future: Future[Any], statement: Statement) -> Any:
-        """The transcript if no reply belongs to it."""
+        """The transcript. If it contains a reply, ends the program's function instead."""
         if future.done() and future.result().is_known:
             return future.result().transcript
         self.reads = self.reads or str(statement)
         raise _ReplyReadError
 
     def wait(self, future: Future[Any], statement: Statement) -> None:
-        """Nothing runs, so there is nothing to wait for."""
+        """Returns at once, because nothing runs."""
 
     async def arrived(self, future: Future[Any], statement: Statement) -> Any:
         return self.read(future, statement)
 
     async def waited(self, future: Future[Any], statement: Statement) -> None:
-        """As `wait`."""
+        """As `wait`: returns at once."""
 
 
 def _write_tree(tree: _Tree, depth: int = 0) -> Iterator[str]:

@@ -75,7 +75,7 @@ class AsyncStream:
                 yield part
         finally:
             await self.aclose()
-        if not self._program.cancelling():  # else `aclose` has cancelled it
+        if not self._program.cancelling():  # otherwise `aclose` has cancelled the program
             self.state = await self._program
 
     async def aclose(self) -> None:

@@ -34,7 +34,7 @@ class StreamedReply:
         self._usage = part.usage or self._usage
 
     def whole(self) -> Reply:
-        """Raises `BackendError` if the stream has ended too early."""
+        """The whole reply. Raises `BackendError` if the stream has ended too early."""
         if not self._finish_reason:
             raise BackendError("the stream ended before the reply did: the connection was cut.")
         return Reply(

@@ -37,8 +37,8 @@ def tool_definition(tool: Callable[..., object] | Mapping[str, Any]) -> dict[str
 
 
 def _default(parameter: inspect.Parameter) -> tuple[Any, ...]:
-    """The default as a Struct's field takes it; nothing if there is none. A list is copied for each use, as
-    the Struct demands."""
+    """A parameter's default in the form for a Struct's field; empty without one. Each use copies a list, as a
+    Struct demands."""
     default = parameter.default
     if default is parameter.empty:
         return ()

@@ -1,4 +1,4 @@
-"""What the calls of a program computed, and what they found in the cache."""
+"""The trace of a program: for each call, its times and its computed and cached tokens."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _HEADS = ("call", "statement", "prompt", "cached", "reply", "seconds", "time", "
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One call to the model. `branch` is the path of forks from the program's first state, such as (0, 2).
-    Times are in seconds since the program began; tokens are those of the prompt, of them found in the cache,
-    and of the reply. A `gen` has a `finish_reason`, a `select` the mean log-probability of each choice."""
+    Times are in seconds since the program began; token counts are of the prompt, of its cached part, and of
+    the reply. A `gen` has a `finish_reason`, a `select` the mean log-probability of each choice."""
 
     statement: str
     kind: str
@@ -107,7 +107,7 @@ def _end(call: Call) -> str:
 
 
 def _write_scores(call: Call) -> str:
-    """The likeliest choice first."""
+    """The scores of a `select` as text, the likeliest choice first."""
     ranked = sorted(call.scores.items(), key=lambda scored: -scored[1])
     return ", ".join(f"{choice.strip()} {score:.2f}" for choice, score in ranked)
 

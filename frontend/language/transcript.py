@@ -1,4 +1,4 @@
-"""What a state has said so far: a text, or the messages of a chat."""
+"""The transcript of a state: a text, or the messages of a chat."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Transcript(msgspec.Struct, frozen=True):
     chat the text so far of the open turn."""
 
     messages: tuple[Message, ...] = ()
-    role: Role | None = None  # of the turn that is open
+    role: Role | None = None  # role of the open turn
     text: str = ""
-    calls: tuple[ToolCall, ...] = ()  # of the open turn
+    calls: tuple[ToolCall, ...] = ()  # calls of the open turn
 
     def add(self, text: str) -> Transcript:
-        """Raises ValueError for text between the turns of a chat."""
+        """Adds text. Raises ValueError between the turns of a chat."""
         if self.messages and self.role is None:
             raise ValueError("this is a chat, so text must stand in a turn, such as arbora.user(…).")
         return msgspec.structs.replace(self, text=self.text + text)
@@ -32,7 +32,7 @@ class Transcript(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, calls=self.calls + calls)
 
     def open(self, role: Role) -> Transcript:
-        """Raises ValueError in a turn, or after text that belongs to none."""
+        """Begins a turn. Raises ValueError inside a turn, or after text outside of turns."""
         if self.role is not None:
             raise ValueError(f"a turn of the {self.role} can't contain another turn.")
         if self.text:
@@ -46,7 +46,8 @@ class Transcript(msgspec.Struct, frozen=True):
         return Transcript((*self.messages, message))
 
     def answer_tool(self, call_id: str, content: str) -> Transcript:
-        """Raises ValueError unless the message before is the assistant's, or another answer to it."""
+        """Adds a tool's answer. Raises ValueError unless an assistant's message or another answer
+        precedes."""
         if (
             self.role is not None
             or not self.messages
@@ -56,7 +57,7 @@ class Transcript(msgspec.Struct, frozen=True):
         return Transcript((*self.messages, {"role": "tool", "tool_call_id": call_id, "content": content}))
 
     def prompt(self) -> Prompt:
-        """The prompt of a call at this place. Raises ValueError where no call can stand."""
+        """The prompt of a call at this place. Raises ValueError where no call is allowed."""
         if self.role is None and not self.messages:
             return TextPrompt(self.text)
         if self.role != "assistant":

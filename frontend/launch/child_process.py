@@ -56,26 +56,26 @@ class ChildProcess(asyncio.SubprocessProtocol):
         await self.exited()
 
     async def stop(self) -> None:
-        """Asks it to end, and kills it after `STOP_SECONDS`.
+        """Asks the child to end, and kills it after `STOP_SECONDS`.
 
         The transport's own methods may reap the child, so that asyncio doesn't learn how it ended.
         """
         if not self._ended.done():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
-                os.kill(self.pid, signal.SIGCONT)  # a stopped process takes no other signal
+                os.kill(self.pid, signal.SIGCONT)  # wakes a stopped process, so that it handles SIGTERM
         await asyncio.wait([self._exit], timeout=STOP_SECONDS)
         await self.kill()
 
     def last_lines(self) -> str:
-        """The last lines of its log, without the progress that a line replaced."""
+        """The last lines of the child's log, without progress bars that later text has replaced."""
         lines = self._tail.decode(errors="replace").split("\n")
         logged = [line.rpartition(CLEAR)[2].removesuffix("\r") for line in lines]
         return "\n".join([line for line in logged if line][-LAST_LINES:])
 
     async def _wait(self) -> int:
         await self._ended
-        _kill_group(self.pid)  # its own children would keep its output open
+        _kill_group(self.pid)  # also ends its children, which would keep its output open
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):
                 await self._silent.wait()
@@ -93,7 +93,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         self._tail = (self._tail + data)[-TAIL_BYTES:]
-        with contextlib.suppress(OSError, ValueError):  # our stderr is closed; reading must go on
+        with contextlib.suppress(OSError, ValueError):  # our stderr is closed, but reading must go on
             sys.stderr.write(data.decode(errors="replace"))
             sys.stderr.flush()
 
@@ -111,7 +111,7 @@ async def start_child(
     environment: Mapping[str, str],
     file_descriptors: Sequence[int] = (),
 ) -> ChildProcess:
-    """Start `command` with our environment and these additions. The descriptors keep their numbers."""
+    """Start `command` with our environment plus `environment`. File descriptors keep their numbers."""
     _, child = await asyncio.get_running_loop().subprocess_exec(
         lambda: ChildProcess(command.role),
         *command.argv,
@@ -148,7 +148,7 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 class Commands(NamedTuple):
-    """One replica (scheduler and model) and any number of tokenizer processes."""
+    """The commands of one replica (scheduler and model) and of any number of tokenizer processes."""
 
     scheduler: Command
     model: Command
@@ -156,13 +156,13 @@ class Commands(NamedTuple):
 
 
 def replica_commands() -> Commands:
-    """A replica whose client is in this process."""
+    """The commands of a replica whose client is in this process."""
     model = _module("model", "runtime.model")._replace(defaults=_MODEL_DEFAULTS)
     return Commands(_module("scheduler", "runtime.scheduler"), model, ())
 
 
 def server_commands(tokenizers: int = 1) -> Commands:
-    """A replica, and as many tokenizer processes, which serve HTTP."""
+    """The commands of a replica and of `tokenizers` tokenizer processes, which serve HTTP."""
     return replica_commands()._replace(tokenizers=(_module("tokenizer", "frontend.app"),) * tokenizers)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from ...runtime.processes.sockets import check_directory
 
 PREFIX = "arbora-run-"
-MAX_PARENT_PATH = 60  # the longest socket name must fit too into the 107 bytes of an ipc path
+MAX_PARENT_PATH = 60  # bytes; an ipc path has at most 107 bytes, with the longest socket name
 
 
 class PrivateDirectory:
@@ -59,7 +59,7 @@ def _locked(path: Path) -> int | None:
 def remove_stale_directories(parent: Path) -> None:
     """Removes the directories in `parent` that this user's killed servers left."""
     for path in parent.glob(PREFIX + "*"):
-        with contextlib.suppress(FileNotFoundError):  # its owner is just ending
+        with contextlib.suppress(FileNotFoundError):  # its owner removed it meanwhile
             if stat.S_ISDIR((found := path.lstat()).st_mode) and found.st_uid == os.getuid():
                 _remove_if_stale(path)
 

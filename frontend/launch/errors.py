@@ -10,4 +10,4 @@ class ServerError(RuntimeError):
 
 
 class CannotStartError(ServerError, ConfigError):
-    """A child refuses to start: an option or the model can't be used."""
+    """A child refuses to start because an option or the model can't be used."""

@@ -12,8 +12,8 @@ from pathlib import Path
 from ...runtime.config import ServeConfig
 from ...runtime.errors import ConfigError
 
-LISTEN_BACKLOG = 2048  # until the tokenizer process listens too, with its own
-MAX_PATH_BYTES = 107  # of a Unix socket (unix(7))
+LISTEN_BACKLOG = 2048  # waiting connections until the tokenizer process listens with its own backlog
+MAX_PATH_BYTES = 107  # bytes in the path of a Unix socket (unix(7))
 _FIXES = {
     errno.EADDRINUSE: "Stop what uses the port or choose another one with --port.",
     errno.EACCES: "Choose a port from 1024 on with --port.",
@@ -34,7 +34,7 @@ class Listening:
 
     @classmethod
     def open(cls, config: ServeConfig) -> Listening:
-        """Raises ConfigError if the server can't listen there."""
+        """Binds the address and listens. Raises ConfigError if the server can't listen there."""
         if config.uds is not None:
             return cls(_listen_on_path(config.uds), f"unix:{config.uds}", config.uds)
         listener = _listen_on_port(config.host, config.port)
@@ -69,7 +69,7 @@ def _listen_on_port(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=LISTEN_BACKLOG)
     except OSError as error:
-        reason = (error.strerror or str(error)).partition(" (while")[0]  # the message has the address already
+        reason = (error.strerror or str(error)).partition(" (while")[0]  # the rest repeats the address
         raise ConfigError(
             f"--host {host} --port {port}: can't listen there ({reason}). "
             + _FIXES.get(error.errno or 0, "Choose an address of this machine with --host.")
@@ -116,6 +116,6 @@ def _remove_stale(path: Path) -> None:
         except ConnectionRefusedError:
             path.unlink()
             return
-        except BlockingIOError:  # its queue of connections is full
+        except BlockingIOError:  # a live server's queue of connections is full
             pass
     raise ConfigError(f"--host unix:{path}: a server listens there already. Stop it or choose another path.")

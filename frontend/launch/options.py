@@ -41,7 +41,7 @@ REPLACED = {
     "unenforced": ("request_defaults", "unenforced=WORD"),
     "reasoning_field": ("request_defaults", "reasoning_field=NAME"),
 }
-"""the option and value in place of each earlier option"""
+"""For each option of earlier versions, the option and the value that replace it."""
 OTHER_VARIABLES = ("ARBORA_MODEL", "ARBORA_URL")
 EXPORTER = "opentelemetry.exporter.otlp.proto.http"
 
@@ -53,7 +53,7 @@ class Setting(NamedTuple):
     value: object
 
     def read(self, option: Option) -> Any:
-        """The option's value. Raises ConfigError."""
+        """The option's value. Raises ConfigError for a text that is no valid value."""
         texts = self.value if isinstance(self.value, list) else [self.value]
         values = [self._read_text(option, str(text)) for text in texts]
         return tuple(dict.fromkeys(chain(*values))) if option.is_repeatable else values[-1]
@@ -66,7 +66,7 @@ class Setting(NamedTuple):
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> dict[str, Setting]:
-    """The `ARBORA_*` variables that are not empty. Raises ConfigError for that of an earlier option."""
+    """The options in `ARBORA_*` variables that are not empty. Raises ConfigError for removed options."""
     for name, (instead, value) in REPLACED.items():
         variable = f"ARBORA_{name.upper()}"
         if environment.get(variable):
@@ -88,8 +88,8 @@ def build_config(
     settings: Mapping[str, Setting],
     check: Callable[[ServeConfig], object] = lambda config: None,
 ) -> ServeConfig:
-    """The checked configuration. Downloads the model if needed, after `check` has seen the rest. Raises
-    ConfigError."""
+    """The checked configuration. Downloads the model if needed, after `check` has accepted the options.
+    Raises ConfigError."""
     given = {name: setting for name, setting in settings.items() if setting.value is not None}
     values: dict[str, Any] = {"device": visible_device()}
     for option in OPTIONS:
@@ -114,7 +114,7 @@ def build_config(
 
 
 def _read_keys(given: Collection[str], label: str) -> dict[str, Any]:
-    """The fields of the API keys: those given one by one, then those of the file. Raises ConfigError."""
+    """The fields of the API keys: keys given one by one, then keys of the file. Raises ConfigError."""
     fixed = tuple(plain_key(key) for key in given if not key.startswith("@"))
     files = [key for key in given if key.startswith("@")]
     if not files:
@@ -209,7 +209,7 @@ def _check_remote(url: str) -> None:
     try:
         redis.Redis.from_url(url)
     except ValueError as error:
-        shown = re.sub("//.*@", "//…@", url)  # without a password
+        shown = re.sub("//.*@", "//…@", url)  # hides a password
         raise ConfigError(f"--remote-cache {shown}: {error}") from None
 
 
@@ -217,12 +217,12 @@ def _has_exporter() -> bool:
     """Whether the optional packages that export traces are installed."""
     try:
         return find_spec("opentelemetry.sdk") is not None and find_spec(EXPORTER) is not None
-    except ModuleNotFoundError:  # of a package around it
+    except ModuleNotFoundError:  # raised if a parent package is missing
         return False
 
 
 def _make_directory(directory: Path, label: str) -> None:
-    """Raises ConfigError if the directory can't be written to."""
+    """Makes a directory. Raises ConfigError if it can't be written to."""
     if problem := _why_unwritable(directory):
         raise ConfigError(
             f"{label} {directory}: {problem}; correct its name, choose another directory or leave the option "

@@ -12,7 +12,7 @@ NAME = "arbora"
 
 
 def program_name() -> str:
-    """`arbora`, or its path where the shell would not find this one under that name."""
+    """`arbora`, or this program's path if the shell would not find it under that name."""
     called = Path(sys.argv[0])
     if called.name != NAME:
         return NAME

@@ -12,12 +12,12 @@ def progress_bar(
 ) -> Iterator[Callable[[], object]]:
     """Yields a function that counts one of `total` units as done. Without `shown` there is no bar.
 
-    leave: whether the bar stays when all are done
+    leave: whether the bar stays after the last unit
     """
     if not shown:
         yield lambda: None
         return
-    from tqdm.auto import tqdm  # loads slowly
+    from tqdm.auto import tqdm  # imports slowly
 
     with tqdm(total=total, unit=unit, leave=leave, dynamic_ncols=True) as bar:
         yield bar.update

@@ -119,7 +119,7 @@ class _Signals:
             self._supervisor.end(at_once=True)
 
     def _read_keys(self, path: Path) -> None:
-        """Makes the keys of the file known. A wrong file changes nothing."""
+        """Reads the key file and sets its keys. A wrong file changes nothing."""
         try:
             keys = read_key_file(path)
             check_beside(self._fixed_keys, keys)

@@ -40,16 +40,16 @@ from .errors import CannotStartError, ServerError
 from .watchdog import TIMEOUTS, Restarts, Timeouts, Watchdog, read_process
 
 LISTEN_FD_VARIABLE = "ARBORA_LISTEN_FD"
-METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # of prometheus_client, for files that processes share
+METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # prometheus_client's variable for a shared directory
 FAILED_GRACE_SECONDS = 1.0
 GIVING_UP_SECONDS = 2.0
 SAVING_SECONDS = 60.0
-HEAD_START_SECONDS = 1.0  # how long tokenizer processes wait for the replica to begin, at most
+HEAD_START_SECONDS = 1.0  # maximum seconds that tokenizer processes wait for the replica to begin
 logger = logging.getLogger(__name__)
 
 
 class Domain:
-    """A part that starts and dies together: the replica, or one tokenizer process."""
+    """Processes that start and die together: the replica, or one tokenizer process."""
 
     def __init__(self) -> None:
         self.restarts = Restarts()
@@ -103,9 +103,9 @@ class Supervisor:
         self._knows_replica = {client: asyncio.Event() for client in self._tokenizers}
         self._drained = {client: asyncio.Event() for client in self._tokenizers}
         self._scheduler_drained = asyncio.Event()
-        self._new_keys: NewKeys | None = None  # None: those of the configuration
+        self._new_keys: NewKeys | None = None  # None: the keys of the configuration
         self._draining = False
-        self._saving = False  # the replica saves pages for the next start, and then ends
+        self._saving = False  # whether the replica saves its pages and then ends
         self._at_once = False
         self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -141,7 +141,7 @@ class Supervisor:
         await asyncio.shield(self._end)
 
     def set_keys(self, keys: tuple[ApiKey, ...]) -> None:
-        """Makes these the known API keys of all tokenizer processes, also of later ones."""
+        """Sets the known API keys of all tokenizer processes, also of later ones."""
         self._new_keys = NewKeys(keys)
         self._tell_tokenizers(self._new_keys)
 
@@ -368,7 +368,7 @@ class Supervisor:
 
 
 async def _all_within(seconds: float, *events: asyncio.Event) -> bool:
-    """Waits for the events, at most `seconds`. Returns whether all have happened."""
+    """Waits at most `seconds` for the events. Returns whether all have happened."""
     try:
         async with asyncio.timeout(seconds):
             for event in events:

@@ -1,8 +1,7 @@
-"""Distinguishes hung children from working ones by their signs of life. It takes times and readings.
-
-A stopped process is silent and uses no processor time. A process whose main loop is stuck still reports that
-it makes no progress; one that holds Python's interpreter lock can't report, but uses processor time. Decides
-also when to start a dead child again.
+"""Distinguishes hung children from working ones by their signs of life. A stopped process is silent and uses
+no processor time. A process whose main loop is stuck still reports that it makes no progress; one that holds
+Python's interpreter lock can't report, but uses processor time. Decides also when to start a dead child
+again.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 _STOPPED = frozenset("Tt")
-_STATE, _USER_TICKS, _SYSTEM_TICKS = 0, 11, 12  # fields of /proc/PID/stat after the program's name
+_STATE, _USER_TICKS, _SYSTEM_TICKS = 0, 11, 12  # fields of /proc/PID/stat, after the program's name
 
 
 class Timeouts(NamedTuple):
@@ -53,26 +52,25 @@ class _Signs:
 
 
 class Finding(NamedTuple):
-    """`hung` is the reason why the child must be ended, in words that follow "the model process"; else
-    empty."""
+    """The state of a child. `hung` is the reason to end it, in words after "the model process", or empty."""
 
     responds: bool
     hung: str = ""
 
 
 class Watchdog:
-    """Tracks the signs of life of the children by process id. Times are an `AwakeClock`'s."""
+    """Tracks the signs of life of the children by process id. Times come from an `AwakeClock`."""
 
     def __init__(self, timeouts: Timeouts) -> None:
         self._timeouts = timeouts
         self._signs: dict[int, _Signs] = {}
 
     def begin(self, pid: int, now: float) -> None:
-        """A child has been started or killed. Its timeouts, to show life or to end, begin now."""
+        """Starts a child's timeouts after it was started (to show life) or killed (to end)."""
         self._signs[pid] = _Signs(now)
 
     def heard(self, pid: int, stalled_s: float, now: float) -> None:
-        """Records a report. One of a child that has ended is ignored."""
+        """Records a child's report. Reports of ended children are ignored."""
         if signs := self._signs.get(pid):
             signs.life_at = signs.reported_at = now
             signs.stalled_s = stalled_s
@@ -99,7 +97,7 @@ class Watchdog:
         self._signs.pop(pid, None)
 
     def _shows_life(self, signs: _Signs, reading: Reading | None) -> bool:
-        """Before its first report, while it starts, a child may wait without using processor time."""
+        """Whether a child shows life. Before its first report it may wait without using processor time."""
         if signs.reported_at is None:
             return reading is None or not reading.stopped
         return reading is not None and reading.ticks > signs.ticks
@@ -110,7 +108,7 @@ def read_process(pid: int, proc: Path = Path("/proc")) -> Reading | None:
         fields = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    if len(fields) <= _SYSTEM_TICKS:  # the process is just ending
+    if len(fields) <= _SYSTEM_TICKS:  # incomplete, because the process is ending
         return None
     return Reading(fields[_STATE] in _STOPPED, int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS]))
 

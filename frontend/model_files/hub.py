@@ -20,7 +20,8 @@ BYTES_BAR = "huggingface_hub.snapshot_download"
 
 
 class Download(NamedTuple):
-    """`files` and `bytes` are what is not in the cache yet, `all_files` and `all_bytes` the whole model."""
+    """A download. `files` and `bytes` are missing in the cache; `all_files` and `all_bytes` are the
+    model's."""
 
     commit: str
     cache: Path
@@ -31,8 +32,8 @@ class Download(NamedTuple):
 
 
 def is_hub_id(model: str) -> bool:
-    """Whether the text names an owner and a model. The hub has a few old models without an owner, but their
-    names could be those of directories."""
+    """Whether the text names an owner and a model. The hub's few models without an owner don't count, because
+    a directory could have the same name."""
     return HUB_ID.fullmatch(model) is not None
 
 
@@ -151,13 +152,13 @@ def _hub_errors(model: str, revision: str | None) -> Iterator[None]:
             f"MODEL {model}: the disk of the hub's cache is full. Free space there, or set HF_HUB_CACHE to a "
             "directory on another disk; complete files are not downloaded again."
         ) from error
-    except Exception as error:  # a network failure must not look like a bug of ours
+    except Exception as error:  # any error here is a failed download, not a bug
         raise ConfigError(f"MODEL {model}: the hub could not be read: {error}") from error
 
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Keeps the library from writing: bars, and warnings of what our own errors tell."""
+    """Suppresses the library's progress bars, and its warnings, which our own errors replace."""
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     library = logging.getLogger("huggingface_hub")
@@ -183,9 +184,9 @@ def _bar_of_bytes(model: str, quiet: bool) -> Any:
             super().__init__(*arguments, **settings)  # type: ignore[no-untyped-call]
 
         def set_description(self, *_: Any, **__: Any) -> None:
-            """Keeps the model's name."""
+            """Does nothing, so that the bar keeps the model's name."""
 
         def set_postfix_str(self, *_: Any, **__: Any) -> None:
-            """The bar has its own rate."""
+            """Does nothing, because the bar shows its own rate."""
 
     return Bar

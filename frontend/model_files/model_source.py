@@ -30,7 +30,7 @@ _PATH_STARTS = ("/", "./", "../", "~")
 
 
 def served_name(model: str | None) -> str:
-    """The model's name in the API: a hub id itself, a directory's name, or a file's without its ending."""
+    """The model's name in the API: a hub id, a directory's name, or a file's name without its ending."""
     if model is None:
         return BUILTIN_NAME
     path = Path(model).expanduser()
@@ -43,13 +43,13 @@ def find_model(model: str | None) -> Path:
     """The directory of `model`: a path, a short name of `PACKAGED`, or a hub id (both downloaded if needed).
     None and `BUILTIN_NAME` are the built-in model.
 
-    For a GGUF file it is one that was made from the file. Raises ConfigError.
+    For a GGUF file the directory is made from the file. Raises ConfigError.
     """
     name = BUILTIN_NAME if model is None else model
     path = Path(name).expanduser()
     if name == BUILTIN_NAME and (model is None or not path.exists()):
         return _checked(BUILTIN_MODEL, "the built-in model")
-    if os.path.isdir(path):  # Path refuses long names
+    if os.path.isdir(path):  # `Path` raises an error for long names
         return _checked(path.resolve(), f"MODEL {name}")
     if path.suffix == ".gguf" and os.path.isfile(path):
         return gguf_directory(path)
@@ -67,7 +67,7 @@ def find_model(model: str | None) -> Path:
 
 
 def find_config(model: str | None) -> Path:
-    """As `find_model`, but only config.json is needed: of a hub id it alone is downloaded."""
+    """As `find_model`, but downloads only config.json of a hub id."""
     path = None if model is None else Path(model).expanduser()
     if path is not None and os.path.isfile(path / "config.json") and not _has_weights(path):
         return path.resolve()
@@ -88,7 +88,7 @@ def pull_from_hub(
 ) -> Path:
     """Downloads what the hub's cache lacks of a model. Returns its directory. `tell` gets the sizes first.
 
-    Raises ConfigError; if Arbora can't serve the model or the disk is full, before a download of weights.
+    Raises ConfigError, before weights are downloaded if Arbora can't serve the model or the disk is full.
     """
     if model.startswith(_PATH_STARTS) or model.endswith(".gguf"):
         raise ConfigError(f"MODEL {model}: a path needs no download. Use `arbora serve {model}`.")
@@ -131,7 +131,7 @@ def _has_weights(directory: Path) -> bool:
 
 
 def is_on_hub(model: str) -> bool:
-    """Whether `model` is no path of this machine, but has the form of a hub id."""
+    """Whether `model` has the form of a hub id and is no path on this machine."""
     path = Path(model).expanduser()
     is_path = model.startswith(_PATH_STARTS) or model.endswith(".gguf") or os.path.exists(path)
     return not is_path and is_hub_id(model)
@@ -170,7 +170,7 @@ def _check_config(directory: Path, *, is_gguf: bool = False) -> None:
     from ...runtime.model.weight_formats import load_weight_formats
 
     load_decoder_config(directory)
-    if not is_gguf:  # a GGUF file itself says how it is quantized
+    if not is_gguf:  # config.json does not say how a GGUF file is quantized
         load_weight_formats(directory, frozenset())
 
 

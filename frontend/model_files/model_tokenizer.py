@@ -23,8 +23,8 @@ class _ModelSizes(msgspec.Struct):
 
 
 def load_tokenizer(model: Path, directory: Path) -> Tokenizer:
-    """Also writes it and the vocabulary file into `directory`. Raises `ConfigError`, at once for an
-    unsupported model."""
+    """Loads the tokenizer. Writes tokenizer and vocabulary files into `directory`. Raises `ConfigError`, at
+    once for an unsupported model."""
     family_of(model)
     tokenizer = Tokenizer.load(model)
     tokenizer.save(directory / TOKENIZER_NAME)

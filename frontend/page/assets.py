@@ -15,19 +15,19 @@ _TYPES = {
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-_VERSION_MARK = b"{version}"  # in the page, in the addresses of its files
+_VERSION_MARK = b"{version}"  # stands for the version in the page's links to its files
 
 
 @dataclass(frozen=True)
 class Asset:
     body: bytes
-    packed: bytes  # by gzip
+    packed: bytes  # the content, packed by gzip
     content_type: str
 
 
 @dataclass(frozen=True)
 class Assets:
-    """`files` are the files that the page loads, by their paths. The page's own HTML names their version."""
+    """The page's HTML, and by their paths the `files` that it loads. The HTML names their version."""
 
     version: str
     page: Asset

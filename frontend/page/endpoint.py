@@ -11,11 +11,11 @@ from ..http.apis import route
 from ..http.http_service import HttpService
 from .assets import Asset, Assets, read_assets
 
-_ASSETS = read_assets()  # once, because later no file descriptor may be free
+_ASSETS = read_assets()  # read at start, because later no file descriptor may be free
 OPEN_PATHS = frozenset(("/", *(f"/page/{_ASSETS.version}/{name}" for name in _ASSETS.files)))
-"""paths that need no key: they are the same on every server of this version"""
+"""Paths that need no key, because they are the same on every server of this version."""
 _SECURITY = {
-    # The page sets texts and elements, never HTML, so no text of a model can become a script.
+    # The page inserts texts and elements, never HTML, so a model's text can't become a script.
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'",
@@ -40,7 +40,7 @@ class _Page:
         self._assets = assets
 
     async def show(self, http: HttpService, request: Request) -> Response:
-        """The page for browsers. Other clients, such as Ollama's command line, ask whether a server runs."""
+        """Sends the page to browsers. Other clients, such as Ollama's, only ask whether a server runs."""
         if "text/html" not in request.headers.get("accept", ""):
             return PlainTextResponse("Arbora is running", headers={"vary": "accept"})
         etag = f'"{self._assets.version}"'

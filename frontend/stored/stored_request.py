@@ -51,7 +51,7 @@ class StoredRequest(Generic[S]):
         return caller_of(self.http_request, self.service.http.service.config)
 
     async def read_body(self, kind: BodyKind[T]) -> T:
-        """Raises `RequestError`."""
+        """Reads the request's body. Raises `RequestError` for a body that can't be served."""
         return await self.service.http.bodies.read(self.http_request, self.caller, kind)
 
     async def list_page(
@@ -74,9 +74,9 @@ class Deleted(Struct, kw_only=True):
 
 
 Handler: TypeAlias = Callable[[StoredRequest[S]], Awaitable[Response | Struct | bytes]]
-"""Returns the answer: a struct or its JSON, or a response that is no JSON."""
+"""A function that answers a request with a struct, its JSON, or a response that is not JSON."""
 HandlerRow: TypeAlias = tuple[str, str, Handler[S], Operation]
-"""A method, a path, and what answers it."""
+"""An HTTP method, a path, and the handler and description of its endpoint."""
 
 
 def make_routes(service: S, handlers: Sequence[HandlerRow[S]]) -> list[Route]:

@@ -69,7 +69,7 @@ class MessageContext:
     breakpoints: Sequence[Position] = ()
 
     def usage(self, reply: Reply) -> Usage:
-        """Tokens count as plain input if they were neither found in the cache nor left there."""
+        """Counts the tokens. Input tokens are those that were neither found in the cache nor left there."""
         counts = reply.usage()
         created = counts.written_tokens
         thinking = reply.choices[0].reasoning_tokens
@@ -111,7 +111,7 @@ class MessageContext:
         return MessageEnd(reason, None)
 
     def message(self, reply: Reply, content: list[Block], end: MessageEnd | None) -> Message:
-        """The whole message, or without `end` the one that begins a stream."""
+        """The whole message, or without `end` the message that begins a stream."""
         return Message(
             id=self.id,
             model=self.model,
@@ -126,7 +126,7 @@ class MessageContext:
         )
 
     def body(self, reply: Reply) -> bytes:
-        """The whole answer."""
+        """The body of an answer that is not streamed."""
         blocks = [self._block(part) for part in reply.choices[0].parts.all if self.shows(part)]
         return _encode(self.message(reply, blocks, self.end(reply)))
 
@@ -148,7 +148,7 @@ class MessageContext:
 
 
 class MessageStream:
-    """The events of a stream. The first of them is sent with the first output."""
+    """The events of a stream. The first event is sent with the first output."""
 
     def __init__(self, context: MessageContext, reply: Reply) -> None:
         self._reply = reply
@@ -156,7 +156,7 @@ class MessageStream:
         self._parts = Parts()
         self._has_begun = False
         self._index = -1
-        self._around = b"", b""  # the text of a text delta of the open block
+        self._around = b"", b""  # bytes around the text of a delta in the open block
         self._input = InputFragments()
 
     def around_text(self, choice: int) -> tuple[bytes, bytes] | None:

@@ -26,8 +26,8 @@ class _Marked(NamedTuple):
 
 
 def beginnings_of(request: PromptRequest) -> list[Beginning]:
-    """Raises `RequestError`."""
-    check_breakpoints("cache_control", _count(request))  # first, as each breakpoint copies what is before it
+    """The prompt's beginnings to keep in the cache. Raises `RequestError` for wrong breakpoints."""
+    check_breakpoints("cache_control", _count(request))  # first, as each one copies a prefix
     found = []
     for where, control, part in _marked(request):
         check_word(f"{where}.type", control.type, ("ephemeral",))
@@ -38,7 +38,7 @@ def beginnings_of(request: PromptRequest) -> list[Beginning]:
 
 
 def _marked(request: PromptRequest) -> Iterator[_Marked]:
-    """In the order of Anthropic's prompts: tools, system prompt, messages.
+    """Yields the marks in the order of Anthropic's prompts: tools, system prompt, messages.
 
     An empty message follows tools, system prompts and the assistant's messages, because templates expect one.
     A template that puts the tools after the system prompt makes a tool's breakpoint cover both.

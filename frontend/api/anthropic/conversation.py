@@ -28,9 +28,8 @@ class _Placed(NamedTuple):
 
 
 def conversation_of(request: PromptRequest) -> Conversation:
-    """Raises `RequestError` naming the block that can't be served.
-
-    If the last message is the assistant's, the reply continues it.
+    """Converts the messages. Raises `RequestError` naming the block that can't be served. If the last message
+    is the assistant's, the reply continues it.
     """
     if not request.messages:
         raise invalid_field("messages", "must not be empty")
@@ -53,7 +52,7 @@ def _system(system: str | list[ContentBlock] | None) -> list[ChatMessage]:
 
 
 def _chat(messages: Sequence[InputMessage]) -> Iterator[ChatMessage]:
-    """Neighbouring messages of one role are one turn, as in Anthropic's API."""
+    """The messages of a chat. Neighbouring messages of one role are one turn, as in Anthropic's API."""
     for index, message in enumerate(messages):
         check_word(f"messages[{index}].role", message.role, ROLES)
     for role, turn in groupby(enumerate(messages), lambda entry: entry[1].role):
@@ -75,7 +74,7 @@ def _placed(where: str, content: str | list[ContentBlock]) -> list[_Placed]:
 
 
 def _user(blocks: Sequence[_Placed]) -> Iterator[ChatMessage]:
-    """Each result is a message of its own; the texts between two results are one message."""
+    """The messages of a user's turn: each tool result is one, and so are the texts between two results."""
     for is_result, group in groupby(blocks, lambda placed: placed.block.type == "tool_result"):
         if is_result:
             yield from map(_result, group)
@@ -86,7 +85,7 @@ def _user(blocks: Sequence[_Placed]) -> Iterator[ChatMessage]:
 
 
 def _result(placed: _Placed) -> ChatMessage:
-    """Templates have no field for `is_error`, so the text of an error begins with a word that says so."""
+    """The message of a tool's result. Templates have no `is_error`, so its text says so."""
     where, block = placed
     if not block.tool_use_id:
         raise missing_field(f"{where}.tool_use_id")
@@ -111,7 +110,7 @@ def _assistant(blocks: Sequence[_Placed]) -> ChatMessage:
             case "thinking":
                 thoughts.append(thinking_of(placed.block, placed.where))
             case "redacted_thinking":
-                pass  # encrypted: only the server that made it can read it
+                pass  # encrypted thinking, which only its own server can read
             case "tool_use":
                 calls.append(_call(placed))
             case _:

@@ -13,7 +13,7 @@ from ...http.apis import Headers
 from .responses import ErrorBody, ErrorDetails, ErrorResponse
 
 STATUSES = {503: 529}
-"""Anthropic's status for a server that can't take a request now"""
+"""Anthropic's status for a server that can't take a request now."""
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -24,7 +24,7 @@ _TYPES = {
     503: "overloaded_error",
 }
 _TOO_LONG = "prompt is too long: "
-"""Clients that shorten a conversation by themselves, such as Claude Code, look for these words."""
+"""Words by which clients such as Claude Code know that they must shorten the conversation."""
 
 
 def error_json(error: RequestError, request_id: str) -> bytes:

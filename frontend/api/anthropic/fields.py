@@ -1,4 +1,4 @@
-"""Known fields that have no effect, that only a few values are allowed for, or that bind a reply."""
+"""Tables of known fields: without effect, with few allowed values, or binding a reply."""
 
 from __future__ import annotations
 

@@ -34,7 +34,6 @@ _PROMPT = BodyKind(PromptRequest, INERT, IN_PROMPTS)
 
 
 async def prepare_message(http: HttpService, http_request: Request) -> HttpJob:
-    """Raises `RequestError` for a request that can't be served."""
     incoming = await read_body(http, http_request, _BODY)
     http.service.check_model(incoming.body.model)
     job = await incoming.prepare(f"msg_{secrets.token_hex(12)}", _read)
@@ -43,7 +42,7 @@ async def prepare_message(http: HttpService, http_request: Request) -> HttpJob:
 
 
 def _read(service: Service, request: MessagesRequest) -> Draft:
-    """Raises `RequestError` for a request that can't be served."""
+    """The draft of a request. Raises `RequestError` if it can't be served."""
     fields = SamplingFields.of(request, stop=request.stop_sequences)
     check_stop_strings("stop_sequences", request.stop_sequences or ())
     check_fields(fields)
@@ -82,7 +81,7 @@ def _answer(streams: bool, context: MessageContext, reply: Reply) -> HttpAnswer:
 
 
 async def count_tokens(http: HttpService, http_request: Request) -> Response:
-    """The tokens of the prompt that /v1/messages would make of the same fields."""
+    """Counts the tokens of the prompt that /v1/messages would render from the same fields."""
     incoming = await read_body(http, http_request, _PROMPT)
     http.service.check_model(incoming.body.model)
     tokens = await incoming.tokenize(_read_prompt, incoming.body.cache_salt)
@@ -92,5 +91,5 @@ async def count_tokens(http: HttpService, http_request: Request) -> Response:
 def _read_prompt(service: Service, request: PromptRequest) -> Prompt:
     prompt, constraint = read_prompt(service, request), read_constraint(request)
     calls = read_calls(request, prompt.tools, constraint)
-    tool_use(calls, service.tool_format, constraint)  # may refuse the request
+    tool_use(calls, service.tool_format, constraint)  # raises an error for wrong tools
     return prompt

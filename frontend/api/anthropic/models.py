@@ -16,7 +16,7 @@ from .responses import ModelInfo, ModelPage
 
 DEFAULT_LIMIT = 20
 MAX_MODELS = 1000
-MAX_DIGITS = 20  # of a limit; Python's int takes no more than 4,300
+MAX_DIGITS = 20  # decimal digits of `limit`; Python's int takes at most 4,300
 
 
 async def list_models(http: HttpService, request: Request) -> Response:
@@ -40,7 +40,7 @@ async def list_models(http: HttpService, request: Request) -> Response:
 
 
 async def show_model(http: HttpService, request: Request) -> Response:
-    """Raises a 404 `RequestError` for a model that isn't served."""
+    """Describes the model. Raises a 404 `RequestError` for a model that isn't served."""
     name = request.path_params["model"]
     http.service.check_model(name)
     return json_response(_info(http.service, name))

@@ -25,7 +25,7 @@ EDITS = (CLEARS_THINKING, "clear_tool_uses_20250919", "compact_20260112")
 
 
 def read_prompt(service: Service, request: PromptRequest) -> Prompt:
-    """Raises `RequestError` for a request that can't be served."""
+    """The prompt of a request. Raises `RequestError` for a request that can't be served."""
     check_thinking(request)
     if request.context_management is not None:
         _check_edits(request.context_management.edits or ())
@@ -40,7 +40,7 @@ def read_prompt(service: Service, request: PromptRequest) -> Prompt:
 def read_calls(
     request: PromptRequest, tools: list[dict[str, Any]] | None, constraint: GrammarSpec | None
 ) -> CallsWanted:
-    """Raises `RequestError` for calls that can't be used with the constraint on answers without calls."""
+    """The calls that a reply may have. Raises `RequestError` if they conflict with the constraint."""
     calls = calls_wanted(request, tools)
     if constraint is not None and calls.mode == "required":
         raise RequestError(
@@ -72,7 +72,7 @@ def _schema(format: OutputFormat | None, where: str) -> GrammarSpec | None:
 
 
 def _check_edits(edits: Sequence[ContextEdit]) -> None:
-    """Raises `RequestError` for an edit that would change the prompt: all of a conversation stays in it."""
+    """Raises `RequestError` for an edit that would remove a part of the conversation from the prompt."""
     for index, edit in enumerate(edits):
         where = f"context_management.edits[{index}]"
         check_word(f"{where}.type", edit.type, EDITS)

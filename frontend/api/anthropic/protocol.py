@@ -16,13 +16,13 @@ ROLES = ("user", "assistant", "system")
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 THINKING_TYPES = ("enabled", "adaptive", "disabled")
 DISPLAYS = ("summarized", "omitted")
-MIN_BUDGET = 1024  # tokens
+MIN_BUDGET = 1024  # tokens of thinking
 TOOL_CHOICES = ("auto", "any", "tool", "none")
 BLOCK_TYPES = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
 
 
 class CacheControl(Struct, kw_only=True):
-    """The prompt up to the end of the block or tool that has it is leased for `ttl`."""
+    """Leases the prompt for `ttl`, up to the end of the block or tool that has this field."""
 
     type: str | None = None
     ttl: str | None = None

@@ -18,7 +18,7 @@ class OutputTokensDetails(Struct):
 
 
 class CacheCreation(Struct):
-    """Of the created tokens, those before a breakpoint: leased for five minutes or an hour."""
+    """The cached tokens that a breakpoint keeps for five minutes or for an hour."""
 
     ephemeral_5m_input_tokens: int
     ephemeral_1h_input_tokens: int
@@ -78,7 +78,7 @@ class TokensCount(Struct):
 
 
 class ModelInfo(Struct, kw_only=True, tag_field="type", tag="model"):
-    """`created_at` is in RFC 3339. The numbers of tokens are null before the model is loaded."""
+    """A model. `created_at` is in RFC 3339. The numbers of tokens are null before the model is loaded."""
 
     id: str
     display_name: str
@@ -96,7 +96,7 @@ class ModelPage(Struct, kw_only=True):
 
 
 class ErrorDetails(Struct):
-    """`error_code` is a stable word, `param` the path of the field at fault."""
+    """An error. `error_code` is a stable word, `param` the path of the field at fault."""
 
     error_code: str | None
     param: str | None

@@ -11,7 +11,7 @@ from ...core.validation import check_declared, check_word, invalid_field, missin
 from .protocol import DISPLAYS, EFFORTS, THINKING_TYPES, ContentBlock, MessagesRequest, PromptRequest
 
 Shown = Literal["summarized", "omitted", "hidden"]
-"""How a reply shows its thinking: as it is, as a signature alone, or not at all."""
+"""How a reply shows its thinking: unchanged, as a signature alone, or not at all."""
 
 _OMITTED = "omitted."
 _SHOWN = "shown."
@@ -62,7 +62,7 @@ def shown(request: PromptRequest) -> Shown:
 def signature(thinking: str, *, is_omitted: bool) -> str:
     """The signature of a thinking block: a digest of its text, or the text itself if the block omits it.
 
-    It is for clients that keep no block without one. Nothing checks it.
+    Some clients drop blocks without a signature. Nothing checks it.
     """
     if is_omitted:
         return _OMITTED + base64.urlsafe_b64encode(thinking.encode()).decode()

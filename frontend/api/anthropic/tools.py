@@ -14,7 +14,7 @@ from .protocol import TOOL_CHOICES, PromptRequest, ToolDefinition
 
 _PATHS = ("name", "input_schema")
 _WIRE, _TEMPLATE = "toolu_", "call_"
-_BARE_LENGTH = 9  # Mistral's templates accept nothing but nine letters and digits, so without a prefix
+_BARE_LENGTH = 9  # characters of an id without prefix, as Mistral's templates want it
 
 
 def definitions(tools: Sequence[ToolDefinition] | None) -> list[dict[str, Any]] | None:
@@ -49,7 +49,7 @@ def _function(tool: ToolDefinition, where: str) -> Tool:
 
 
 def calls_wanted(request: PromptRequest, tools: Sequence[dict[str, Any]] | None) -> CallsWanted:
-    """`tools` are the definitions of the request's tools. Raises `RequestError`."""
+    """The calls that `tool_choice` allows. Raises `RequestError` for a choice that does not fit `tools`."""
     choice = request.tool_choice
     kind = "auto" if choice is None else choice.type
     check_word("tool_choice.type", kind, TOOL_CHOICES)
@@ -71,7 +71,7 @@ def calls_wanted(request: PromptRequest, tools: Sequence[dict[str, Any]] | None)
 
 
 def wire_id(id: str) -> str:
-    """The id of a call in Anthropic's form, for the id that chat templates get."""
+    """Converts the id of a call from the form for chat templates to Anthropic's."""
     return _WIRE + id.removeprefix(_TEMPLATE)
 
 

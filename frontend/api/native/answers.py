@@ -20,7 +20,7 @@ _encode = msgspec.json.encode
 
 
 def error_json(error: RequestError, request_id: str = "") -> bytes:
-    """`request_id` has no place in this form."""
+    """The body of an error, without the `request_id`."""
     return _encode(ErrorResponse(ErrorBody(error.message, error.code, error.param)))
 
 
@@ -30,7 +30,7 @@ def error_event(error: RequestError) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """The bytes of each part of an answer. `always_streams`: a whole answer is a stream of one part."""
+    """Functions that write an answer's parts. `always_streams`: a whole answer is a stream of one part."""
 
     event: Callable[[Event], bytes]
     end: Callable[[End], bytes]
@@ -77,7 +77,7 @@ class AnswerContext:
         )
 
     def body(self, reply: Reply) -> bytes:
-        """The whole answer."""
+        """The body of an answer that is not streamed."""
         choices = [self._choice(index, choice) for index, choice in enumerate(reply.choices)]
         return self.form.whole(Generated(**msgspec.structs.asdict(self.end(reply)), choices=choices))
 
@@ -117,13 +117,13 @@ def _tops(entries: Sequence[TokenLogprob]) -> TopLogprobs:
 
 class EventStream:
     """Events with the text and tokens that outputs add to a choice. Tokens that may belong to a stop string
-    are held back, as their text is."""
+    are held back with their text."""
 
     def __init__(self, context: AnswerContext, reply: Reply) -> None:
         self.reply = reply
         self._context = context
-        self._sent = [0 for _ in reply.choices]  # tokens
-        self._logprobs: list[list[TokenLogprob]] = [[] for _ in reply.choices]  # of tokens not yet sent
+        self._sent = [0 for _ in reply.choices]  # tokens sent so far, by choice
+        self._logprobs: list[list[TokenLogprob]] = [[] for _ in reply.choices]  # entries not sent yet
 
     def take(self, pieces: Sequence[Piece]) -> bytes:
         """One event for each choice that has pieces, with its tokens up to the last piece."""

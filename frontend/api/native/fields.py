@@ -1,4 +1,4 @@
-"""Fields of other servers that have another name here, and those that bind a reply."""
+"""Tables of fields: other servers' fields that have another name here, and fields that bind a reply."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FIXED = {
     "return_hidden_states": FixedField(("false",)),
 }
 INERT = InertFields(_FIXED)
-"""fields of other servers, mostly SGLang's"""
+"""Fields of other servers, mostly SGLang's, that may only ask for the usual behaviour."""
 
 _ELSEWHERE = {
     **constraints_elsewhere("json_schema"),

@@ -55,7 +55,7 @@ def _answer(streams: bool, context: AnswerContext, reply: Reply) -> HttpAnswer:
 
 
 def _read(form: Form, service: Service, request: GenerateRequest) -> Draft:
-    """Raises `RequestError` for a request that can't be served."""
+    """The draft of a request. Raises `RequestError` if it can't be served."""
     check_fields(request)
     if request.stream and request.prompt_logprobs is not None:
         raise invalid_field(
@@ -91,7 +91,7 @@ def _prompt(request: GenerateRequest) -> Prompt:
 
 
 def _id_lists(given: list[int | list[int]] | None) -> Sequence[list[int]]:
-    """One list of ids, or several. Raises `RequestError`."""
+    """The prompts as lists of ids. Raises `RequestError` for a mixture of ids and lists."""
     lists = [each for each in given or () if isinstance(each, list)]
     ids = [each for each in given or () if isinstance(each, int)]
     if lists and ids:

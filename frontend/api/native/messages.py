@@ -16,7 +16,7 @@ from .answers import Form
 from .protocol import End, ErrorBody, Event, Generated
 
 RequestId = Annotated[str, Meta(min_length=1, max_length=128)]
-"""the client's name for a request: no two open requests of a connection have the same"""
+"""The client's name for a request. Open requests of a connection must have different names."""
 
 
 class Start(Struct, tag_field="type", tag="generate", forbid_unknown_fields=True):
@@ -60,9 +60,9 @@ class CancelledMessage(Struct, tag_field="type", tag="cancelled"):
 
 
 class ErrorMessage(Struct, tag_field="type", tag="error", omit_defaults=True):
-    """The last message of a request that failed; without an id the error of a message that named none.
+    """The last message of a request that failed. It has no id if it answers a message without one.
 
-    `status` is that of the same error over HTTP. `retry_after` is in seconds.
+    `status` is the HTTP status of such an error. `retry_after` is in seconds.
     """
 
     id: str | None
@@ -79,7 +79,7 @@ _ADVICE = 'Send {"type": "generate", "id": "…", "request": {…}} or {"type": 
 
 
 def read_message(text: bytes) -> Start | Cancel:
-    """Raises `RequestError`."""
+    """Decodes a client's message. Raises `RequestError` for a malformed one."""
     try:
         return _decoder.decode(text.removeprefix(BOM_UTF8))
     except msgspec.ValidationError as error:
@@ -92,7 +92,7 @@ def read_message(text: bytes) -> Start | Cancel:
 
 
 def message_form(id: str) -> Form:
-    """The answer to the request `id` as lines, each a message."""
+    """The form of answers to the request `id`: lines, of which each is a message."""
     return Form(
         event=lambda event: _line(EventMessage(id, event)),
         end=lambda end: _line(EndMessage(id, end)),

@@ -30,7 +30,7 @@ class GenerateRequest(SamplingFields, kw_only=True):
 
 
 TopLogprobs = list[list[tuple[int, float]]]
-"""for each token, ids with their log-probabilities, the likeliest first"""
+"""For each token, ids with their log-probabilities, the likeliest first."""
 
 
 class Event(Struct, kw_only=True, omit_defaults=True):
@@ -46,8 +46,8 @@ class Event(Struct, kw_only=True, omit_defaults=True):
 
 
 class Choice(Struct, kw_only=True):
-    """`prompt_index` is the place of its prompt in the request. The log-probabilities are null unless asked
-    for. Those of the prompt are null for its first token, and for tokens before `prompt_logprobs_start`."""
+    """A whole reply. `prompt_index` is the number of its prompt. Log-probabilities are null unless asked for.
+    Those of the prompt are also null for its first token and before `prompt_logprobs_start`."""
 
     index: int
     prompt_index: int
@@ -80,7 +80,7 @@ class Generated(End, kw_only=True):
 
 
 class ErrorBody(Struct):
-    """`code` is a stable word, `param` the path of the field at fault."""
+    """An error. `code` is a stable word, `param` the path of the field at fault."""
 
     message: str
     code: str | None

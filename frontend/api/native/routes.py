@@ -35,7 +35,7 @@ _SOCKET = Operation(
 )
 SOCKET = "/generate/socket"
 WEBSOCKETS = frozenset((SOCKET,))
-"""the paths whose requests may become WebSockets"""
+"""The paths whose requests may become WebSockets."""
 
 
 def _routes(http: HttpService) -> Sequence[Route]:

@@ -24,11 +24,11 @@ from .generate import prepare_generate
 from .messages import Cancel, Start, cancelled_message, error_message, message_form, read_message
 
 MAX_OPEN = 256
-"""requests of one connection that have not ended"""
+"""Maximum open requests of one connection."""
 
 
 class SocketEndpoint:
-    """An ASGI application for the path."""
+    """The ASGI application for /generate/socket."""
 
     def __init__(self, http: HttpService) -> None:
         self._http = http
@@ -75,7 +75,7 @@ class _Session:
         async with contextlib.aclosing(self._socket.messages()) as messages:
             async for text in messages:
                 await self._follow(text)
-                del text  # or it would be held until the next one is whole
+                del text  # frees it before the next message is read
 
     async def _follow(self, text: bytes) -> None:
         """Starts or cancels a request, as the message asks."""
@@ -143,7 +143,7 @@ class _Session:
             await self._socket.send(cancelled_message(id))
 
     def _forget(self, id: str, exchange: _Exchange) -> None:
-        """Frees the id of an answered request. Its next owner may have it already."""
+        """Frees the id of an answered request, unless a new request has it already."""
         if self._open.get(id) is exchange:
             del self._open[id]
             self._upgrade.set_busy(bool(self._open))
@@ -190,7 +190,7 @@ class _Exchange:
         self._body: bytes | None = body
 
     async def receive(self) -> Message:
-        body, self._body = self._body, None  # the reader counts it, and lets it go
+        body, self._body = self._body, None  # drops the reference, so that the reader can free it
         if body is None:
             await self.gone.wait()
             return {"type": "http.disconnect"}
@@ -208,7 +208,7 @@ class _Exchange:
 
 
 def _headers(scope: Scope, size: int) -> list[tuple[bytes, bytes]]:
-    """The handshake's headers, with those of a body of JSON."""
+    """The handshake's headers, with the type and length of a JSON body."""
     replaced = (b"content-type", b"content-length", b"content-encoding")
     kept = [(name, value) for name, value in scope["headers"] if name not in replaced]
     return [*kept, (b"content-type", b"application/json"), (b"content-length", b"%d" % size)]

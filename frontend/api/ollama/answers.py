@@ -23,7 +23,7 @@ _encode = msgspec.json.encode
 
 
 def now() -> str:
-    """The time in RFC 3339."""
+    """The current time in RFC 3339."""
     return rfc3339(datetime.now(UTC))
 
 
@@ -68,8 +68,8 @@ class AnswerContext:
         return {**common, "message": message}
 
     def around_content(self) -> tuple[bytes, bytes, bytes]:
-        """The bytes that all lines of a stream share whose only news is a piece of text: before the line's
-        time, between the time and the text, and after the text."""
+        """The constant bytes of a stream's lines that only add text: before the time, between the time and
+        the text, and after the text."""
         fields = {**self.fields(Line()), "created_at": ""}
         before, between, after = _encode(Answer(**fields, done=False)).rsplit(b'""', 2)
         return before, between, after + b"\n"
@@ -101,13 +101,13 @@ class _Clock:
             self._first = self._last
 
     def durations(self, context: AnswerContext) -> dict[str, Any]:
-        """`prompt_eval_duration` ends with the first token, and includes the wait for a turn."""
+        """The durations of a reply. `prompt_eval_duration` lasts until the first token, with the queue."""
         first = self._first or context.prepared
         return {
             "total_duration": time.monotonic_ns() - context.arrived,
             "load_duration": context.prepared - context.arrived,
             "prompt_eval_duration": first - context.prepared,
-            "eval_duration": max(1, self._last - first),  # clients divide by it
+            "eval_duration": max(1, self._last - first),  # not 0, because clients divide by it
         }
 
 
@@ -130,7 +130,7 @@ def _ending(context: AnswerContext, reply: Reply, line: Line, clock: _Clock) -> 
 
 
 def _call(call: Part, number: int) -> ToolCall:
-    """Arguments that a limit has cut keep their complete members."""
+    """A call in Ollama's form. If a limit has cut its arguments, their complete members are kept."""
     return ToolCall(call.id, CalledFunction(number, call.name, whole_input(call.text)))
 
 
@@ -147,7 +147,7 @@ class LineAnswer:
         self._around = context.around_content()
         self._clock = _Clock()
         self._parts = Parts()
-        self._calls: list[ToolCall] = []  # that have ended
+        self._calls: list[ToolCall] = []  # complete calls that are not sent yet
         if not streams:
             reply.choices[0].collect()
 
@@ -191,7 +191,7 @@ class LineAnswer:
 
 
 def error_json(error: RequestError, request_id: str = "") -> bytes:
-    """`request_id` has no place in this form."""
+    """The body of an error, without the `request_id`."""
     return _encode(ErrorResponse(error.message, error.code, error.param))
 
 

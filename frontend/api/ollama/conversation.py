@@ -11,16 +11,15 @@ from ...core.service import Service
 from ...core.validation import check_word, invalid_field
 from .protocol import ChatRequest, GenerateRequest, Message, PromptRequest
 
-LEVELS = ("low", "medium", "high")  # of `think`
+LEVELS = ("low", "medium", "high")  # values of `think` besides true and false
 ROLES = ("system", "user", "assistant", "tool")
 UNKNOWN_CALL = "callnone0"
-"""the id in a result that answers no call of the conversation"""
+"""The id in a result that answers no call of the conversation."""
 
 
 def chat_conversation(request: ChatRequest) -> Conversation:
-    """Raises `RequestError` naming the message that can't be served.
-
-    If the last message is a text of the assistant's, the reply continues it.
+    """Converts the messages. Raises `RequestError` naming the message that can't be served. If the last
+    message is a text of the assistant's, the reply continues it.
     """
     messages = request.messages or []
     for index, message in enumerate(messages):
@@ -57,7 +56,7 @@ def _with_call_ids(messages: Sequence[Message]) -> Iterator[ChatMessage]:
     A result answers the first open call of its tool, or the first of all if it names no tool.
     """
     calls_so_far = 0
-    open_calls: list[tuple[str, str]] = []  # ids and names
+    open_calls: list[tuple[str, str]] = []  # (id, tool's name) of calls without a result
     for message in messages:
         calls = []
         for call in message.tool_calls or ():

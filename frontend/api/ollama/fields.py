@@ -1,5 +1,4 @@
-"""Known fields and options that have no effect, that only a few values are allowed for, or that bind a
-reply."""
+"""Tables of fields and options: without effect, with few allowed values, or binding a reply."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ FIXED_OPTIONS = {
     "embedding_only": FixedField(("false",)),
     "vocab_only": FixedField(("false",)),
 }
-"""options that are refused with other values. The other `Raw` ones change no reply, with any value."""
+"""Options that are refused with unusual values. The other `Raw` options never change a reply."""
 
 _BINDING = ("format", "options", "think", *CONSTRAINTS)
 _ELSEWHERE = {

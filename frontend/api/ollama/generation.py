@@ -38,12 +38,12 @@ R = TypeVar("R", ChatRequest, GenerateRequest)
 
 
 async def prepare_chat(http: HttpService, http_request: Request) -> HttpJob | Response:
-    """Raises `RequestError` for a request that can't be served."""
+    """The job for a request, or its answer without a job. Raises `RequestError` if it can't be served."""
     return await _prepare(http, http_request, _CHAT, read_chat, lambda request: not request.messages)
 
 
 async def prepare_generate(http: HttpService, http_request: Request) -> HttpJob | Response:
-    """Raises `RequestError` for a request that can't be served."""
+    """The job for a request, or its answer without a job. Raises `RequestError` if it can't be served."""
     return await _prepare(http, http_request, _GENERATE, read_generate, lambda request: not request.prompt)
 
 

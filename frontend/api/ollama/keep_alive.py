@@ -15,7 +15,7 @@ from .protocol import ChatRequest, GenerateRequest, Message
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)", re.ASCII)
-_LONGEST = 64  # characters of a duration
+_LONGEST = 64  # maximum characters of a duration
 
 
 def keep_alive_seconds(value: float | str | None) -> float | None:

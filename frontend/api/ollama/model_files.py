@@ -51,25 +51,25 @@ _FILE_TYPES = {
     32: "BF16",
     38: "MXFP4",
 }
-"""by `general.file_type`"""
+"""Names of weight formats, by `general.file_type`."""
 _CHAT_TEMPLATE = "tokenizer.chat_template"
 _Info = dict[str, str | int | float]
 
 
 class _Description(NamedTuple):
-    """What `Details` and `model_info` have of the weight files. Unknown: an empty text, or 0 parameters."""
+    """Facts from the weight files for `Details` and `model_info`. Unknown ones are empty or 0."""
 
     family: str
     parameters: int
     stored_as: str
-    """the format of the weights in the files"""
+    """The format of the weights in the files."""
     info: _Info
 
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """`digest` depends on the configuration and on the names and sizes of the weight files, not on the
-    weights. `size` is that of the weight files in bytes."""
+    """Facts about the model's files. `digest` depends on the configuration and on the names and sizes of the
+    weight files, not on the weights. `size` is the size of the weight files in bytes."""
 
     size: int
     digest: str
@@ -104,7 +104,7 @@ class ModelFiles:
 
 
 def _describe_gguf(paths: list[Path]) -> _Description:
-    """The first file has the metadata of all."""
+    """Describes a GGUF model. The first file has the metadata of all files."""
     files = [GgufFile(path) for path in paths]
     metadata = files[0].metadata
     kind = metadata.get("general.file_type")
@@ -126,7 +126,7 @@ def _describe_gguf(paths: list[Path]) -> _Description:
 
 
 def _describe_safetensors(paths: list[Path], settings: dict[str, Any]) -> _Description:
-    """The configuration has GGUF's names in `info`, as Ollama shows it."""
+    """Describes a safetensors model. `info` has the configuration under GGUF's names, as Ollama shows it."""
     architecture = next(iter(settings.get("architectures") or []), "")
     family = str(settings.get("model_type") or architecture.removesuffix("ForCausalLM").lower())
     stored = settings.get("quantization_config") or {}

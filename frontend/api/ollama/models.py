@@ -18,11 +18,11 @@ from .protocol import ShowRequest
 from .responses import ListedModel, ModelList, RunningList, RunningModel, ShownModel, Version
 
 API_VERSION = "0.12.11"
-"""the version of Ollama whose API these paths have; clients compare it"""
+"""The version of Ollama whose API these paths have. Clients compare it."""
 FOR_EVER = timedelta(days=365 * 100)
-"""The model is never unloaded, but clients expect a time."""
+"""The time until the model is unloaded. It never is, but clients expect a time."""
 _LATEST = ":latest"
-"""the tag of a name without one"""
+"""The tag of a name that has no tag."""
 
 _SHOW = BodyKind(ShowRequest)
 
@@ -52,7 +52,7 @@ class Models:
         )
 
     async def running(self, http: HttpService, request: Request) -> Response:
-        """The model, or nothing before it is loaded."""
+        """Lists the loaded model. The list is empty before the model is loaded."""
         service, files = http.service, self._files
         model = service.engine.model
         names = () if model is None else service.config.model_names
@@ -76,7 +76,7 @@ class Models:
         )
 
     async def show(self, http: HttpService, http_request: Request) -> Response:
-        """Raises a 404 `RequestError` for a model that isn't served."""
+        """Describes the model. Raises a 404 `RequestError` for a model that isn't served."""
         service = http.service
         request = await http.bodies.read(http_request, caller_of(http_request, service.config), _SHOW)
         checked_name(service, request.model or request.name)

@@ -12,16 +12,16 @@ from .fields import FIXED_OPTIONS
 from .protocol import Options, PromptRequest
 
 TEMPERATURE, TOP_K, TOP_P, MIN_P = 0.8, 40, 0.9, 0.0
-"""the defaults of Ollama's API"""
+"""The defaults of Ollama's API."""
 REST_OF_CONTEXT = (-1, -2)
-"""values of `num_predict` that mean no limit"""
+"""Values of `num_predict` that mean no limit."""
 MAX_WARNINGS = 100  # values of `num_ctx` that the log names
 _warned: set[int] = set()
 log = logging.getLogger(__name__)
 
 
 def sampling_fields(request: PromptRequest) -> SamplingFields:
-    """Raises `RequestError` for an option out of its range, or one that can't be served."""
+    """The options as sampling fields. Raises `RequestError` for an option that can't be served."""
     options = request.options or Options()
     _check(options)
     fields = SamplingFields.of(
@@ -41,7 +41,7 @@ def sampling_fields(request: PromptRequest) -> SamplingFields:
 
 
 def _check(options: Options) -> None:
-    """Errors name the options as the client wrote them."""
+    """Checks the options' ranges. Errors name the options as the client wrote them."""
     for name, field in FIXED_OPTIONS.items():
         field.check(f"options.{name}", bytes(getattr(options, name)))
     predict = options.num_predict
@@ -56,7 +56,7 @@ def _check(options: Options) -> None:
 
 
 def limits(request: PromptRequest, model: ModelReady) -> Limits:
-    """`num_ctx` limits prompt and reply together; a larger one than the model's counts as the model's."""
+    """The limits of a reply. `num_ctx` limits prompt and reply together, at most to the model's context."""
     options = request.options or Options()
     context = options.num_ctx or model.max_model_len
     if context > model.max_model_len:
@@ -67,7 +67,7 @@ def limits(request: PromptRequest, model: ModelReady) -> Limits:
 
 
 def _warn_of_context(asked: int, most: int) -> None:
-    """Logs each value once."""
+    """Warns of a `num_ctx` above the model's context. Logs each value once."""
     if asked not in _warned and len(_warned) < MAX_WARNINGS:
         _warned.add(asked)
         log.warning("options.num_ctx is %d, but the model's context has %d tokens: taking those", asked, most)

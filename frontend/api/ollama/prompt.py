@@ -26,15 +26,14 @@ from .protocol import ChatRequest, GenerateRequest, PromptRequest
 
 
 def read_chat(service: Service, request: ChatRequest) -> Draft:
-    """Raises `RequestError` for a request that can't be served."""
+    """The draft of a chat. Raises `RequestError` for a request that can't be served."""
     tools = tool_definitions(request.tools)
     prompt = Prompt(param="messages", conversation=chat_conversation(request), tools=tools)
     return replace(_draft(service, request, prompt), calls=calls_wanted("auto", tools, True))
 
 
 def read_generate(service: Service, request: GenerateRequest) -> Draft:
-    """Raises `RequestError` for a request that can't be served. A model without a chat template gets the
-    prompt as it is."""
+    """The draft of a text to complete. A model without a chat template gets the prompt unchanged."""
     if request.raw and (request.system or request.think):
         name = "system" if request.system else "think"
         raise invalid_field(name, "has no effect with raw: write it into the prompt, or leave raw out")

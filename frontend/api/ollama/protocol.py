@@ -29,7 +29,7 @@ from ...core.messages import MessageToolCall, Tool
 
 
 class Options(Struct, kw_only=True):
-    """The `Raw` fields change no reply, or are refused with other values than a few."""
+    """Ollama's options. The `Raw` ones change no reply, or are refused except for a few values."""
 
     num_predict: Annotated[int, within(-2)] | None = None
     num_ctx: Annotated[int, within(1)] | None = None

@@ -13,7 +13,7 @@ DoneReason = Literal["stop", "length", "load", "unload"]
 
 
 class ErrorResponse(Struct):
-    """`code` is a stable word, `param` the path of the field at fault; both are Arbora's."""
+    """An error. Arbora adds `code`, a stable word, and `param`, the path of the field at fault."""
 
     error: str
     code: str | None
@@ -21,7 +21,7 @@ class ErrorResponse(Struct):
 
 
 class CalledFunction(Struct):
-    """`arguments` is the JSON of an object."""
+    """A call's function. `arguments` is the JSON of an object."""
 
     index: int
     name: str
@@ -56,8 +56,8 @@ class TokenLogprob(Struct):
 class Answer(Struct, kw_only=True):
     """A line of a stream, or a whole answer. /api/chat has `message`, /api/generate `response`.
 
-    `prompt_cached_count` of the prompt's tokens were found in the cache. This field, `unenforced` and
-    `cache_explanation` are Arbora's.
+    `prompt_cached_count` is the number of prompt tokens that were found in the cache. This field,
+    `unenforced` and `cache_explanation` are Arbora's.
     """
 
     model: str
@@ -80,7 +80,7 @@ class Answer(Struct, kw_only=True):
 
 
 class Details(Struct, kw_only=True):
-    """`parameter_size` is a text such as "0.6B"; it is empty if unknown."""
+    """Facts about a model. `parameter_size` is a text such as "0.6B", or empty if unknown."""
 
     parent_model: str = ""
     format: str
@@ -129,7 +129,7 @@ class ShownModel(Struct, kw_only=True):
 
 
 class Version(Struct):
-    """`version` is of Ollama's API, `arbora` of this server."""
+    """The `version` of Ollama's API, and the version of this server, `arbora`."""
 
     version: str
     arbora: str

@@ -33,7 +33,7 @@ NOT_SERVED = {
     ("POST", "/api/copy"): "give the model another name by --served-model-name.",
     ("DELETE", "/api/delete"): _ONE_MODEL,
 }
-"""the reasons, by method and path"""
+"""The reasons why requests are not served, by method and path."""
 
 
 async def refuse(http: HttpService, request: Request) -> Response:

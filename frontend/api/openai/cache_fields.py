@@ -22,7 +22,7 @@ MARK = "prompt_cache_breakpoint"
 
 
 class CacheFields(Protocol):
-    """A request of any of OpenAI's APIs, as far as this module reads it."""
+    """The fields of the prompt cache, which requests of all of OpenAI's APIs have."""
 
     stream: bool | None
     prompt_cache_key: str | None
@@ -31,7 +31,7 @@ class CacheFields(Protocol):
 
 
 def check_cache_fields(request: CacheFields) -> None:
-    """Raises `RequestError`."""
+    """Raises `RequestError` for a wrong cache field or a wrong combination of them."""
     options = request.prompt_cache_options
     check_key("prompt_cache_key", request.prompt_cache_key)
     check_word("prompt_cache_retention", request.prompt_cache_retention, tuple(RETENTIONS))
@@ -46,7 +46,7 @@ def check_cache_fields(request: CacheFields) -> None:
 
 
 def lease_seconds(request: CacheFields) -> float:
-    """Seconds for which the request's leases last. Raises `RequestError`."""
+    """Seconds for which the request's leases last. Raises `RequestError` for a wrong time."""
     options = request.prompt_cache_options
     if options is None or options.ttl is None:
         return RETENTIONS[request.prompt_cache_retention or "in_memory"]
@@ -82,7 +82,7 @@ def messages_to_breakpoints(request: ChatRequest) -> list[list[ChatMessage]]:
         for place, part in enumerate(message.content if isinstance(message.content, list) else ())
         if part.prompt_cache_breakpoint is not None
     ]
-    check_breakpoints(MARK, len(marked))  # first, as each breakpoint copies the messages before it
+    check_breakpoints(MARK, len(marked))  # checked first, as each breakpoint copies messages
     found = []
     for index, place, mode in marked:
         check_word(f"messages[{index}].content[{place}].{MARK}.mode", mode, ("explicit",))

@@ -31,7 +31,7 @@ _BODY = BodyKind(ChatRequest, INERT, IN_CHATS, {"prompt": "/v1/completions"})
 
 
 async def prepare_chat(http: HttpService, http_request: Request) -> HttpJob:
-    """Raises `RequestError` for a request that can't be served."""
+    """The job for a request. Raises `RequestError` if it can't be served."""
     incoming = await read_body(http, http_request, _BODY)
     http.service.check_model(incoming.body.model)
     job = await incoming.prepare(new_id("chatcmpl"), _read)
@@ -39,7 +39,7 @@ async def prepare_chat(http: HttpService, http_request: Request) -> HttpJob:
 
 
 def _read(service: Service, request: ChatRequest) -> Draft:
-    """Raises `RequestError` for a request that can't be served."""
+    """The draft of a request. Raises `RequestError` if it can't be served."""
     _check(request)
     tools = tool_definitions(request.tools)
     conversation = replace(conversation_of(request), variables=_variables(request))
@@ -95,7 +95,7 @@ def _check(request: ChatRequest) -> None:
 
 
 def _limits(request: ChatRequest) -> Limits:
-    """`max_completion_tokens` is the newer name of `max_tokens` and overrides it."""
+    """The limits of a reply. `max_completion_tokens`, the newer name of `max_tokens`, overrides it."""
     if prewarms(request):
         return Limits(0, "prompt_cache_options.prewarm")
     if request.max_completion_tokens is not None:

@@ -36,7 +36,8 @@ _AROUND_CONTENT = (b'"delta":{"content":', b"}")
 
 @dataclass(frozen=True)
 class ChatContext:
-    """The facts about a chat request that its answer needs, streamed or whole. `prompt` is in tokens."""
+    """The facts about a chat request that its answer needs, streamed or whole. `prompt` holds the prompt's
+    token ids."""
 
     head: Head
     tokenizer: Tokenizer
@@ -58,7 +59,7 @@ class ChatContext:
         return piece if self.shows_reasoning else piece._replace(reasoning="")
 
     def body(self, reply: Reply) -> bytes:
-        """The whole answer."""
+        """The body of an answer that is not streamed."""
         logprobs: PromptLogprobs | UnsetType = UNSET
         if self.wants_prompt_logprobs:
             logprobs = prompt_logprobs(self.tokenizer, self.prompt, reply.choices[0].prompt_logprobs)
@@ -147,7 +148,7 @@ class ChatStream:
 
 
 def _delta(piece: Piece, reasoning_field: ReasoningField, *, opens_with_call: bool) -> MessageDelta:
-    """`opens_with_call`: the choice begins with a call, so OpenAI sends its role with the call."""
+    """A chunk's delta. `opens_with_call`: the choice begins with a call, so OpenAI adds the role to it."""
     return MessageDelta(
         role="assistant" if opens_with_call else UNSET,
         content=None if opens_with_call else (piece.content or UNSET),
@@ -158,7 +159,7 @@ def _delta(piece: Piece, reasoning_field: ReasoningField, *, opens_with_call: bo
 
 
 def _if_named(field: ReasoningField, name: ReasoningField, text: str) -> str | UnsetType:
-    """`text`, the reasoning, if there is any and the server's field for it is `name`."""
+    """The reasoning `text` if it is not empty and the server's field for it is `name`; else unset."""
     return text if text and field == name else UNSET
 
 

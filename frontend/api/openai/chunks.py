@@ -1,4 +1,4 @@
-"""Server-sent events. The part that all chunks of a stream share is encoded once."""
+"""Writes server-sent events. The part that all chunks of a stream share is encoded once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _encode = msgspec.json.encode
 
 
 class Head(NamedTuple):
-    """The fields with which all answers to a request begin. `created` is in seconds since 1970."""
+    """The first fields of all answers to a request. `created` is in seconds since 1970."""
 
     id: str
     created: int
@@ -68,7 +68,8 @@ class ChunkWriter:
         stop_reason: str | int | None = None,
         usage: Usage | None = None,
     ) -> bytes:
-        """`payload` is the choice's own member, such as `"delta":{…}`; `stop_reason` goes with `finish`."""
+        """A choice's chunk. `payload` is its own member, such as `"delta":{…}`. `stop_reason` needs
+        `finish`."""
         if logprobs is None and finish is None and usage is None:
             return b"%b%d,%b%b" % (self._choice, index, payload, self._open_tail)
         return b"".join(
@@ -88,8 +89,8 @@ class ChunkWriter:
         return b"%b%d,%b" % (self._choice, index, start), end + self._open_tail
 
     def end(self, usage: Usage, reply: Reply) -> bytes:
-        """`[DONE]`, after a chunk without choices if there is a usage, an unenforced keyword or an
-        explanation to report."""
+        """The last bytes: `[DONE]`, after a chunk without choices if a usage, unenforced keywords or an
+        explanation must be reported."""
         unenforced, explanation = reply.unenforced(), reply.explanation
         if not self._include_usage and not unenforced and explanation is None:
             return DONE

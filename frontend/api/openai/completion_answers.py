@@ -50,18 +50,18 @@ class CompletionContext:
         text = item if isinstance(item, str) else delta.text
         if not self.wants_logprobs:
             return text, []
-        added = max(len(delta.text) - len(text), 0)  # a special token that the tokenizer added in front
+        added = max(len(delta.text) - len(text), 0)  # characters of a special token before the text
         offsets = [max(offset - added, 0) for offset in delta.offsets]
         return text, prompt_entries(prompt, logprobs, offsets)
 
     def logprobs(self, entries: Sequence[TokenLogprob], offset: int) -> CompletionLogprobs | None:
-        """`offset` is the number of characters before the text that the entries' offsets count from."""
+        """OpenAI's form of `entries`, whose offsets count from a text after `offset` characters."""
         if not self.wants_logprobs:
             return None
         return completion_logprobs(self.tokenizer, entries, offset)
 
     def body(self, reply: Reply) -> bytes:
-        """The whole answer."""
+        """The body of an answer that is not streamed."""
         return _encode(
             Completion(
                 **self.head._asdict(),
@@ -115,7 +115,7 @@ class CompletionStream:
         return self._writer.end(wire_usage(self._reply), self._reply)
 
     def _echo(self, index: int) -> bytes:
-        """The prompt, once, in a chunk of its own."""
+        """A chunk with the echoed prompt; empty if the choice has none or it was sent."""
         if self._echoed[index] is not None:
             return b""
         text, entries = self._context.echo_prompt(index, self._reply.choices[index].prompt_logprobs)

@@ -31,7 +31,7 @@ _BODY = BodyKind(CompletionRequest, INERT, IN_COMPLETIONS, {"messages": "/v1/cha
 
 
 async def prepare_completion(http: HttpService, http_request: Request) -> HttpJob:
-    """Raises `RequestError` for a request that can't be served."""
+    """The job for a request. Raises `RequestError` if it can't be served."""
     incoming = await read_body(http, http_request, _BODY)
     http.service.check_model(incoming.body.model)
     job = await incoming.prepare(new_id("cmpl"), _read)
@@ -39,7 +39,7 @@ async def prepare_completion(http: HttpService, http_request: Request) -> HttpJo
 
 
 def _read(service: Service, request: CompletionRequest) -> Draft:
-    """Raises `RequestError` for a request that can't be served."""
+    """The draft of a request. Raises `RequestError` if it can't be served."""
     check_generation(request)
     check_cache_fields(request)
     special = request.add_special_tokens is not False
@@ -85,14 +85,14 @@ def _limits(request: CompletionRequest, model: ModelReady) -> Limits:
 
 
 def _prompt_logprobs(request: CompletionRequest) -> int | None:
-    """The alternatives for each token of the prompt; an echoed prompt has at least those of the reply."""
+    """The number of alternatives per prompt token. An echoed prompt has at least the reply's number."""
     if request.echo and request.logprobs is not None:
         return max(request.logprobs, request.prompt_logprobs or 0)
     return request.prompt_logprobs
 
 
 def _items(given: str | Sequence[str | int | list[int]]) -> Sequence[str | list[int]]:
-    """The prompts: `prompt` is a text, a list of ids, or a list of either. Raises `RequestError`."""
+    """The prompts of `prompt`: a text, a list of ids, or a list of either. Else raises `RequestError`."""
     if isinstance(given, str):
         return [given]
     ids = [item for item in given if isinstance(item, int)]

@@ -84,7 +84,7 @@ def _check_type(wanted: ResponseFormat) -> None:
 
 
 def _named_schema(wanted: JsonSchemaFormat | None, *, is_needed: bool) -> GrammarSpec | None:
-    """OpenAI's form: a schema with a name."""
+    """The schema in OpenAI's `json_schema`, an object with a name and a schema."""
     if wanted is None:
         if is_needed:
             raise missing_field("response_format.json_schema")

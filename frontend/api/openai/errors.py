@@ -11,7 +11,7 @@ _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit
 
 
 def error_json(error: RequestError, request_id: str = "") -> bytes:
-    """`request_id` has no place in this form."""
+    """The body of an error, without the `request_id`."""
     kind = _TYPES.get(error.status) or ("server_error" if error.status >= 500 else "invalid_request_error")
     body = ErrorBody(error.message, kind, error.param, error.code)
     return msgspec.json.encode(ErrorResponse(body))

@@ -147,7 +147,7 @@ IN_TOKENS: Bindings = {DetokenizeRequest: _TOKENS}
 
 
 def check_generation(request: GenerationFields) -> None:
-    """Raises `RequestError` naming a field that is out of range or can't be used with the others."""
+    """Raises `RequestError` naming a field that is out of range or conflicts with another field."""
     check_fields(request)
     if request.best_of is not None and request.best_of != (request.n or 1):
         raise invalid_field(

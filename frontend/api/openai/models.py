@@ -17,7 +17,7 @@ async def list_models(http: HttpService, request: Request) -> Response:
 
 
 async def show_model(http: HttpService, request: Request) -> Response:
-    """Raises a 404 `RequestError` for a model that isn't served."""
+    """Describes the model. Raises a 404 `RequestError` for a model that isn't served."""
     name = request.path_params["model"]
     http.service.check_model(name)
     return json_response(_card(http.service, name))

@@ -17,7 +17,7 @@ REASONS = {
     "/v1/audio": _ONLY_TEXT,
     "/v1/images": _ONLY_TEXT,
 }
-"""by the path; a reason holds for the paths below it too"""
+"""The reasons by path. A reason also holds for the paths below."""
 
 
 def why_not_served(method: str, path: str) -> str | None:

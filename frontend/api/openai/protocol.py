@@ -37,8 +37,8 @@ class JsonSchemaFormat(Struct, kw_only=True):
 
 
 class ResponseFormat(Struct, kw_only=True):
-    """`schema` comes from llama.cpp and Together. `format`, `structures` and `triggers` belong to structural
-    tags."""
+    """OpenAI's `response_format`, with `schema` of llama.cpp and Together. `format`, `structures` and
+    `triggers` belong to structural tags."""
 
     type: Annotated[str, one_of(FORMAT_TYPES)]
     json_schema: JsonSchemaFormat | None = None
@@ -49,7 +49,7 @@ class ResponseFormat(Struct, kw_only=True):
 
 
 class StructuredOutputs(Struct, kw_only=True):
-    """vLLM's form. `disable_fallback` has no effect, as there is no other backend."""
+    """vLLM's constraints. `disable_fallback` has no effect, as there is no other backend."""
 
     json: JsonSchema = NULL
     regex: str | None = None

@@ -42,7 +42,7 @@ def wire_usage(reply: Reply, *, counts_reasoning: bool = False) -> Usage:
 
 
 class _Answer(Struct, Generic[C], kw_only=True):
-    """A whole answer or an event of a stream, of chats and of text completions."""
+    """The common fields of whole answers and events, of chats and text completions."""
 
     id: str
     object: str
@@ -55,7 +55,7 @@ class _Answer(Struct, Generic[C], kw_only=True):
     cache_explanation: Explanation | UnsetType = UNSET
 
 
-# Log-probabilities.
+# Types of log-probabilities.
 
 
 class TopLogprob(Struct):
@@ -86,7 +86,7 @@ class CompletionLogprobs(Struct):
 
 
 class PromptLogprob(Struct):
-    """vLLM's form of a token at one position. `rank` counts from 1; the prompt's token may have none."""
+    """vLLM's form of a token at one position. `rank` counts from 1. A prompt's token may lack it."""
 
     logprob: float
     rank: int | None
@@ -96,7 +96,7 @@ class PromptLogprob(Struct):
 PromptLogprobs = list[dict[str, PromptLogprob] | None]
 
 
-# Chat.
+# Types of chats.
 
 
 class FunctionCall(Struct):
@@ -123,7 +123,8 @@ class ToolCallPart(Struct, kw_only=True):
 
 
 class AssistantMessage(Struct, kw_only=True):
-    """`reasoning` is vLLM's newer name of `reasoning_content`. Only one is set, as some clients join both."""
+    """A message. `reasoning` is vLLM's newer name of `reasoning_content`. Only one is set: some clients join
+    both."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None
@@ -171,7 +172,7 @@ class ChatChunk(_Answer[ChatChunkChoice], kw_only=True):
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
 
 
-# Text completions.
+# Types of text completions.
 
 
 class CompletionChoice(Struct, kw_only=True):
@@ -204,7 +205,7 @@ class CompletionChunk(_Answer[CompletionChunkChoice], kw_only=True):
     object: Literal["text_completion"] = "text_completion"
 
 
-# The rest.
+# Types of other endpoints.
 
 
 class ModelCard(Struct, kw_only=True):

@@ -17,7 +17,7 @@ from ...core.validation import check_count, invalid_field, missing_field
 from ...http.field_names import NOTES
 
 MAX_DEPTH = 32
-MAX_FORMATS = 4096  # in one structural tag
+MAX_FORMATS = 4096  # formats in one structural tag
 MAX_TRIGGERS = 256
 SHOWN_CHARACTERS = 80
 _EXCLUDED = ("excludes", "excluded_str", "excluded_strs")
@@ -33,15 +33,15 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "triggered_tags": ("triggers", "tags", *_COUNTS, *_EXCLUDED),
     "tags_with_separator": ("tags", "separator", *_COUNTS),
 }
-"""the fields of each format besides `type`"""
+"""The fields of each format besides `type`."""
 _PARTS = ("format", "content")
 _LISTS = ("structures", "elements", "tags")
 Fields = dict[str, Any]
 
 
 def structural_tag(value: Raw, param: str) -> GrammarSpec:
-    """`value` is an object, or a string that holds its JSON: `{"format": …}`, or in the older form
-    `{"structures": [{"begin", "schema", "end"}], "triggers": […]}`.
+    """The grammar of a structural tag, an object or a string with its JSON: `{"format": …}`, or in the older
+    form `{"structures": [{"begin", "schema", "end"}], "triggers": […]}`.
 
     Raises `RequestError` naming the field.
     """
@@ -71,7 +71,7 @@ def _decoded(value: Raw, param: str) -> Fields:
 
 
 def _check_size(fields: Fields, param: str) -> None:
-    """Counts formats before they are read, which takes a few microseconds for each."""
+    """Refuses too many formats before they are read, because reading takes a few microseconds for each."""
     found: list[object] = [fields]
     for each in found:
         if isinstance(each, dict):
@@ -94,7 +94,7 @@ def _format(value: object, where: str, depth: int) -> Fields:
 
 
 def _check_names(fields: Fields, known: Sequence[str], where: str) -> None:
-    """Every field of a format constrains the reply, so an unknown one with a value is refused."""
+    """Refuses unknown fields that have a value, because every field of a format constrains the reply."""
     for name, value in fields.items():
         if name not in known and name not in NOTES and value:
             message = f"{where}.{name} is no known field. {where} may have {', '.join(known)}."
@@ -170,7 +170,7 @@ _READERS: dict[str, Callable[[Fields, str, int], Fields]] = {
 
 
 def _tags(fields: Fields, where: str, depth: int) -> list[Fields]:
-    """Tags, whose type may be left out."""
+    """The tags in a format's `tags`. A tag's type may be left out."""
     found = []
     for place, value in enumerate(_list(fields, "tags", where)):
         at = f"{where}.tags[{place}]"

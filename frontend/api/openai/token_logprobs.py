@@ -35,7 +35,7 @@ def _described(tokenizer: Tokenizer, token: int, logprob: float) -> TopLogprob:
 def completion_logprobs(
     tokenizer: Tokenizer, entries: Sequence[TokenLogprob], offset: int
 ) -> CompletionLogprobs:
-    """`offset` characters are added to the offset of each entry."""
+    """OpenAI's lists for text completions. `offset` characters are added to the offset of each entry."""
     return CompletionLogprobs(
         [tokenizer.token_text(entry.token) for entry in entries],
         [entry.logprob for entry in entries],
@@ -56,7 +56,7 @@ def _alternatives(tokenizer: Tokenizer, entry: TokenLogprob) -> dict[str, float]
 
 def prompt_logprobs(tokenizer: Tokenizer, prompt: Tokens, logprobs: Logprobs | None) -> PromptLogprobs:
     """vLLM's form: each position's tokens by id, null for the first token and those before the start."""
-    offsets = range(len(prompt) // 4)  # not shown
+    offsets = range(len(prompt) // 4)  # any offsets will do, because this form has none
     return [_by_id(tokenizer, entry) for entry in prompt_entries(prompt, logprobs, offsets)]
 
 

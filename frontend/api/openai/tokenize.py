@@ -46,7 +46,7 @@ def _make_token_response(service: Service, tokens: Tokens, with_strings: bool) -
 
 
 def prompt_of(request: PromptFields, text: str | None) -> Prompt:
-    """Raises `RequestError` unless the request has either a text or a conversation."""
+    """The prompt of a request. Raises `RequestError` unless it has either a text or a conversation."""
     if (text is None) == (request.messages is None):
         given = "Neither prompt nor messages is" if text is None else "Both prompt and messages are"
         raise RequestError(f"{given} given: give one of them.", param="prompt", code="invalid_value")

@@ -38,14 +38,14 @@ STATUSES: Mapping[int, str] = {
     507: "Files and batches have no space left.",
     529: "The server can't take the request now. The header `Retry-After` says when to try again.",
 }
-"""the meanings of error statuses"""
+"""The meanings of error statuses."""
 _FOR_ALL = (400, 403, 408, 414, 431, 500, 503)
 _WITH_BODY = (413, 415)
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A described route of a API."""
+    """A described route of an API."""
 
     api: Api
     route: DescribedRoute
@@ -108,7 +108,7 @@ class _Document:
         return document
 
     def _operation(self, same: Sequence[Endpoint]) -> Json:
-        """The operation of one path and method. Several APIs may share it, apart from a header."""
+        """The operation of one path and method. Several APIs may share it, told apart by a header."""
         first, operation = same[0], same[0].operation
         needs_key = self._open_paths is not None and first.path not in self._open_paths
         result: Json = {

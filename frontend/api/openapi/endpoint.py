@@ -27,7 +27,7 @@ _TYPES = {
 }
 PATHS = ("/docs", *(f"/docs/{name}" for name in _TYPES))
 _HEADERS = {
-    # Swagger UI sets styles on its elements. Scripts, and requests of "Try it out", stay on this server.
+    # Swagger UI needs inline styles. Scripts and the requests of "Try it out" may only use this server.
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "referrer-policy": "no-referrer",
@@ -73,7 +73,7 @@ def _packed(name: str) -> bytes:
 DOCUMENT_PATH = "/openapi.json"
 MOVED_PATH = "/docs/"
 OPEN_PATHS = frozenset((DOCUMENT_PATH, MOVED_PATH, *PATHS))
-"""paths that need no key: they describe only what every server of this version can do"""
+"""Paths that need no key, because they are the same on every server of this version."""
 
 
 def document_routes(

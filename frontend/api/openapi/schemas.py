@@ -59,7 +59,7 @@ def _any_value(kind: type) -> Json:
 
 
 def _members_sent(kind: type[Struct]) -> list[str]:
-    """The members that the JSON of a struct always has."""
+    """The names of the members that a struct's JSON always has."""
     config = kind.__struct_config__
     tag = [str(config.tag_field)] if config.tag is not None else []
     return tag + [

@@ -1,1 +1,1 @@
-"""`arbora bench`: load on a running server, and its figures."""
+"""`arbora bench`: loads a running server and shows its speed."""

@@ -16,8 +16,8 @@ from ..listed_models import list_models
 
 @dataclass
 class Reply:
-    """What a request got. Times are in seconds since it was sent. `arrivals` has the time of each read from
-    the connection that brought text; one read may bring several tokens."""
+    """The reply to one request. Times are in seconds since the request was sent. `arrivals` has the time of
+    each read from the connection that brought text; one read may bring several tokens."""
 
     text: str = ""
     arrivals: list[float] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Reply:
 
 
 class Client:
-    """One server. `model` is the first that it lists, with its context in tokens if the server tells it."""
+    """One server. `model` is the first model that it lists; its context is in tokens, None if unknown."""
 
     def __init__(self, url: str, api_key: str | None = None, timeout: float = 600.0) -> None:
         self._client = ApiClient(url, api_key or "none", timeout)
@@ -69,7 +69,7 @@ class Client:
         answer = await self._tokenize({"model": self.model, "prompt": text})
         if "count" in answer:
             return int(answer["count"])
-        return len((await self._tokenize({"content": text}))["tokens"])  # llama.cpp's form
+        return len((await self._tokenize({"content": text}))["tokens"])  # as llama.cpp answers
 
     async def template_tokens(self) -> int:
         """The tokens that the chat template adds to a message; 0 if the server does not say."""

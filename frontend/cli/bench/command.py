@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """1 if a request failed."""
+    """Runs the load and prints its figures. Returns 1 if a request failed."""
     load = _load(parsed)
     from .load import measure
 
@@ -59,7 +59,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _load(parsed: argparse.Namespace) -> Load:
-    """Raises ConfigError for options that can't be used together."""
+    """The load that the options describe. Raises ConfigError for options that can't be used together."""
     if parsed.streams and parsed.rate:
         raise ConfigError("--rate: arrivals at a rate need no --streams. Leave one of them out.")
     from .load import Load

@@ -10,7 +10,7 @@ from .client import Reply
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Times in milliseconds, as the client sees them; None without a reply that has one.
+    """Times in milliseconds, as the client sees them. A time is None if no reply has it.
 
     `ttft` is the time to the first text, `itl` the time between two reads from the connection that brought
     text (one may bring several tokens), `e2e` the whole reply's.
@@ -21,7 +21,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     output_tokens: int
     tok_per_s: float
-    """of output"""
+    """output tokens per second"""
     prompt_tok_per_s: float
     req_per_s: float
     ttft_p50: float | None
@@ -29,14 +29,14 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     itl_p50: float | None
     itl_p99: float | None
     itl_tail: float | None
-    """`itl_p99` ÷ `itl_p50`"""
+    """the ratio `itl_p99` / `itl_p50`"""
     e2e_p50: float | None
     cached: float
-    """share of the prompt tokens that the server found in its cache, from 0 to 1"""
+    """the share of prompt tokens that the server found in its cache, from 0 to 1"""
 
 
 def figures(replies: Sequence[Reply], seconds: float) -> Figures:
-    """seconds: from the first request to the last reply"""
+    """Computes the figures. `seconds` is the time from the first request to the last reply."""
     good = [reply for reply in replies if reply.error is None]
     gaps = [gap for reply in good for gap in reply.gaps]
     itl_p50, itl_p99 = percentile_ms(gaps, 50), percentile_ms(gaps, 99)

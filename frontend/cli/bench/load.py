@@ -20,17 +20,17 @@ OnReply = Callable[[], object]
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """A closed loop keeps `streams` requests open; an open loop sends `rate` requests a second, at random
+    """A closed loop keeps `streams` requests open. An open loop sends `rate` requests a second at random
     times, however many are open."""
 
     requests: int
     streams: int
     rate: float | None
-    """requests a second; None: a closed loop"""
+    """requests per second of an open loop; None for a closed loop"""
     prompt_tokens: int
     output_tokens: int
     shared: float
-    """share of each prompt that begins all prompts, from 0 to 1"""
+    """the share of each prompt that all prompts have in common, at their beginning, from 0 to 1"""
     seed: int
 
 
@@ -40,11 +40,11 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     figures: Figures
     error: str | None
-    """the first one"""
+    """the first error of a request"""
 
 
 async def measure(url: str, api_key: str | None, load: Load, on_reply: OnReply) -> Measured:
-    """Raises ConfigError if no server answers or its tokenizer can't be asked."""
+    """Measures a server under load. Raises ConfigError if neither server nor tokenizer answers."""
     client = Client(url, api_key)
     try:
         await client.open()
@@ -109,7 +109,7 @@ async def _closed_loop(client: Client, prompts: list[str], load: Load, on_reply:
 
 
 async def _open_loop(client: Client, prompts: list[str], load: Load, on_reply: OnReply) -> list[Reply]:
-    """The times between arrivals are exponentially distributed, as those of independent users are."""
+    """Sends requests at exponentially distributed intervals, as independent users do."""
     assert load.rate is not None
     clock = random.Random(f"arrivals {load.seed}")
     arrivals = itertools.accumulate(clock.expovariate(load.rate) for _ in prompts)

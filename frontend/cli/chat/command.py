@@ -32,6 +32,6 @@ def run(parsed: argparse.Namespace) -> int:
         return json_chat(talk)
     if not is_terminal():
         return text_chat(talk, parsed.url)
-    from .terminal import terminal_chat  # loads prompt_toolkit and rich
+    from .terminal import terminal_chat  # imports prompt_toolkit and rich, which load slowly
 
     return terminal_chat(talk, parsed.url)

@@ -24,7 +24,7 @@ SETTINGS: dict[str, Any] = {
     "cache_salt": str,
     "cache_prompt": bool,
 }
-"""the type of each field that /set takes; the server checks its range"""
+"""The type of each field that /set takes. The server checks its range."""
 _EXPECTED: dict[Any, str] = {
     float: "a number",
     int: "a whole number",
@@ -67,14 +67,14 @@ class Conversation(msgspec.Struct, kw_only=True):
         return [*system, *self.messages, Message("user", text)]
 
     def fields(self) -> dict[str, Any]:
-        """The fields of the next request beside its messages."""
+        """The fields of the next request, without its messages."""
         return {**self.settings, **schema_fields(self.schema)}
 
     def add(self, text: str, reply: str) -> None:
         self.messages += [Message("user", text), Message("assistant", reply)]
 
     def with_setting(self, name: str, text: str) -> Conversation:
-        """A copy in which a field of the next requests is set; an empty text removes it. Raises
+        """A copy in which a field of the next requests is set. An empty text removes it. Raises
         CommandError."""
         if name not in SETTINGS:
             raise CommandError(
@@ -87,7 +87,7 @@ class Conversation(msgspec.Struct, kw_only=True):
         return msgspec.structs.replace(self, settings=settings)
 
     def save(self, path: Path) -> None:
-        """Raises CommandError."""
+        """Writes the conversation to a file. Raises CommandError if that fails."""
         try:
             path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
         except OSError as error:
@@ -113,7 +113,7 @@ def schema_fields(schema: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def read_schema(text: str) -> dict[str, Any] | None:
-    """A JSON schema from JSON or a file that has it; None for `off`. Raises CommandError."""
+    """Reads a JSON schema: JSON, a file's path, or `off` (None). Raises CommandError for other text."""
     if text == "off":
         return None
     source = text
@@ -136,6 +136,6 @@ def load_conversation(path: Path) -> Conversation:
         msgspec.convert(loaded.settings, _Settings)
     except OSError as error:
         raise CommandError(f"/load {path}: the file can't be read ({error.strerror}).") from None
-    except msgspec.DecodeError as error:  # also of wrong types
+    except msgspec.DecodeError as error:  # invalid JSON or wrong types
         raise CommandError(f"/load {path}: this is no conversation that /save wrote: {error}.") from None
     return loaded

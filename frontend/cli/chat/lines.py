@@ -16,11 +16,11 @@ from .conversation import CommandError, CommandInterruptedError
 from .talk import OnPiece, Talk, Turn
 from .turns import converse, refusal_in_words
 
-DIM, NORMAL = "\x1b[2m", "\x1b[22m"  # ECMA-48
+DIM, NORMAL = "\x1b[2m", "\x1b[22m"  # control sequences of ECMA-48
 
 
 def text_chat(talk: Talk, url: str) -> int:
-    """Returns the exit code. Ctrl-C ends a reply, or the chat if there is none."""
+    """Chats in plain text. Returns the exit code. Ctrl-C ends the running reply, or else the chat."""
     print(f"{talk.conversation.model} at {url}. /help lists the commands, /exit ends.")
     exit_code = converse(talk, read_lines("> " if sys.stdin.isatty() else ""), TextScreen())
     print()
@@ -28,8 +28,7 @@ def text_chat(talk: Talk, url: str) -> int:
 
 
 def json_chat(talk: Talk) -> int:
-    """Returns the exit code. Ctrl-C raises KeyboardInterrupt, after a line with the reply or command that it
-    ended."""
+    """Chats in JSON. Returns the exit code. After Ctrl-C writes a last line and raises KeyboardInterrupt."""
     return converse(talk, read_lines(), JsonScreen(talk))
 
 
@@ -107,7 +106,7 @@ class JsonScreen:
         begin = {"turn": self._turns, "model": self._talk.conversation.model, "user": text}
         print_json({**begin, **msgspec.to_builtins(turn)})
         if turn.finish_reason == "interrupted":
-            raise KeyboardInterrupt  # `Talk.say` has taken it
+            raise KeyboardInterrupt  # raised again, because `Talk.say` has caught it
 
     def answer(self, command: str, text: str) -> None:
         print_json({"command": command, "answer": text})

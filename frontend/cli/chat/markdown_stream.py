@@ -72,7 +72,7 @@ class MarkdownStream:
             self._drawn_at = time.monotonic()
 
     def _end(self) -> RenderableType:
-        """The end of the last block: as many lines as the terminal shows."""
+        """The last lines of the last block that fit on the terminal."""
         rows = max(1, self._console.height - 2)
         shown = (self._text or self._reasoning)[-rows * self._console.width :]
         last = "\n".join(shown.splitlines()[-rows:])
@@ -80,7 +80,7 @@ class MarkdownStream:
         return SegmentLines(self._console.render_lines(drawn, pad=False)[-rows:], new_lines=True)
 
     def _print(self, text: str) -> None:
-        """A line of JSON is wrapped by the terminal alone, so that it can be copied."""
+        """Prints complete blocks. Only the terminal wraps a line of JSON, so that it can be copied."""
         self._console.print(self._drawn(text), soft_wrap=not self._is_markdown)
 
     def _drawn(self, text: str) -> RenderableType:

@@ -20,7 +20,7 @@ OWNER = "arbora"
 class Model(msgspec.Struct, frozen=True):
     name: str
     is_arboras: bool
-    """served by Arbora, which explains cache misses"""
+    """whether Arbora serves the model, which explains cache misses"""
 
 
 class Server:

@@ -17,7 +17,7 @@ ENDINGS = {
     "interrupted": "interrupted; the conversation keeps what has arrived",
     "length": "the reply has reached its limit",
 }
-"""by the finish reason, where a reader should know it"""
+"""What to tell the reader about a reply's end, by its finish reason."""
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cached_share(self) -> float:
-        """Of the prompt's tokens, from 0 to 1."""
+        """The share of the prompt's tokens that was cached, from 0 to 1."""
         return self.usage.cached_tokens / max(1, self.usage.prompt_tokens) if self.usage else 0.0
 
 

@@ -27,9 +27,9 @@ from .turns import converse, refusal_in_words
 
 QUOTES = '"""'
 LOCAL_MODES = 3
-"""their index among a terminal's attributes"""
+"""The index of the local modes among a terminal's attributes."""
 MIN_TIMED_S = 0.05
-"""no speed is shown for a reply whose tokens all arrive within this time"""
+"""Seconds. If all tokens of a reply arrive within this time, no speed is shown."""
 GREETING = (
     f"Alt-Enter begins a new line, and so does Enter between {QUOTES} and {QUOTES}. /help lists commands."
 )
@@ -53,7 +53,7 @@ def terminal_chat(talk: Talk, url: str) -> int:
 
 
 def _read_texts(session: PromptSession[str]) -> Iterator[str]:
-    """The typed texts. One in quotes is said as it is, also if it begins with a slash."""
+    """Yields the typed texts. A text in quotes is no command, also if it begins with a slash."""
     while True:
         try:
             text = session.prompt("> ").strip()
@@ -68,7 +68,7 @@ def _read_texts(session: PromptSession[str]) -> Iterator[str]:
 
 
 class TerminalScreen:
-    """Shows replies as Markdown; as they are if they match a schema."""
+    """Shows replies as Markdown, or unchanged if they match a schema."""
 
     def __init__(self, console: Console, talk: Talk) -> None:
         self._console = console
@@ -92,8 +92,7 @@ class TerminalScreen:
 
 @contextmanager
 def without_echo() -> Iterator[None]:
-    """Keys that are typed meanwhile are not shown, since they would break up the reply. The next prompt gets
-    them."""
+    """Hides keys that are typed meanwhile, as they would break up the reply. The next prompt gets them."""
     if not sys.stdin.isatty():
         yield
         return

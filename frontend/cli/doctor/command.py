@@ -44,7 +44,8 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def find(host: str, port: int) -> Iterator[tuple[str, Finding]]:
-    """Yields the name and the result of each check. A check that raises is an error; the others still run."""
+    """Yields the name and the result of each check. A check that raises an exception counts as an error. The
+    other checks still run."""
     from . import machine, software
 
     device = visible_device()

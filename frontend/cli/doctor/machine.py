@@ -28,7 +28,7 @@ class Finding(msgspec.Struct, frozen=True):
     fix: str = ""
 
 
-MIN_FILES = 4096  # descriptors; each stream takes one
+MIN_FILES = 4096  # file descriptors that a server should have; each stream takes one
 MIN_MEMORY = 2 << 30
 MIN_DISK = 2 << 30
 CPU_FEATURES = {
@@ -40,7 +40,7 @@ CPU_FEATURES = {
     "amx-bf16": "bfloat16 prompts, attention of prompts",
     "amx-int8": "int8 and int4 prompts",
 }
-"""the features of x86 that kernels use, by LLVM's names, and for what"""
+"""The features of x86 that kernels use, by LLVM's names, with their use."""
 
 
 def check_cpu() -> Finding:
@@ -91,7 +91,7 @@ def _driver() -> str:
 
 
 def check_compiler(device: Device) -> Finding:
-    """Triton needs a C compiler and Python's headers."""
+    """Checks for a C compiler and Python's headers, which Triton needs."""
     import sysconfig
 
     compiler = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
@@ -136,7 +136,7 @@ def check_files() -> Finding:
 
 
 def check_disk(directory: Path) -> Finding:
-    """Free bytes on the disk of a directory that may not exist yet."""
+    """Checks the free bytes on the disk of a directory that may not exist yet."""
     place = next(path for path in (directory, *directory.parents) if path.exists())
     free = shutil.disk_usage(place).free
     text = f"{in_units(free)} free for {directory}"
@@ -152,7 +152,7 @@ def check_hub_cache() -> Finding:
 
 
 def check_kernel_cache() -> Finding:
-    """Whether numba may write the code that it compiles."""
+    """Checks whether numba may cache the code that it compiles."""
     directory = Path(os.environ.get("NUMBA_CACHE_DIR") or cache_directory("kernels").parent)
     place = next(path for path in (directory, *directory.parents) if path.exists())
     try:

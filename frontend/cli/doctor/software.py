@@ -26,7 +26,7 @@ def check_python() -> Finding:
 
 
 def check_packages() -> Finding:
-    """Whether each requirement is installed in a version that it allows."""
+    """Checks whether each required package is installed in an allowed version."""
     wrong = list(_unmet())
     if not wrong:
         return Finding("ok", f"arbora {version(PACKAGE)}, and all that it requires")
@@ -51,7 +51,7 @@ def _unmet() -> Iterator[str]:
 
 
 def check_version(running: str) -> Finding:
-    """Whether the metadata has the version of the code. They differ after an update without an install."""
+    """Checks whether the metadata has the code's version. They differ after an update without an install."""
     installed = version(PACKAGE)
     if installed == running:
         return Finding("ok", f"code and installation are {running}")

@@ -73,7 +73,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _question(parsed: argparse.Namespace) -> Question:
-    """Raises ConfigError for options that can't be used together."""
+    """The question that the options ask. Raises ConfigError for options that can't be used together."""
     gpu = None if parsed.gpu is None else gpu_named(parsed.gpu)
     if parsed.price_per_hour is not None and gpu is None:
         raise ConfigError("--price-per-hour: costs follow from a GPU's speed. Name one with --gpu.")
@@ -101,7 +101,7 @@ def _amount(cost: float | None) -> str:
 
 
 def _memory(gpu: Gpu | None) -> int:
-    """Bytes of the GPU, otherwise what is free on this machine."""
+    """The bytes of the GPU's memory, or without a GPU the free bytes of this machine."""
     if gpu is not None:
         return gpu.memory
     import torch

@@ -41,7 +41,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """One format of the weights on the device. `requests` have the whole context each."""
+    """One format of the weights on the device. `requests` is the number of full-context requests that fit."""
 
     format: str
     weight_bytes: int
@@ -52,7 +52,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Speed(msgspec.Struct, frozen=True, kw_only=True):
-    """The bound for `batch` requests; `fits` says whether memory holds so many."""
+    """The bound for `batch` requests. `fits` says whether memory holds them."""
 
     batch: int
     tokens_per_s: float
@@ -74,7 +74,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """the format that the options or the checkpoint ask for"""
     formats: tuple[Fit, ...]
     decode: tuple[Speed, ...]
-    """empty unless the GPU's rates are known; so are the fields below"""
+    """Empty unless the GPU's rates are known. The fields below are empty then too."""
     curve: tuple[Speed, ...]
     prefill_tokens_per_s: float | None
     prefill_cost_per_million: float | None
@@ -83,7 +83,8 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def estimate(question: Question) -> Estimate:
-    """Reads the model's config and the headers of its files, if they are there. Raises ConfigError."""
+    """Answers the question from the model's config and, if there are files, their headers. Raises
+    ConfigError."""
     config = load_decoder_config(question.model)
     context = _choose_context(config, question.context)
     stored = StoredFormat.of(question.model)

@@ -44,7 +44,7 @@ GPUS = {
 
 
 def gpu_named(name: str) -> Gpu:
-    """Raises ConfigError with the known names."""
+    """Finds a GPU by its name. Raises ConfigError with the known names."""
     key = name.lower().replace("_", "-").replace(" ", "-")
     if key not in GPUS:
         versions = [known for known in GPUS if known.startswith(f"{key}-")]

@@ -53,7 +53,7 @@ def _sum_attended(tokens: int, window: int) -> int:
 
 
 def _attention_operations(config: DecoderConfig, attended: int) -> int:
-    """Two products with each attended token's key and value in every head."""
+    """Operations for the products with the attended tokens' keys and values in all heads."""
     return 4 * config.heads * config.head_dim * attended
 
 

@@ -28,21 +28,21 @@ from ....runtime.model.weight_formats.weight_format import FLOATS, FloatFormat
 from ....runtime.model.weights import EMBEDDING, FINAL_NORM, expected_tensors, projections
 
 ITEM_BYTES = {"I8": 1, "U8": 1, "F8_E4M3": 1, "I32": 4, "I64": 8}
-SCALE_BYTES = 2  # `--quantize` writes them in bfloat16, and products store those of GGUF in float16
-FACTOR_BYTES = 4  # each output of a GGUF product has one float32 factor for its scales
+SCALE_BYTES = 2  # bytes of a scale: bfloat16 from `--quantize`, float16 in GGUF products
+FACTOR_BYTES = 4  # bytes of the float32 factor for the scales of each output of a GGUF product
 FLOAT_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
 class Weights(NamedTuple):
-    """One format of the weights. Bytes are those of the tensors."""
+    """The weights' tensors in one format."""
 
     format: str
     bytes: int
-    """in the device's memory"""
+    """bytes in the device's memory"""
     step_bytes: int
-    """that a step reads: all except an embedding that is not the head too"""
+    """bytes that a step reads: all, except an embedding that is not the head too"""
     is_expanded: bool = False
-    """the device has no product for the format, so memory holds 16 or 32 bits"""
+    """whether memory holds 16 or 32 bits, because the device has no product for the format"""
 
 
 def float_weights(config: DecoderConfig, dtype: torch.dtype) -> Weights:
@@ -66,7 +66,7 @@ class StoredFormat(NamedTuple):
 
     @classmethod
     def of(cls, model: Path) -> StoredFormat:
-        """Raises ConfigError for a format that Arbora does not read."""
+        """Reads the format from the model's files. Raises ConfigError for an unsupported format."""
         if not any(model.glob("*.safetensors")) and not any(model.glob("*.gguf")):
             return cls(load_weight_formats(model, frozenset()), None)
         checkpoint = Checkpoint(model)
@@ -82,7 +82,7 @@ class StoredFormat(NamedTuple):
         return self.checkpoint.float_dtype([EMBEDDING, FINAL_NORM])
 
     def weights(self, config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> Weights:
-        """Raises ConfigError if the files do not fit the config."""
+        """The weights as the files store them. Raises ConfigError if the files do not fit the config."""
         if not self.is_quantized(config):
             return float_weights(config, dtype)
         if self.checkpoint is None:
@@ -114,7 +114,7 @@ def all_formats(config: DecoderConfig, dtype: torch.dtype, device: torch.device)
 
 
 def matrix_parameters(config: DecoderConfig) -> tuple[int, int]:
-    """Weights of the layers' matrices, and of the head."""
+    """The numbers of parameters in the layers' matrices and in the head."""
     layers = sum(
         each.outputs * each.inputs for each in projections(config) if each.name.startswith("model.layers.")
     )
@@ -131,7 +131,7 @@ def _counted(config: DecoderConfig, name: str, choose: ChooseFormat, float_bytes
 
 
 def _sum(config: DecoderConfig, name: str, sizes: Mapping[str, int]) -> Weights:
-    """sizes: bytes of each tensor by its name"""
+    """Adds up `sizes`, the bytes of each tensor by its name."""
     total = sum(sizes.values())
     embedding = EMBEDDING.removesuffix("weight")
     rows = (
@@ -143,7 +143,7 @@ def _sum(config: DecoderConfig, name: str, sizes: Mapping[str, int]) -> Weights:
 def _gguf_weights(
     config: DecoderConfig, tensors: Mapping[str, TensorSpec], dtype: torch.dtype, device: torch.device
 ) -> Weights:
-    """Blocks as the device's products store them. A tensor without a product takes the bytes of floats."""
+    """The weights of a GGUF file in the device's layout. Tensors without a product are stored as floats."""
     sizes = {name: math.prod(spec.shapes[0]) * dtype.itemsize for name, spec in tensors.items()}
     blocks = {name: spec for name, spec in tensors.items() if spec.dtypes[0] in BLOCK_TYPES}
     packed = {name: size for name, spec in blocks.items() if (size := _packed_bytes(spec, device))}
@@ -170,7 +170,7 @@ def _bytes(spec: TensorSpec, float_bytes: int) -> int:
 
 
 def _on_device(weights: Weights, config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> Weights:
-    """On a device without a product for quantized weights they take the bytes of floats."""
+    """The weights in the device's memory: floats if the device has no product for quantized weights."""
     if _has_product(weights.format, device):
         return weights
     floats = float_weights(config, dtype)

@@ -25,7 +25,7 @@ Cause = Literal[
     "off",
 ]
 AROUND = 96
-"""tokens decoded on each side of the first difference, to find its line"""
+"""Tokens that are decoded on each side of the first difference to find its line."""
 Decode = Callable[[Tokens], str]
 ValueKind = Literal["billing_header", "uuid", "time", "date", "id", "several"]
 
@@ -113,7 +113,7 @@ def _describe_history(part: Part, earlier: tuple[Part, ...]) -> str:
 
 
 def _find_after_equal_parts(outline: Outline, near: Nearest, decode: Decode) -> FirstDifference:
-    """All messages that both prompts have are the same. The next one is the reply, if it was sent back."""
+    """Finds the first difference after equal messages. The next message is the reply, if it was sent back."""
     said, earlier = _split(outline.parts)[1], _split(near.seen.parts)[1]
     if near.shared < near.seen.prompt_tokens or len(said) <= len(earlier):
         note = "The chat template renders earlier messages in another way now that others follow."
@@ -147,7 +147,7 @@ def _keep_letters(text: str) -> str:
 
 
 def read_line(tokens: Tokens, position: int, decode: Decode) -> str:
-    """The line with the token at `position`, as far as `AROUND` tokens reach."""
+    """The line that contains the token at `position`, cut to `AROUND` tokens on each side."""
     before = decode(tokens[4 * max(0, position - AROUND) : 4 * position])
     after = decode(tokens[4 * position : 4 * (position + AROUND)])
     return before.rpartition("\n")[2] + after.partition("\n")[0]

@@ -13,22 +13,22 @@ from .recent_prompts import Nearest
 from .repeated import count_repeated_tokens
 
 RUN_PAGES = 2
-"""pages of the shortest run of equal tokens that counts; shorter ones may be chance"""
+"""Minimum pages of a run of equal tokens that counts. Shorter runs may be chance."""
 SHOWN = 60
-"""characters shown on each side of the first difference"""
+"""Characters that are shown on each side of the first difference."""
 _SHOWN_TOKENS = 64
-"""tokens decoded for these characters"""
+"""Tokens that are decoded on each side to get `SHOWN` characters."""
 ONCE_CACHED: frozenset[Cause] = frozenset(
     ("evicted", "namespace", "volatile", "tools", "system", "history", "template")
 )
-"""the causes of tokens that an earlier prompt had too"""
+"""Causes of uncached tokens that an earlier prompt had too."""
 
 
 class Difference(Struct, kw_only=True):
     """The first difference between a prompt and the nearest earlier one.
 
     `part` is "tool", "system", "message" or "prompt". `token` and `character` are positions in the rendered
-    prompt. `prompt` and `earlier` are the two texts around them, shortened, with control characters escape.
+    prompt. `prompt` and `earlier` are the two texts around them, shortened, with control characters escaped.
     """
 
     cause: Cause
@@ -43,7 +43,7 @@ class Difference(Struct, kw_only=True):
 
 
 class Explanation(Struct, kw_only=True):
-    """`matched_tokens` and the tokens of all causes add up to `prompt_tokens`."""
+    """Why tokens were not cached. `matched_tokens` and the tokens of all causes add up to `prompt_tokens`."""
 
     prompt_tokens: int
     matched_tokens: int
@@ -55,12 +55,12 @@ class Explanation(Struct, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class PromptComparison:
-    """A prompt and what is known of earlier ones.
+    """A prompt, and the earlier prompts with which it is compared.
 
     `near` is the nearest earlier prompt and `elsewhere` the longest beginning in another namespace of the
-    caller. `remembered` is the number of the prompt's tokens that the tree remembers, evicted pages
-    included, and `behind` are the tokens that follow its match in the tree. The scheduler is comparison for
-    both, only if the request wants an explanation.
+    caller. `remembered` is the number of the prompt's tokens that the tree remembers, evicted pages included,
+    and `behind` are the tokens that follow its match in the tree. The scheduler is asked for both only if the
+    request wants an explanation.
     `is_off`: the request or the server has the cache off.
     """
 
@@ -115,7 +115,7 @@ def count_by_cause(
 
 
 def _count_repeated(comparison: PromptComparison, at: int) -> int:
-    """How many tokens from `at` on are in runs that the nearest prompt has after the first difference."""
+    """The number of tokens after `at` in runs that the nearest prompt also has after the first difference."""
     near = comparison.near
     if near is None or not comparison.differs:
         return 0

@@ -54,7 +54,7 @@ def _tool(index: int, tool: Mapping[str, Any]) -> Part:
 
 
 def _message(index: int, message: Mapping[str, Any]) -> Part:
-    """Ids of calls are left out: clients make them up, and few templates print them."""
+    """Digests a message without its calls' ids: clients make them up, and few templates print them."""
     role, content = message["role"], message["content"]
     calls = tuple((call["function"]["name"], _text(call)) for call in message.get("tool_calls", ()))
     digest = hash((role, content, message.get("reasoning_content"), message.get("name"), calls))

@@ -15,18 +15,17 @@ from ..text.tokenized_text import common_length
 from .outline import Part
 
 MAX_BYTES = 16 << 20
-# What Python's objects take beside the tokens, about:
+# Approximate bytes of Python's objects, besides the tokens:
 PROMPT_BYTES = 480
-PART_BYTES = 200  # with its entry in the index
+PART_BYTES = 200  # bytes of a prompt's part and its entry in the index
 PLACE_BYTES = 360
 OWNER_BYTES = 320
-MAX_PLACES = 16  # of one owner, that a prompt is looked up in
+MAX_PLACES = 16  # namespaces of one owner in which a prompt is looked up
 _tokens = attrgetter("tokens")
 
 
 class Place(NamedTuple):
-    """Prompts are compared only with those of the same owner (a hash of the API key, or empty) in the same
-    namespace."""
+    """An owner (a hash of the API key, or empty) and a namespace. Only prompts of one place are compared."""
 
     owner: str
     namespace: str
@@ -50,8 +49,8 @@ class Seen:
 
 
 class Nearest(NamedTuple):
-    """The earlier prompt that is most like a prompt, with its tokens at that time; the first `shared` are the
-    same."""
+    """The earlier prompt that is most like a prompt, with its tokens at that time. The first `shared` tokens
+    of both are equal."""
 
     seen: Seen
     tokens: Tokens
@@ -71,7 +70,7 @@ class _Prompts:
 
 
 class RecentPrompts:
-    """Holds about `max_bytes`; the oldest prompts leave first.
+    """Holds about `max_bytes` of prompts, and evicts the oldest first.
 
     In the order of tokens, the longest common beginning is found at one of the two neighbours.
     """
@@ -79,12 +78,11 @@ class RecentPrompts:
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self.bytes_used = 0
         self._max_bytes = max_bytes
-        self._of_owner: dict[str, OrderedDict[str, _Prompts]] = {}  # by namespace, the last used at the end
+        self._of_owner: dict[str, OrderedDict[str, _Prompts]] = {}  # by owner, then namespace
         self._by_age: OrderedDict[Seen, None] = OrderedDict()
 
     def nearest(self, place: Place, tokens: Tokens, parts: tuple[Part, ...]) -> Nearest | None:
-        """The prompt with most of this one's parts, in characters; of equals the one with the longest common
-        beginning."""
+        """The prompt that shares most characters in whole parts; among equals, the longest common prefix."""
         prompts = self._prompts(place)
         if prompts is None:
             return None
@@ -118,14 +116,14 @@ class RecentPrompts:
         return seen
 
     def extend(self, seen: Seen, reply: Tokens) -> None:
-        """The reply to a prompt has ended."""
+        """Appends the tokens of the finished reply to its prompt."""
         if seen in self._by_age:
             self._remove(seen)
             seen.tokens += reply
             self._insert(seen)
 
     def drop(self, concerned: Callable[[str], bool]) -> None:
-        """Forgets the namespaces for which `concerned` is true."""
+        """Forgets the prompts in the namespaces for which `concerned` is true."""
         for seen in list(self._by_age):
             if concerned(seen.place.namespace):
                 self._remove(seen)
@@ -198,7 +196,7 @@ def _with_most_parts(prompts: _Prompts, parts: tuple[Part, ...]) -> Seen | None:
 
 
 def _weight(seen: Seen, parts: tuple[Part, ...]) -> int:
-    """The characters of the parts that the prompt has too."""
+    """The number of characters in the parts that the prompt has too."""
     known = {part.digest for part in seen.parts}
     return sum(part.characters + 1 for part in parts if part.digest in known)
 

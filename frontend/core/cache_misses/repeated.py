@@ -40,7 +40,7 @@ def _run_hashes(tokens: Tokens, run: int) -> Hashes:
 
 
 def _among(values: Hashes, others: Hashes) -> npt.NDArray[np.bool_]:
-    """Which of the values are among the others: by a hash table, and by search where others share a slot."""
+    """Marks the values that are among the others: by a hash table, or a search where several share a slot."""
     mask = np.uint64((1 << (len(others).bit_length() + 2)) - 1)
     table = np.zeros(int(mask) + 1, np.uint64)
     table[others & mask] = others

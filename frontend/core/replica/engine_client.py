@@ -64,14 +64,14 @@ class Choice(NamedTuple):
 
 
 class EngineClient:
-    """Sends to the replica that is up. `model` describes the last model, None before the first; `epoch` is
-    the epoch of the last replica.
+    """The connection to the replica that is up. `model` describes the last model, None before the first;
+    `epoch` is the epoch of the last replica.
 
     `informed` is set once the supervisor has said whether the replica is up, or has asked to drain, and
-    `knows_replica` once a replica has been up.
-    `drain_requested` is set when the supervisor asks the process to finish its open requests, and `idle`
-    while no request is open. `on_new_keys` is called with the known API keys when they change.
-    `on_shared` is called with the messages of the other tokenizer processes, of `clients` in all.
+    `knows_replica` once a replica has been up. `drain_requested` is set when the supervisor asks the process
+    to finish its open requests, and `idle` while no request is open. `on_new_keys` is called with the known
+    API keys when they change. `on_shared` is called with messages of the other tokenizer processes; `clients`
+    is the number of all.
     """
 
     def __init__(self, directory: Path, client: int, clients: int = 1) -> None:
@@ -100,7 +100,7 @@ class EngineClient:
             if other != client
         ]
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = 0  # of the loop
+        self._thread = 0  # the id of the event loop's thread
         self._responds = True
         self._choices: dict[str, Choice] = {}
         self._questions = Questions()
@@ -156,11 +156,11 @@ class EngineClient:
         return answer if isinstance(answer, Stats) else None
 
     async def ask(self, question: Callable[[int], Message], seconds: float) -> Answer | None:
-        """The answer to the message that `question` makes for a number; None if no answer comes in time."""
+        """Sends the message that `question` makes from a number. Returns None if no answer comes in time."""
         return None if self._outbox is None else await self._questions.ask(question, self._send, seconds)
 
     def share(self, message: FromTokenizer) -> None:
-        """Sends to the other tokenizer processes. May be called from any thread."""
+        """Sends a message to the other tokenizer processes. May be called from any thread."""
         if not self._others or self._loop is None:
             return
         if threading.get_ident() == self._thread:
@@ -169,7 +169,7 @@ class EngineClient:
             self._loop.call_soon_threadsafe(self._tell_others, message)
 
     def tell(self, message: Message) -> None:
-        """Sends a message that has no answer; it is lost while the replica is down."""
+        """Sends a message that gets no answer. While the replica is down the message is lost."""
         self._send(message)
 
     async def run(self) -> None:

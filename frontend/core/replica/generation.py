@@ -75,10 +75,10 @@ class Generation:
             raise self._raisable(self._failure)
 
     async def next(self, take: Take | None = None) -> list[Arrival]:
-        """The outputs since the last call, at least one. Raises `RequestError` or `ClientGoneError`.
+        """Waits for outputs, and returns all since the last call. Raises `RequestError` or `ClientGoneError`.
 
-        While this waits, each output is passed to `take`, if that is given. An output that it has handled is
-        not returned. An exception that `take` raises is raised here.
+        Meanwhile each output is passed to `take`, if there is one. Outputs that `take` has handled are not
+        returned. An exception that `take` raises is raised here.
         """
         self._take = take
         try:
@@ -98,7 +98,7 @@ class Generation:
             self._send(Finish(self.requests[index].request, tokens_kept))
 
     def await_tools(self, index: int, tools: Sequence[str]) -> None:
-        """Choice `index` has ended in calls of these tools."""
+        """Tells the scheduler that choice `index` has ended in calls of these tools."""
         self._send(AwaitTools(self.requests[index].request, list(tools)))
 
     def close(self) -> None:
@@ -120,18 +120,18 @@ class Generation:
         self._wake()
 
     def refuse(self, index: int, error: RequestError) -> None:
-        """One refused choice ends the whole request."""
+        """Ends the whole request, because the scheduler refused choice `index`."""
         self._open.discard(index)
         self.end(error)
 
     def end(self, error: RequestError | ClientGoneError) -> None:
-        """Abort the choices that still run; the consumer gets the error."""
+        """Abort the choices that still run, and raise the error in the consumer."""
         for index in self._open:
             self._send(Abort(self.requests[index].request))
         self.fail(error)
 
     def arrive(self, index: int, output: Output, time: float, *, is_late: bool = False) -> None:
-        """`is_late`: a later message waits already, so the consumer reads several outputs together."""
+        """Adds an output. `is_late`: more messages wait, so the consumer will read several at once."""
         if output.finish is not None:
             self._open.discard(index)
         if self._take is not None and not (is_late or self._arrivals or self._failure):

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from ....runtime.messages import CacheAnswer, Message, Stats
 
-NUMBER_BITS = 48  # of the random first number
+NUMBER_BITS = 48  # bits of the random first number
 Answer: TypeAlias = Stats | CacheAnswer
 
 
@@ -28,7 +28,7 @@ class Questions:
     async def ask(
         self, question: Callable[[int], Message], send: Callable[[Message], None], seconds: float
     ) -> Answer | None:
-        """`question` makes the message for a number. Returns None if no answer comes in time."""
+        """Sends the message that `question` makes from a number. Returns None if no answer comes in time."""
         number = next(self._numbers)
         self._waiting[number] = asyncio.get_running_loop().create_future()
         send(question(number))

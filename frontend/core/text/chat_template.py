@@ -36,7 +36,7 @@ class Copies:
 
 
 class UnrenderableError(RequestError):
-    """The template refuses the messages. `reason` is its own text."""
+    """The template refuses the messages. `reason` is the template's own text."""
 
     def __init__(self, reason: str, place: str = "") -> None:
         super().__init__(
@@ -50,7 +50,7 @@ class UnrenderableError(RequestError):
 class ChatTemplate:
     """A model's templates by name. `default` is used, or `tool_use` for requests with tools.
 
-    `rules` are those that `apply_rules` applies; `render` does not.
+    `apply_rules` applies the `rules`; `render` does not.
     """
 
     def __init__(
@@ -98,8 +98,7 @@ class ChatTemplate:
         return self._rules.apply(messages, self.support(with_tools=False).later_system)
 
     def support(self, *, with_tools: bool) -> TemplateSupport:
-        """What the template prints. `with_tools`: of a conversation with tools, which may have another
-        template."""
+        """What the template prints. `with_tools`: in conversations with tools, which may use another one."""
         if with_tools not in self._support:
             found = find_support(lambda chat, tools: self.render(chat, tools=tools), with_tools=with_tools)
             self._support[with_tools] = found
@@ -214,7 +213,7 @@ def _copy_for_template(message: dict[str, Any], control: ControlTexts) -> dict[s
 
 
 def _parse_arguments(text: str) -> object:
-    """Text that is not a JSON object reaches the template unchanged."""
+    """Arguments as an object for the template. Text that is not a JSON object stays text."""
     try:
         value = json.loads(text) if text.strip() else {}
     except ValueError:

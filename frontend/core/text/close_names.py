@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-CLOSE = 0.8  # 1.0 is equality; `difflib`'s own 0.6 takes "--tp" for "--port"
-MAX_COMPARED = 40  # characters of a name; comparing longer ones would take time
+CLOSE = 0.8  # the least similarity (1.0: equal). With difflib's default 0.6, "--tp" would mean "--port"
+MAX_COMPARED = 40  # characters of a name; comparing longer names takes long
 
 
 def close_name(name: str, known: Iterable[str]) -> str | None:

@@ -27,7 +27,7 @@ class ControlTexts:
         self._pattern = re.compile(_make_pattern(texts))
 
     def guard(self, text: str) -> str:
-        """The text with the marks that it needs; almost always the unchanged text."""
+        """The text with marks where it could form special tokens. Most texts need none and stay unchanged."""
         return _put_marks(text, self.find_places(text))
 
     def guard_word(self, text: str) -> str:

@@ -10,14 +10,14 @@ from tokenizers import AddedToken
 
 from .tokenizer import Tokenizer
 
-_WINDOW = 1 << 18  # bytes that one search covers
+_WINDOW = 1 << 18  # bytes of text that one search covers
 _PROBES = ("Hello ", " a  b\n", "\n\nx", "é", " ", "▁", "")
 
 
 class CutPoints:
     """Added tokens at which a text can be cut. A cut is just before such a token.
 
-    `tokenizers` first finds added tokens in the raw text, the longest of the leftmost, then works on the text
+    `tokenizers` first finds added tokens in the raw text (leftmost, then longest), then works on the text
     between them. A token serves as a cut if it is found wherever its bytes occur. So it must not absorb the
     spaces around it, match whole words only, be searched in normalized text, or be a part of another token.
     Texts are UTF-8, offsets are in bytes.
@@ -61,7 +61,7 @@ class CutPoints:
 
 
 def make_trie_pattern(words: Iterable[str]) -> str:
-    """A pattern for any of the words, the longest first. Common beginnings are matched once."""
+    """A pattern that matches any of the words and prefers longer ones. Common beginnings are matched once."""
     trie: dict[str, dict] = {}  # type: ignore[type-arg]
     for word in words:
         node = trie
@@ -106,7 +106,7 @@ def _find_swallowed(cuts: Iterable[str], tokens: Iterable[str]) -> set[str]:
 
 
 def _parts_add_up(tokenizer: Tokenizer, ids: dict[str, int]) -> bool:
-    """Checks on a few awkward texts that the rules above hold for this tokenizer."""
+    """Checks on a few awkward texts that parts cut at these tokens have the tokens of the whole."""
     for cut in list(ids)[:4]:
         for before in _PROBES:
             for after in _PROBES:

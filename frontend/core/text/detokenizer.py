@@ -27,10 +27,10 @@ class TextDelta(NamedTuple):
 
 
 class Detokenizer:
-    """Decodes one choice's tokens, in amortised constant time for each.
+    """Decodes one choice's tokens, in amortised constant time for each token.
 
     With `continues_text` (a reply continues its prompt) the space that begins a SentencePiece token is kept
-    at the start; without, the text is that of `Tokenizer.decode`. `shown_special` are special tokens whose
+    at the start; otherwise the text is as from `Tokenizer.decode`. `shown_special` are special tokens whose
     text is kept although special tokens are skipped, as they mark tool calls or reasoning. Stop strings are
     searched after the first `min_tokens` tokens.
     """
@@ -52,9 +52,9 @@ class Detokenizer:
         self._include_stop = include_stop
         self._min_tokens = min_tokens
         self._matcher = StopMatcher(stop) if any(stop) else None
-        self._rest = b""  # the begun character
-        self.characters = 0  # decoded so far
-        self._held = ""  # the last of them, not yet sent
+        self._rest = b""  # the bytes of an incomplete character
+        self.characters = 0  # characters decoded so far
+        self._held = ""  # the last decoded characters, which may begin a stop string
         self._tokens = 0
         self._stopped: str | None = None
 
@@ -68,7 +68,7 @@ class Detokenizer:
         return bool(self._held)
 
     def push(self, tokens: Tokens, final: bool) -> TextDelta:
-        """Tokens after a stop string are ignored. `final`: no more tokens follow."""
+        """Decodes tokens, but ignores those after a stop string. `final`: no more tokens follow."""
         if self._stopped is not None:
             return TextDelta("", self._stopped, self._tokens, ())
         ready: list[str] = []
@@ -88,8 +88,8 @@ class Detokenizer:
         return TextDelta("".join(ready), self._stopped, self._tokens, tuple(offsets))
 
     def push_one(self, token: int) -> str:
-        """Adds one token, which must not be the reply's last; there must be no stop strings. Returns the text
-        that can be sent."""
+        """Adds one token, which is not the reply's last, of a reply without stop strings. Returns text to
+        send."""
         text = self._decode(token)
         self._tokens += 1
         self.characters += len(text)
@@ -126,14 +126,14 @@ class Detokenizer:
 
 
 class StopFound(NamedTuple):
-    """`end` is where the stop string ends, in characters from the start of the text pushed last."""
+    """A stop string was found. It ends `end` characters after the start of the text pushed last."""
 
     stop: str
     end: int
 
 
 class StopMatcher:
-    """The stop string that is complete first ends the text; if several end together, the longest.
+    """Finds the stop string that is complete first. Of several that end together, it takes the longest.
 
     A Knuth-Morris-Pratt automaton follows each stop string, so a character costs amortised constant time for
     each stop string, however the text is split.
@@ -150,7 +150,7 @@ class StopMatcher:
         return max(self._matched, default=0)
 
     def push(self, text: str) -> StopFound | None:
-        """The first stop string completed in `text`. Nothing may be pushed after one was found."""
+        """Finds the first stop string completed in `text`. Nothing may be pushed after a find."""
         if not self.held and not any(stop[0] in text for stop in self._stops):
             return None
         for position, character in enumerate(text):
@@ -169,7 +169,7 @@ class StopMatcher:
 
 @lru_cache(1024)  # the choices of a request have the same stop strings
 def _failure_table(pattern: str) -> list[int]:
-    """`table[n]` is the length of the longest proper border of the pattern's first n characters."""
+    """Knuth-Morris-Pratt table: entry n is the longest proper border of the pattern's first n characters."""
     table = [0, 0]
     for character in pattern[1:]:
         border = table[-1]

@@ -58,8 +58,7 @@ def make_jinja_environment() -> ImmutableSandboxedEnvironment:
 
 
 def copy_plain(value: object, write: Callable[[str], str] = str) -> object:
-    """A copy made of exact JSON types only, from which a template can reach nothing else. `write` converts
-    its strings."""
+    """A copy of plain JSON types, through which templates reach nothing else. `write` converts strings."""
     if type(value) is str:
         return write(value)
     if value is None or type(value) in (int, float, bool):

@@ -11,13 +11,13 @@ from ....runtime.messages import Tokens
 from ..work.thread_pool import Steps
 from .tokenizer import Tokenizer
 
-LONG_TEXT = 16_384  # characters: about 5 ms of tokenizing
-PIECE_CHARACTERS = 1 << 16  # about 20 ms of tokenizing
-CHARACTERS_PER_TOKEN = 4  # a piece with more for each token that it may have is counted first
+LONG_TEXT = 16_384  # characters that take about 5 ms to tokenize
+PIECE_CHARACTERS = 1 << 16  # characters that take about 20 ms to tokenize
+CHARACTERS_PER_TOKEN = 4  # a piece with more characters per allowed token is counted first
 _WINDOW = 1 << 16  # characters that one search covers
 _SEAM = re.compile(r"(?<=[A-Za-z]) (?=[A-Za-z])")
 _SEAM_BYTES = re.compile(rb"[A-Za-z] ")
-# These do not look across a seam.
+# Pre-tokenizers and normalizers whose result does not depend on the text across a seam.
 _NORMALIZERS = {"Sequence", "NFC", "Prepend", "Replace"}
 _SPLITTERS = {"Sequence", "ByteLevel", "Split", "Digits", "Metaspace"}
 _LEFTS = (
@@ -63,7 +63,7 @@ def is_long(text: str) -> bool:
 
 
 class LongTexts:
-    """Returns the ids that the tokenizer gives for the whole text."""
+    """Tokenizes long texts in steps. The ids equal those of the whole text tokenized at once."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -114,7 +114,7 @@ class TextPieces:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._skipped: int | None = (
-            None  # characters that a piece leaves out at a seam; None: there is no cut
+            None  # characters that a later piece leaves out at a seam; None: texts can't be cut
         )
         if _may_cut(tokenizer):
             able = (skipped for skipped in (0, 1) if _parts_add_up(tokenizer, skipped))
@@ -156,7 +156,7 @@ def _may_cut(tokenizer: Tokenizer) -> bool:
 
 
 def _list_step_types(spec: dict[str, Any] | None) -> set[str]:
-    """The types of a normalizer or pre-tokenizer and of all inside it."""
+    """The types of a normalizer or pre-tokenizer and of all steps inside it."""
     found = [] if spec is None else [spec]
     for step in found:
         found += step.get("normalizers", ()) or step.get("pretokenizers", ())

@@ -23,19 +23,19 @@ from .reply_text import find_whole_tokens, guard_as_sent_back
 from .tokenized_text import Cut, TokenizedText, common_length, move_cuts
 from .tokenizer import Tokenizer
 
-# Ten bytes a token: six million tokens, of which no tree of pages holds more.
+# At ten bytes per token this holds six million tokens, more than a tree of pages holds.
 _MAX_BYTES = 64 << 20
 
 
 class PromptMemo:
-    """Holds about `max_bytes`; the least recently used texts are evicted first. It is thread-safe.
+    """A thread-safe store of ids. Beyond about `max_bytes` the least recently used texts are evicted.
 
     Texts remembered in one namespace are found only in that namespace, and none in the namespace None:
     sampled ids and tokenizing times reveal other clients' texts. Without `keeps_replies` no sampled ids are
     remembered, so a text's ids depend only on the text.
 
-    `tokens_remembered` counts the ids that were not tokenized again. `tokens_rewritten` counts remembered
-    ids that were of no use because the client or the template changed an earlier reply.
+    `tokens_remembered` counts the ids that were not tokenized again. `tokens_rewritten` counts remembered ids
+    that were of no use because the client or the template changed an earlier reply.
     """
 
     def __init__(self, tokenizer: Tokenizer, max_bytes: int = _MAX_BYTES, keeps_replies: bool = True) -> None:
@@ -52,7 +52,7 @@ class PromptMemo:
 
     @property
     def enabled(self) -> bool:
-        """False if no text can be cut without changing its ids; then every text is tokenized whole."""
+        """False if no text can be cut without changing its ids. Then every text is tokenized as a whole."""
         return len(self._cut_ids) > 0
 
     @property
@@ -66,7 +66,7 @@ class PromptMemo:
     def encode_in_steps(
         self, namespace: str | None, text: str, most: int | None = None, *, special: bool = False
     ) -> Steps[Tokens]:
-        """As `encode`, in steps, so that other work can run between them.
+        """Does the work of `encode` in steps, so that other work can run between them.
 
         `special`: the tokenizer's own special tokens are around the text, whose ids are then not remembered.
         Raises `TooLongError` for a long text with more tokens than `most`.
@@ -98,7 +98,7 @@ class PromptMemo:
         """Stores the ids of a reply. Tokenizes nothing.
 
         `reply_text` is the text that the detokenizer returned, special tokens shown or not. `prompt_tokens`
-        are those that `encode` has returned for `prompt_text` in the namespace, in any tokenizer process.
+        are the ids that `encode` has returned for `prompt_text` in the namespace, in any tokenizer process.
         Nothing is stored if this memo has other ids for the prompt by now.
         """
         if not self.enabled or not self._keeps_replies or namespace is None:
@@ -127,7 +127,7 @@ class PromptMemo:
             self._tree.drop(concerned)
 
     def _tokenize(self, text: bytes, known: int, most: int | None = None) -> Steps[tuple[Tokens, list[Cut]]]:
-        """The ids and cuts of a whole prompt, or of the rest of one after a cut. `known` ids precede it."""
+        """The ids and cuts of a prompt, or of its rest after a cut. `known` ids precede that rest."""
         try:
             left = None if most is None else most - known
             tokens = yield from self._long_texts.encode_in_steps(text.decode(), most=left)
@@ -144,7 +144,7 @@ class PromptMemo:
         return whole.tokens, whole.cuts
 
     def _align(self, text: bytes, tokens: Tokens) -> list[Cut] | None:
-        """The cuts of a text among its ids; None if they can't be matched."""
+        """The cuts of a text with their positions among its ids; None if the ids don't match the text."""
         ids = np.frombuffer(tokens, "<i4")
         offsets, indices = self._cuts.find_all(text), np.flatnonzero(np.isin(ids, self._cut_ids)).tolist()
         return list(map(Cut, offsets, indices)) if len(offsets) == len(indices) else None

@@ -81,7 +81,8 @@ class PromptRules:
         return RuledMessages(ruled, tuple(applied))
 
     def _sort_lines(self, text: str, can_move: bool) -> tuple[str, list[str], list[str]]:
-        """The text without the lines that rules match, the lines to move, and the names of these rules."""
+        """The text without the lines that rules match, the lines to move, and the names of the matching
+        rules."""
         kept: list[str] = []
         moved: list[str] = []
         applied: dict[str, None] = {}

@@ -14,8 +14,8 @@ from .tokenized_text import START, Cut, TokenizedText, common_length
 from .tokenizer import CONTROL_MARK
 
 _MARK = CONTROL_MARK.encode()
-_NODE_BYTES = 700  # memory of a node besides its part of a text
-_MAX_SHARE = 1 / 8  # of the memory, for the new part of a text
+_NODE_BYTES = 700  # bytes of memory of a node, besides its part of a text
+_MAX_SHARE = 1 / 8  # the share of the memory that one text's new part may take
 
 
 class _Node:
@@ -44,8 +44,8 @@ class _Root(_Node):
 
 
 class Place(NamedTuple):
-    """How much of a text is known: `end` is its length in bytes, `tokens` are its ids. `nodes` lead there
-    from `root`; the place is at `cut` of the last node's part."""
+    """The end of the known beginning of a text: `end` is its length in bytes, `tokens` are its ids. `nodes`
+    lead there from `root`; the place is at `cut` of the last node's part."""
 
     root: _Root
     nodes: list[_Node]
@@ -64,12 +64,12 @@ class PromptTree:
         self._max_bytes = max_bytes
         self.max_part_bytes = int(max_bytes * _MAX_SHARE)
         self._roots: dict[str, _Root] = {}
-        # A node is used after its descendants, so the first one is always a leaf.
+        # Using a node marks its descendants first, so the least recently used node is always a leaf.
         self._by_use: OrderedDict[_Node, None] = OrderedDict()
         self.bytes_used = 0
 
     def find(self, namespace: str, text: bytes) -> Place:
-        """The longest known beginning of the text at whose end the tokenizer would cut too."""
+        """Finds the longest known beginning of the text that ends at a cut."""
         root = self._roots.get(namespace) or _Root(namespace)
         nodes: list[_Node] = []
         node: _Node = root
@@ -121,7 +121,7 @@ class PromptTree:
             yield node.part
 
     def _find_child(self, node: _Node, text: bytes, start: int) -> tuple[_Node | None, int]:
-        """The child that shares most with the text from `start` on, the newest of equals, and the shared
+        """The child that shares most with the text after `start` (among equals the newest), and the shared
         length."""
         children = node.children.get(hash(text[start : self._cuts.find_after(text, start)]))
         if children is None:
@@ -154,7 +154,7 @@ class PromptTree:
         return last if inside is None else inside
 
     def _find_cut_inside_reply(self, part: TokenizedText, last: Cut, offset: int) -> Cut | None:
-        """Known text may end between two sampled tokens, because these are not tokenized again."""
+        """The cut at `offset` if a sampled token ends there. Sampled tokens are not tokenized again."""
         if not any(start <= offset <= end for start, end in part.replies):
             return None
         data, index = bytearray(), last.tokens
@@ -166,8 +166,7 @@ class PromptTree:
         return Cut(offset, index) if data == expected else None
 
     def _fork(self, place: Place, whole: TokenizedText) -> tuple[_Node, Cut, Cut]:
-        """Where the new part of a text begins: the node, the place in its part, the place in the whole
-        text."""
+        """Where the new part of a text begins: the node, the cut in its part, and the cut in the text."""
         agreed = common_length(place.tokens, whole.tokens) // 4
         start = Cut(place.end - place.cut.offset, len(place.tokens) // 4 - place.cut.tokens)
         reach = place.cut.offset
@@ -246,7 +245,7 @@ class PromptTree:
 
 
 def _list_cuts_up_to(part: TokenizedText, reach: int) -> Iterator[Cut]:
-    """The cuts in reverse order, with the part's end among them."""
+    """Yields the cuts up to `reach` in reverse order. The part's end counts as a cut."""
     if reach == len(part.text):
         yield part.end
     yield from reversed(part.cuts[: bisect_right(part.cuts, reach, key=lambda cut: cut.offset)])

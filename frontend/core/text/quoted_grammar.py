@@ -48,7 +48,7 @@ _COMMON = {
     "LF": "\n",
     "NEWLINE": "(?:\r?\n)+",
 }
-"""the terminals that Lark has in its module `common`"""
+"""The terminals of Lark's module `common`."""
 _TOKEN = re.compile(
     r"(?P<comment>//[^\n]*|(?:(?<=\n)|^)\#[^\n]*)"
     r'|(?P<string>"(?:[^"\\\n]|\\.)*"i?)'
@@ -160,7 +160,7 @@ def _common(name: str, alias: str) -> str:
 
 
 def _rule_of(pattern: str, flags: int) -> str:
-    """The body of a rule for the quoted forms of the texts that `pattern` matches."""
+    """The body of a Lark rule that matches the quoted forms of the texts that `pattern` matches."""
     parsed = _parsed(pattern, flags)
     try:
         return f"({_rule(parsed, flags)})"

@@ -52,7 +52,7 @@ def detect_reasoning(template: ChatTemplate | None, tokenizer: Tokenizer) -> Rea
 
 
 class ReasoningParser:
-    """Splits one choice's text. Line breaks next to the markers belong to neither part.
+    """Splits one choice's text into reasoning and content. Line breaks next to the markers belong to neither.
 
     Reasoning can only begin a reply: a later marker is content.
     """
@@ -61,7 +61,7 @@ class ReasoningParser:
         self._format = format
         self._state = "reasoning" if starts_inside else "start"
         self._held = ""
-        self._trim = True  # drop line breaks until other text comes
+        self._trim = True  # whether to drop line breaks until other text comes
         self.has_ended = False
 
     @property
@@ -69,7 +69,7 @@ class ReasoningParser:
         return self._state == "reasoning"
 
     def push(self, text: str, final: bool) -> ReasoningDelta:
-        """`final`: no more text follows."""
+        """Splits the next text. `final`: no more text follows."""
         self._held += text
         reasoning: list[str] = []
         if self._state == "start":

@@ -66,7 +66,7 @@ def guard_as_sent_back(reply: ReplyText, control: ControlTexts) -> ReplyText:
 
 
 def _read(parts: list[bytes], is_cut: list[bool], text: bytes) -> ReplyText:
-    """The tokens, with the bytes `parts`, for as long as they match the text."""
+    """The first tokens whose bytes, `parts`, match the text."""
     ends = list(accumulate(map(len, parts)))
     count = min(bisect_left(ends, len(text)) + 1, len(parts))
     if b"".join(parts[:count]) != text:

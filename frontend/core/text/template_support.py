@@ -29,8 +29,8 @@ _ANSWER = {"role": "assistant", "content": "Hello."}
 
 
 class TemplateSupport(NamedTuple):
-    """Whether the template prints tools (if there are any), earlier calls, and their results; the system
-    message, and each of several ones; and a system message after other messages where it is."""
+    """What the template prints: tools (if there are any), earlier calls, and their results; one system
+    message, several of them, and a later one at its own place."""
 
     tools: bool
     calls: bool
@@ -66,7 +66,7 @@ def find_support(render: Render, *, with_tools: bool) -> TemplateSupport:
 
 
 def _keeps_texts(render: Render, roles: Sequence[str], tools: Tools | None) -> bool:
-    """Whether a chat of these roles is rendered with all its texts, or refused."""
+    """Whether the template renders all texts of a chat with these roles, or refuses the chat."""
     texts = [f"<{number}>" for number in range(len(roles))]
     chat = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
     try:

@@ -19,7 +19,7 @@ _SUPPORTED = "ByteLevel, Metaspace, or Replace, ByteFallback, Fuse and Strip in 
 
 
 class DecoderRules(NamedTuple):
-    """`leading_spaces` is the number of spaces at the start of a text that the decoder drops."""
+    """How a decoder turns tokens into bytes. It drops the first `leading_spaces` spaces of a text."""
 
     byte_level: bool
     byte_fallback: bool
@@ -35,14 +35,14 @@ class DecoderRules(NamedTuple):
         return self.added_token_bytes(token)
 
     def added_token_bytes(self, token: str) -> bytes:
-        """Added tokens are plain text, not in the byte-level alphabet."""
+        """The bytes of an added token, which is plain text and not in the byte-level alphabet."""
         for pattern, content in self.replacements:
             token = token.replace(pattern, content)
         return token.encode("utf-8", "surrogatepass")
 
 
 def read_decoder_rules(decoder: dict[str, Any] | None) -> DecoderRules:
-    """`decoder` is the field of that name in tokenizer.json."""
+    """Reads tokenizer.json's field `decoder`."""
     byte_level = byte_fallback = fused = False
     replacements: list[tuple[str, str]] = []
     leading_spaces = 0

@@ -22,7 +22,7 @@ START = Cut(0, 0)
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """`text` is UTF-8, `cuts` are some of the places where it can be cut, in order.
+    """A text with its ids. `text` is UTF-8, `cuts` are some of the places where it can be cut, in order.
 
     `replies` are ranges of bytes, in order, whose ids the model produced.
     """
@@ -38,7 +38,7 @@ class TokenizedText:
 
     @property
     def cost(self) -> int:
-        """Bytes of memory, roughly: a pair of integers takes 120."""
+        """The approximate bytes of memory of the text. A pair of integers takes 120 bytes."""
         return len(self.text) + len(self.tokens) + 120 * (len(self.cuts) + len(self.replies))
 
     def before(self, cut: Cut) -> TokenizedText:

@@ -33,8 +33,8 @@ _TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 class Tokenizer:
-    """Text is defined by bytes: a sequence's text is its tokens' bytes joined and decoded as UTF-8,
-    with U+FFFD for what isn't UTF-8. `tokenizers`' own decoders agree wherever the bytes are UTF-8.
+    """A model's tokenizer. Bytes define text: a sequence's text is its tokens' bytes joined and decoded as
+    UTF-8, with U+FFFD for what isn't UTF-8. `tokenizers`' own decoders agree wherever the bytes are UTF-8.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Tokenizer:
         flagged = {index for index, token in self.added_tokens.items() if token.special}
         declared = map(backend.token_to_id, list_special_tokens(config))
         self.special_tokens = frozenset(flagged.union(index for index in declared if index is not None))
-        # These are found only after the marks have been removed.
+        # Added tokens that match normalized text are found only after the marks have been removed.
         self._finds_special_late = any(
             token.special and token.normalized for token in self.added_tokens.values()
         )
@@ -79,12 +79,12 @@ class Tokenizer:
 
     @property
     def normalizer_spec(self) -> dict[str, Any] | None:
-        """The field of that name in tokenizer.json."""
+        """The field `normalizer` of tokenizer.json."""
         return _describe_part(self._normalizer)
 
     @property
     def pre_tokenizer_spec(self) -> dict[str, Any] | None:
-        """The field of that name in tokenizer.json."""
+        """The field `pre_tokenizer` of tokenizer.json."""
         return _describe_part(self._backend.pre_tokenizer)
 
     def save(self, path: Path) -> None:
@@ -101,7 +101,7 @@ class Tokenizer:
         self._backend.normalizer = tokenizers.normalizers.Sequence([remove, *own])
 
     def encode(self, text: str, add_special_tokens: bool = True) -> Tokens:
-        """Text with a `CONTROL_MARK` in it never becomes a special token."""
+        """Tokenizes a text. Text with a `CONTROL_MARK` in it never becomes a special token."""
         backend = self._backend
         if self._finds_special_late and CONTROL_MARK in text:
             parts = backend.encode_batch_fast(text.split(CONTROL_MARK), add_special_tokens=False)
@@ -176,7 +176,7 @@ def convert_tokenizer(directory: Path) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """An empty dict if there is no such file."""
+    """The object in a JSON file; empty if there is no such file."""
     if not path.is_file():
         return {}
     try:
@@ -219,7 +219,7 @@ def _list_token_bytes(
 
 
 def _add_missing_tokens(backend: tokenizers.Tokenizer, config: dict[str, Any]) -> None:
-    """Some models list added tokens, or mark special ones, only in tokenizer_config.json."""
+    """Adds the tokens that some models list, or mark as special, only in tokenizer_config.json."""
     listed = config.get("added_tokens_decoder") or {}
     for index, fields in sorted((int(index), fields) for index, fields in listed.items()):
         if backend.id_to_token(index) is None and index == backend.get_vocab_size():
@@ -232,7 +232,7 @@ def _add_missing_tokens(backend: tokenizers.Tokenizer, config: dict[str, Any]) -
 def _find_eos_tokens(
     directory: Path, tokenizer_config: dict[str, Any], backend: tokenizers.Tokenizer
 ) -> tuple[int, ...]:
-    """The tokenizer's own first, then those of generation_config.json and config.json."""
+    """The end tokens: the tokenizer's own first, then those in generation_config.json and config.json."""
     found: list[int | None] = []
     own = token_content(tokenizer_config.get("eos_token"))
     if own is not None:

@@ -9,7 +9,7 @@ from .call_syntax import BodyEnd, BracketScanner
 from .tool_formats import ToolFormat
 
 CallPart = tuple[str | None, str]
-"""a function's name, which begins a call, and JSON text of its arguments; more of that text has no name"""
+"""A function's name and JSON text of its arguments. The name is None if the text continues a call."""
 
 
 class CallBody:
@@ -23,7 +23,7 @@ class CallBody:
         self.opening = opening
         self.tag = next((tag for tag in format.syntax.tags if opening.endswith(tag)), "")
         self.streams: bool | None = None  # None: more text is needed to tell
-        self.has_end = False  # the end has come, not only the end of the reply
+        self.has_end = False  # whether the body's own end has come, not only the reply's end
         self.rest: str | None = None  # the text after the body, None until the body ends
         self._format = format
         self._streamed = streamed
@@ -39,13 +39,12 @@ class CallBody:
         return "".join(self._collected)
 
     def begins_call(self, text: str) -> bool | None:
-        """Whether a call of a streamed function begins there, up to its arguments; None if more text is
-        needed to tell."""
+        """Whether the text begins with a call of a streamed function. None if more text is needed to tell."""
         head = self._find_head(text)
         return None if head is None else bool(head)
 
     def push(self, text: str, final: bool) -> list[CallPart]:
-        """`final`: no more text follows."""
+        """Reads the next text. `final`: no more text follows."""
         self._held += text
         if self.streams is None:
             begins = self.begins_call(self._held)
@@ -95,8 +94,8 @@ class CallBody:
             self._expect_head(self._format.tail + self._format.between)
 
     def _find_head(self, text: str) -> str | None:
-        """The head with which the text begins, if arguments follow; empty if there is none, None if more text
-        is needed to tell."""
+        """The head with which the text begins, if arguments follow. Empty without one, None if more text is
+        needed."""
         may_come = False
         for head in self._heads:
             following = text[len(head) :]
@@ -109,13 +108,13 @@ class CallBody:
 
 
 class JsonArguments:
-    """The JSON text of an object, from its first character on."""
+    """Reads the JSON text of an object, beginning with its first character."""
 
     def __init__(self) -> None:
         self._scanner = BracketScanner()
 
     def feed(self, text: str) -> tuple[str, int | None]:
-        """JSON text, and the number of characters of `text` that belong to the arguments; None if all do."""
+        """Returns JSON text, and how many characters of `text` belong to the arguments (None: all)."""
         for position, character in enumerate(text):
             if self._scanner.closes(character):
                 return text[: position + 1], position + 1
@@ -123,7 +122,7 @@ class JsonArguments:
 
 
 class KeywordArguments:
-    """`name=value` with JSON values, up to the bracket that closes the call."""
+    """Reads `name=value` pairs with JSON values, up to the bracket that closes the call."""
 
     def __init__(self) -> None:
         self._scanner = BracketScanner()
@@ -131,7 +130,7 @@ class KeywordArguments:
         self._has_begun = False
 
     def feed(self, text: str) -> tuple[str, int | None]:
-        """As `JsonArguments.feed`; the arguments become members of an object."""
+        """As `JsonArguments.feed`, but turns keyword arguments into members of an object."""
         written = [] if self._has_begun else ["{"]
         self._has_begun = True
         for position, character in enumerate(text):

@@ -38,7 +38,7 @@ _PYTHON_WORDS = {"true": True, "false": False, "null": None}
 
 
 class Call(NamedTuple):
-    """`arguments` is the JSON text of an object."""
+    """A call of a tool. `arguments` is the JSON text of an object."""
 
     name: str
     arguments: str
@@ -66,7 +66,7 @@ class BracketScanner:
         return bool(self._quote)
 
     def closes(self, character: str) -> bool:
-        """Takes a character; True if it closes the outermost bracket."""
+        """Reads a character. Returns whether it closes the outermost bracket."""
         if self._escaped:
             self._escaped = False
         elif self._quote:
@@ -85,14 +85,14 @@ class BracketScanner:
 class BodyEnd:
     """Finds the end of the calls that follow a tag, in text that arrives in pieces. Takes linear time.
 
-    In Hermes' dialect a closing tag ends them, which may also occur in the strings of the JSON. In the others
-    the bracket that closes the first one does; text before that bracket ends them at once, except for the
-    name that Mistral's models may write there.
+    In Hermes' dialect a closing tag ends the calls, but strings in the JSON may contain it too. In other
+    dialects the bracket that closes the first bracket ends them. Text before the first bracket ends them at
+    once, except a name that Mistral's models may write there.
     """
 
     def __init__(self, dialect: Dialect) -> None:
         self._tag = SYNTAXES[dialect].closing_tag if dialect == "hermes" else ""
-        self._matched = 0  # characters of the tag
+        self._matched = 0  # characters of the closing tag that have matched
         self._scanner = BracketScanner("\"'" if dialect == "pythonic" else '"')
         self._may_have_name = dialect in ("mistral", "mistral_named")
         self._opens = SYNTAXES[dialect].bracket or "{["
@@ -138,13 +138,13 @@ def parse_calls(dialect: Dialect, text: str) -> list[Call] | None:
 
 
 def parse_object(text: str) -> dict[str, Any] | None:
-    """The JSON object; None for text that is not one."""
+    """Parses a JSON object. None for any other text."""
     value = _parse_json(text)
     return value if isinstance(value, dict) else None
 
 
 def _parse_json(text: str) -> object:
-    """The JSON value; None for text that is not valid JSON, such as NaN and Infinity."""
+    """Parses a JSON value. None for text that is not valid JSON, such as NaN and Infinity."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
@@ -156,7 +156,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def _json_calls(text: str) -> list[Call] | None:
-    """Calls written as one object or an array of them."""
+    """Parses calls that are written as a JSON object or an array of objects."""
     is_array = isinstance(_parse_json(text), list)
     elements = [element for _, element in _members(text)] if is_array else [text]
     calls = [call for element in elements if (call := _json_call(element)) is not None]
@@ -193,12 +193,12 @@ def _members(text: str) -> Iterator[tuple[str, str]]:
 
 def _skip_spacing(text: str, position: int) -> int:
     match = _SPACING.match(text, position)
-    assert match is not None  # it also matches the empty text
+    assert match is not None  # the pattern also matches the empty text
     return match.end()
 
 
 def _python_calls(text: str) -> list[Call] | None:
-    """Calls written as a Python list: `[f(a=1), g()]`. Only literals count as arguments."""
+    """Parses calls that are written as a Python list: `[f(a=1), g()]`. Arguments must be literals."""
     try:
         expression = ast.parse(text.strip(), mode="eval").body
         if not isinstance(expression, ast.List) or not expression.elts:

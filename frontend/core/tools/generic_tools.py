@@ -38,10 +38,11 @@ log = logging.getLogger(__name__)
 def write_missing(
     template: ChatTemplate, messages: list[Message], tools: Tools | None
 ) -> tuple[list[Message], Tools | None]:
-    """The messages with the text of what the template would leave out, and the tools that are left for it.
+    """Adds text for everything that the template would leave out. Returns the messages and the remaining
+    tools.
 
     Tools are described in the system message. A turn's calls follow its text as the model writes them, so
-    that the next turn finds them in the cache. Results become the user's.
+    that the next turn finds them in the cache. Results become messages of the user.
     """
     has_calls = any("tool_calls" in message for message in messages)
     if not (tools or has_calls or any(message["role"] == "tool" for message in messages)):
@@ -69,7 +70,7 @@ def _warn(template: ChatTemplate) -> None:
 
 
 def _add_tool_prompt(template: ChatTemplate, messages: Sequence[Message], tools: Tools) -> list[Message]:
-    """A template that would leave out the system message gets the tools from the user."""
+    """Describes the tools in the system message, or in a user's message if the template drops system ones."""
     prompt = _PROMPT.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
     if not template.support(with_tools=False).system:
         return [{"role": "user", "content": prompt}, *messages]
@@ -89,7 +90,7 @@ def _write_calls(message: Message, format: ToolFormat) -> Message:
 
 
 def _make_results_the_users(messages: Sequence[Message]) -> Iterable[Message]:
-    """The results of one turn are one message."""
+    """Joins the results of one turn into one message of the user."""
     for is_result, group in groupby(messages, lambda message: message["role"] == "tool"):
         if is_result:
             texts = (f"<tool_response>\n{message['content']}\n</tool_response>" for message in group)

@@ -10,10 +10,10 @@ from itertools import islice
 
 from ..text.close_names import close_name
 
-MAX_SUBSCHEMAS = 500  # so many subschemas of one schema are searched for unknown keywords
+MAX_SUBSCHEMAS = 500  # subschemas of one schema that are searched for unknown keywords
 MAX_UNKNOWN = 32  # unknown keywords of one schema for which a similar keyword is searched
-MAX_LISTED = 100  # misspelt keywords of one schema
-MAX_WARNED = 100  # keywords that the log names, as long as the process runs
+MAX_LISTED = 100  # misspelt keywords of one schema that are reported
+MAX_WARNED = 100  # keywords that the log names in the lifetime of the process
 
 
 def _names(text: str) -> frozenset[str]:
@@ -43,7 +43,7 @@ KEYWORDS = {
         "any value": "$recursiveRef const default example",
     }.items()
 }
-"""by the values that they have"""
+"""The keywords of JSON Schema, by the kind of their values."""
 _ANNOTATIONS = _names(
     "$anchor $comment $dynamicAnchor $id $recursiveAnchor $schema $vocabulary contentEncoding "
     "contentMediaType contentSchema deepProperties default deprecated description example examples id "
@@ -52,7 +52,7 @@ _ANNOTATIONS = _names(
 _CONSTRAINTS = frozenset[str]().union(*KEYWORDS.values()) - _ANNOTATIONS
 _WITH_SCHEMAS = (KEYWORDS["a schema"] | KEYWORDS["schemas"]) & _CONSTRAINTS
 _WITH_NAMED_SCHEMAS = KEYWORDS["schemas by name"] | KEYWORDS["names or schemas by name"]
-_TOO_SHORT = 3  # keywords of so few characters are suggested for no name: "note" would be taken for "not"
+_TOO_SHORT = 3  # characters; shorter keywords are never suggested: "note" would be taken for "not"
 _warned: set[str] = set()
 log = logging.getLogger(__name__)
 

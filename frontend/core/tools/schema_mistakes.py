@@ -16,9 +16,9 @@ from referencing.jsonschema import EMPTY_REGISTRY, specification_with
 from .schema_keywords import KEYWORDS
 
 if TYPE_CHECKING:
-    from referencing._core import Resolver  # it has no public name
+    from referencing._core import Resolver  # `Resolver` has no public name
 
-MAX_SHOWN = 60  # characters of a value
+MAX_SHOWN = 60  # characters of a wrong value that an error shows
 MAX_WITH_REFERENCES = 20_000  # characters of a schema whose references are looked up, which takes about 0.1 s
 _TYPES = frozenset(("null", "boolean", "number", "integer", "string", "object", "array"))
 _KINDS = {keyword: kind for kind, keywords in KEYWORDS.items() for keyword in keywords}
@@ -46,7 +46,7 @@ def describe_mistake(schema: Any) -> str | None:
     for reference in _references_within(schema):
         try:
             resolver.lookup(reference)
-        except Exception:  # a pointer into a value that is no object raises others than `Unresolvable`
+        except Exception:  # a pointer into a value that is no object raises other errors
             return f"the reference {reference!r} leads nowhere"
     return None
 
@@ -97,7 +97,7 @@ def _schemas_in(place: str, kind: str, said: Any) -> list[tuple[str, Any]]:
 
 
 def _fits(kind: str, said: Any) -> bool:
-    """Whether a keyword of that kind can have the value, but for the schemas in it."""
+    """Whether a keyword of that kind can have the value. Schemas inside the value are not checked."""
     match kind:
         case "schemas":
             return isinstance(said, list) and bool(said)

@@ -13,7 +13,7 @@ from .call_syntax import Dialect, parse_calls
 from .tool_check import CallCheck
 from .tool_formats import ToolFormat
 
-MIN_MARKUP = 3  # characters of a tag that count as markup where a limit cuts the text
+MIN_MARKUP = 3  # characters of an incomplete tag that count as markup at the end of a cut reply
 _BETWEEN_CALLS = " \t\r\n;,"
 
 
@@ -24,7 +24,7 @@ class ContentDelta:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """A part of call number `index`. The first has `id` and `name`; the fragments join to JSON text."""
+    """A part of call number `index`. The first part has `id` and `name`. The fragments join to JSON text."""
 
     index: int
     id: str | None
@@ -72,15 +72,15 @@ class ToolCallParser:
         self.calls = 0
 
     def may_check(self, several: bool) -> bool:
-        """Whether the next push may complete a call that `fits` checks. A call has more than one token, so
-        the push has the text of `several`, or the call has begun."""
+        """Whether the next push may complete a call that `fits` checks. A call has more than one token, so it
+        completes only if the push has several tokens' text (`several`) or the call has begun."""
         if self._body is not None:
             return not self._body.streams
         has_several = several or (self._may_answer and bool(self._held))
         return has_several and not self._enforced.issuperset(self._names)
 
     def push(self, text: str, final: bool, cut: bool = False) -> list[Delta]:
-        """`final`: no more text follows; `cut`: because a limit or a stop string ended it."""
+        """Reads more text. `final`: no more text follows. `cut`: a limit or a stop string ended the text."""
         self._held += text
         self._is_cut = cut
         if self._may_answer:
@@ -98,8 +98,8 @@ class ToolCallParser:
         return [delta for delta in _join(deltas) if not (calls_only and isinstance(delta, ContentDelta))]
 
     def _begins_call(self, final: bool) -> bool | None:
-        """Whether the reply begins with a call; an answer wins if both are possible. None if more text is
-        needed to tell."""
+        """Whether the reply begins with a call. An answer wins if both are possible. None if more text is
+        needed."""
         start = self._held.lstrip()
         if start.startswith(self._syntax.tags):
             return True
@@ -111,7 +111,7 @@ class ToolCallParser:
         return bare
 
     def _read_content(self, deltas: list[Delta], final: bool) -> bool:
-        """True if a body begins."""
+        """Reads text outside of calls. Returns whether the body of calls begins."""
         if self._may_be_bare:
             lead = self._lead()
             rest = self._held[lead:]
@@ -134,7 +134,7 @@ class ToolCallParser:
         return True
 
     def _take_content(self, final: bool) -> str:
-        """The part of the held text that is not markup or the beginning of it."""
+        """Removes and returns the held text before any markup or beginning of markup."""
         begun = max(count_begun(self._held, tag) for tag in self._syntax.tags)
         if final and not (self._is_cut and begun >= MIN_MARKUP):
             ready, self._held = self._held, ""
@@ -144,7 +144,7 @@ class ToolCallParser:
         return ready
 
     def _lead(self) -> int:
-        """Length of the white space at the start; after a call also of separators and closing tags."""
+        """Length of the white space at the start. After a call, separators and closing tags count too."""
         if not self.calls:
             return len(self._held) - len(self._held.lstrip())
         rest = self._held.lstrip(_BETWEEN_CALLS)
@@ -152,12 +152,12 @@ class ToolCallParser:
         return len(self._held) - len(rest)
 
     def _begin(self, start: int, body: int) -> None:
-        """Begins a body at `body`, which the held text from `start` on introduces."""
+        """Begins a body of calls at position `body`. Its introduction begins at `start` of the held text."""
         self._body = CallBody(self._format, self._held[start:body], self._enforced)
         self._held = self._held[body:]
 
     def _read_body(self, deltas: list[Delta], final: bool) -> bool:
-        """True if the body ends."""
+        """Reads text of a body of calls. Returns whether the body ends."""
         body = self._body
         assert body is not None
         held, self._held = self._held, ""
@@ -169,7 +169,7 @@ class ToolCallParser:
         return True
 
     def _add_calls(self, body: CallBody, deltas: list[Delta]) -> bool:
-        """Adds the calls of a collected body, or else its text. True if it is calls."""
+        """Adds the calls of a collected body, or else its text. Returns whether the body has calls."""
         calls = parse_calls(self._format.name, body.text)
         if calls and all(map(self._fits, calls)):
             deltas += self._number(calls)
@@ -180,7 +180,7 @@ class ToolCallParser:
         return False
 
     def _add_cut_call(self, body: CallBody, deltas: list[Delta]) -> bool:
-        """False if the body is not, or not certainly, the beginning of a call."""
+        """Adds the incomplete call at the end of a cut reply. Returns False if the body may not be a call."""
         again = CallBody(self._format, body.opening, self._names)
         begins = again.begins_call(body.text)
         if begins:
@@ -211,7 +211,7 @@ def _join(deltas: Iterable[Delta]) -> list[Delta]:
 
 
 def _new_id(dialect: Dialect) -> str:
-    """Mistral's templates accept nothing but nine letters and digits."""
+    """A random id of a call. Mistral's templates accept only nine letters and digits."""
     alphabet = string.ascii_letters + string.digits
     length, prefix = (9, "") if dialect in ("mistral", "mistral_named") else (24, "call_")
     return prefix + "".join(secrets.choice(alphabet) for _ in range(length))

@@ -20,11 +20,11 @@ from referencing.jsonschema import EMPTY_REGISTRY
 from .call_syntax import Call
 from .schema_mistakes import find_mistake, resolver_of
 
-MAX_STEPS = 20_000  # in a check. A keyword is a step of about 10 µs; slower work counts as several
+MAX_STEPS = 20_000  # steps of one check. A keyword is a step of about 10 µs; slower work counts as several
 MEMBERS_IN_A_STEP = 50
-SEARCH_SECONDS = 0.05  # time limit of one search for a pattern
+SEARCH_SECONDS = 0.05  # seconds that one regex search in a value may take
 STEPS_OF_A_SLOW_SEARCH = 5_000
-MAX_PATTERN = 4_096  # characters
+MAX_PATTERN = 4_096  # characters of a regex, with its counted repeats written out
 PATTERN_IN_A_STEP = 5  # characters of a pattern that is compiled in one step; `a{3}` counts as `aaa`
 _COUNTED = re.compile(r"\{(\d*)(?:,(\d*))?\}")
 _UNKNOWN_TO_RE = re.compile(r"\\[pP]\{[^}]*\}")
@@ -73,7 +73,7 @@ def _is_valid(validator: BoundedValidator, arguments: str) -> bool:
 
 
 class TooSlowError(Exception):
-    """A check would take more steps than it may."""
+    """A check needs more than `MAX_STEPS` steps."""
 
 
 class BoundedValidator:
@@ -94,7 +94,7 @@ class BoundedValidator:
         validator: Validator = extend(kind, counted)(_of_one_draft(schema), registry=EMPTY_REGISTRY)
         self._validator: Validator = validator.evolve(_resolver=resolver_of(validator.schema, kind))
         text = json.dumps(schema)
-        # there jsonschema searches the names itself, without a limit
+        # with these keywords jsonschema searches the names itself, without a limit
         self._is_unbounded = '"unevaluatedProperties"' in text and '"patternProperties"' in text
 
     def is_valid(self, value: Any) -> bool:
@@ -116,7 +116,7 @@ class BoundedValidator:
     ) -> Iterator[ValidationError] | None:
         self._spend(1 + (_members(said) + _members(instance)) // MEMBERS_IN_A_STEP)
         if isinstance(said, str) and said.startswith("#"):
-            self._spend(said.count("/"))  # a pointer is followed part by part
+            self._spend(said.count("/"))  # following a JSON pointer takes a step per part
         return keyword(validator, said, instance, schema)
 
     def _matches(self, pattern: str, text: str) -> bool:
@@ -176,7 +176,7 @@ def _written_out(pattern: str) -> int:
         if _NESTED_CLASS.search(pattern):
             raise re.error("re has no nested classes")
         return max(len(pattern), _parts_of(parser.parse(_UNKNOWN_TO_RE.sub(".", pattern))))
-    except (re.error, RecursionError, OverflowError):  # its repeats may be nested in any way
+    except (re.error, RecursionError, OverflowError):  # a pattern's repeats may be nested too deep
         counts = [max(int(least or 0), int(most or 0), 1) for least, most in _COUNTED.findall(pattern)]
         return len(pattern) * prod(counts)
 
@@ -207,7 +207,7 @@ def _of_one_draft(schema: Any) -> Any:
 
 
 def _with_whole_numbers(value: Any) -> Any:
-    """The value with 1.0 as 1, which is the same number in JSON."""
+    """A copy of the value with whole floats as integers, because 1.0 and 1 are the same number in JSON."""
     if isinstance(value, list):
         return [_with_whole_numbers(each) for each in value]
     if isinstance(value, dict):

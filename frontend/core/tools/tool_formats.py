@@ -37,7 +37,7 @@ _SAMPLE_NAMED_CALL = re.compile(
     rf"(?P<before>){_SAMPLE_NAME}(?P<after>(?:\[ARGS\])?){_SAMPLE_ARGUMENTS}(?P<tail>)"
 )
 _SPACED_PARTS = re.compile(r'(?P<text>"(?:[^"\\]|\\.)*")|\s*(?P<mark>[,:])\s*|\s+')
-"""a string, or a separator with the white space around it"""
+"""Matches a JSON string, or a separator with the white space around it."""
 
 
 class ToolFormat(NamedTuple):
@@ -113,7 +113,7 @@ _DEFAULTS: dict[Dialect, ToolFormat] = {
 
 
 def default_format(dialect: Dialect) -> ToolFormat:
-    """The dialect in the form that its models were trained on."""
+    """The format of calls on which the dialect's models were trained."""
     return _DEFAULTS[dialect]
 
 

@@ -15,7 +15,7 @@ Format = dict[str, Any]
 _AS_KEYWORDS = {"type", "properties", "required", "additionalProperties", "$defs", "definitions"}
 _SAYS_NOTHING = {"title", "description", "examples", "default", "$schema", "$id", "$comment", "strict"}
 _NO_ARGUMENTS: dict[str, Any] = {"properties": {}, "required": [], "additionalProperties": False}
-_LEADS = ("", "\n\n")  # the second follows reasoning
+_LEADS = ("", "\n\n")  # text before the first call; the line breaks follow reasoning
 
 
 class ToolError(ValueError):

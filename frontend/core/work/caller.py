@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 LARGE_BODY = 8 * 1024  # bytes; a smaller body's fields are checked on the event loop, within about 0.02 s
-MESSAGE_BYTES = 256  # rendering a message, if need be in several forms, takes as long as checking these bytes
+MESSAGE_BYTES = 256  # bytes whose check takes as long as rendering one message in several forms
 
 
 class ClientGoneError(Exception):
@@ -35,7 +35,7 @@ class Caller:
     body_bytes: Callable[[], int] = _nothing
 
     def with_messages(self, count: int) -> Caller:
-        """For work on a conversation: many short messages count as a large body."""
+        """The caller for work on a conversation, in which many short messages count as a large body."""
         return replace(self, body_bytes=lambda: max(self.body_bytes(), count * MESSAGE_BYTES))
 
     @property

@@ -16,7 +16,7 @@ from .caller import Caller, ClientGoneError
 T = TypeVar("T")
 P = ParamSpec("P")
 Steps: TypeAlias = Generator[None, None, T]
-"""work that yields between two steps, where it can stop or wait for other work, and returns its result"""
+"""Work that yields between steps, where it can stop or wait for other work. It returns its result."""
 
 MAX_THREADS = 8
 
@@ -42,7 +42,7 @@ class FairThreadPool:
         self._max_of_one = max(self._max_threads - 1, 1)
         self._lock = threading.Lock()
         self._waiting: OrderedDict[str, deque[_Job[Any]]] = OrderedDict()
-        self._busy: Counter[str] = Counter()  # threads by client
+        self._busy: Counter[str] = Counter()  # number of busy threads by client
         self._threads = 0
 
     async def call(self, caller: Caller, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -69,7 +69,7 @@ class FairThreadPool:
         finally:
             job.is_abandoned = True
             left.cancel()
-            del job  # it has the error, whose traceback has this frame: a cycle would hold the arguments
+            del job  # breaks a cycle: the job has the error, whose traceback has this frame
 
     def _add(self, client: str, job: _Job[Any]) -> None:
         with self._lock:
@@ -91,7 +91,7 @@ class FairThreadPool:
             ) from error
 
     def _works_without_one_more(self, client: str, job: _Job[Any]) -> bool:
-        """True if a running thread will do the job; otherwise the job is removed."""
+        """Returns whether a running thread will do the job. Otherwise removes the job."""
         with self._lock:
             self._threads -= 1
             jobs = self._waiting.get(client, deque())
@@ -136,7 +136,7 @@ class _Job(Generic[T]):
         self.is_abandoned = False
 
     def step(self) -> bool:
-        """True if there is more to do. It never raises, because the thread must go on with other jobs."""
+        """Runs a step. Returns whether more follow. Never raises, because the thread has other jobs to do."""
         try:
             if self.is_abandoned:
                 self._steps.close()
@@ -145,7 +145,7 @@ class _Job(Generic[T]):
         except StopIteration as stop:
             self._tell(self.result.set_result, stop.value)
         except BaseException as error:  # also a panic in a library that is written in Rust
-            # Without this frame, which has the job, which has the error: a cycle would hold the arguments.
+            # Drops this frame from the traceback. It refers to the job and so to the error, a cycle.
             error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
             is_usual = isinstance(error, Exception)
             self._tell(self.result.set_exception, error if is_usual else RuntimeError(repr(error)))

@@ -13,7 +13,7 @@ from .limits import Limits
 
 RETRY_SECONDS = 0.1
 NO_SHUTDOWN_TIMEOUT = 3600.0  # `LimitedTransport` ends connections that are not closed in time
-# The connection was closed already, or its network failed: the next one may work (accept(2)).
+# Errors of accept(2) after which the next connection may work: this one was closed or its network failed.
 _GONE = {errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH}
 
 
@@ -38,7 +38,7 @@ class Acceptor:
         self._tls = tls
         self._per_turn = limits.accepted_per_turn if tls is None else limits.handshakes_per_turn
         self._loop = asyncio.get_running_loop()
-        self._opening: dict[asyncio.Task[None], float] = {}  # since when, the oldest first
+        self._opening: dict[asyncio.Task[None], float] = {}  # when each began, the oldest first
         self._retry: asyncio.TimerHandle | None = None
         listener.setblocking(False)
         connections.on_change = self._resume
@@ -63,7 +63,7 @@ class Acceptor:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                if error.errno not in _GONE:  # no descriptor or no memory is left
+                if error.errno not in _GONE:  # the process has no descriptor or no memory left
                     self._pause()
                     return
                 continue

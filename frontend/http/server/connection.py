@@ -25,7 +25,7 @@ RenderError: TypeAlias = Callable[[str, str, RequestError], tuple[Mapping[str, s
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What the connections of a server have to know of its application.
+    """What the connections of a server must know about its application.
 
     `always_served` are the paths that are answered at once, and even on connections beyond the limit. Bodies
     on the paths `uploads` may be longer than others; requests on the paths `websockets` may become
@@ -67,16 +67,16 @@ class Connection(asyncio.BufferedProtocol):
         self._tasks = tasks
         self._buffer = buffer
         self._head_reader = HeadReader(settings.limits)
-        self._deadline: float | None = None  # of the head that is awaited or read
-        self._head: Head | None = None  # of the request that waits for its start, is read or is answered
+        self._deadline: float | None = None  # when the awaited head must be complete
+        self._head: Head | None = None  # the request's head until its answer is complete
         self._waits_for_start = False
-        self._body: RequestBody | None = None  # that is being read
-        self._exchange: Exchange | None = None  # of the request that is read or answered
+        self._body: RequestBody | None = None  # the body that is being read
+        self._exchange: Exchange | None = None  # the request that is read or answered
         self._ahead = b""  # bytes after a request that waits for its start or is being answered
-        self._is_extra = False  # beyond the limit: only `always_served` paths are answered
+        self._is_extra = False  # whether it exceeds the limit, so that only `always_served` paths work
         self._is_refused = False
-        self._upgrade: Upgrade | None = None  # of a request that asked for a WebSocket
-        self._ending_at: float | None = None  # when such a connection was told to end
+        self._upgrade: Upgrade | None = None  # set if the request asked for a WebSocket
+        self._ending_at: float | None = None  # when the WebSocket was told to end
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._loop = asyncio.get_running_loop()
@@ -165,7 +165,7 @@ class Connection(asyncio.BufferedProtocol):
                 data = self._take_head(data)
 
     def _take_head(self, data: bytes) -> bytes:
-        """Returns the bytes after the head."""
+        """Reads a part of the head. Returns the bytes after the head."""
         if not self._head_reader.has_begun:
             latest = self._loop.time() + self._head_seconds
             self._deadline = latest if self._deadline is None else min(self._deadline, latest)
@@ -260,7 +260,7 @@ class Connection(asyncio.BufferedProtocol):
             self._connections.waits(self)
 
     def _take_body(self, body: RequestBody, data: bytes) -> bytes:
-        """Returns the bytes after the body."""
+        """Passes on a part of the body. Returns the bytes after the body."""
         assert self._exchange is not None
         try:
             piece, rest = body.take(data)

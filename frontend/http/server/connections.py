@@ -11,7 +11,7 @@ from ....runtime.errors import RequestError
 from .limits import Limits
 
 TICK_SECONDS = 1.0
-WAITING_PART = 8  # few connections wait if they are less than an eighth of those allowed
+WAITING_PART = 8  # "few" connections wait if they are less than 1 / WAITING_PART of the limit
 
 
 class Member(Protocol):
@@ -19,7 +19,7 @@ class Member(Protocol):
         """Close the connection if one of its deadlines has passed."""
 
     def evict(self, error: RequestError) -> None:
-        """Close the connection, which has no complete request."""
+        """Close the connection, which has sent no complete request, with an error."""
 
     def stop(self) -> None:
         """Close the connection after the request that is being read or answered."""
@@ -34,7 +34,7 @@ class Connections:
         self._limits = limits
         self._open: set[Member] = set()
         self._refused: set[Member] = set()
-        # Since when each connection without a complete request waits, the longest wait first.
+        # When each connection without a complete request began to wait, the longest wait first.
         self._waiting: dict[Member, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -61,7 +61,7 @@ class Connections:
         return refusals if few_wait or self._may_evict() else 0
 
     def add(self, member: Member) -> bool:
-        """Whether the connection may send requests.
+        """Counts a new connection. Returns whether it may send requests.
 
         If not, the connection stays open only to receive the refusal.
         """
@@ -84,12 +84,12 @@ class Connections:
             self._timer = None
 
     def has_request(self, member: Member) -> None:
-        """The connection's request is complete: no new connection evicts it before the answer is sent."""
+        """Protects a connection with a complete request from eviction until its answer is sent."""
         self._waiting.pop(member, None)
         self._changed()
 
     def waits(self, member: Member) -> None:
-        """The connection has no request any more."""
+        """Notes that the connection waits for its next request, so that it may be evicted."""
         if member in self._open:
             self._waiting[member] = _now()
 
@@ -100,7 +100,7 @@ class Connections:
         return _now() - oldest >= self._limits.spared_seconds
 
     def _evict_oldest(self) -> bool:
-        """Evicts the connection that has waited longest for a request. It counts no more, and closes soon."""
+        """Evicts the connection that has waited longest for a request. It closes soon."""
         if not self._may_evict():
             return False
         oldest = next(iter(self._waiting))
@@ -151,7 +151,7 @@ class StartLimit:
         self._is_armed = False
 
     def take(self, start: Callable[[], None]) -> bool:
-        """Whether the request may start in this turn; otherwise `start` is called in a later one."""
+        """Returns whether the request may start in this turn. If not, calls `start` in a later turn."""
         self._arm()
         if self._left > 0 and not self._waiting:
             self._left -= 1

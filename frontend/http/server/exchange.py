@@ -18,10 +18,10 @@ from .head import Head
 from .limited_transport import LimitedTransport
 
 BODY_WRITER = "arbora.body_writer"
-"""the key of the `BodyWriter` in the ASGI scope of a request; the scope of a WebSocket has none"""
+"""Key in the ASGI scope: the request's `BodyWriter`. The scope of a WebSocket has none."""
 
 UPGRADE = "arbora.upgrade"
-"""the key of the `Upgrade` in the scope of a request that asks for a WebSocket"""
+"""Key in the ASGI scope of a request that asks for a WebSocket: its `Upgrade`."""
 
 BodyWriter: TypeAlias = PartWriter[bytes]
 """Writes a part of a streamed answer at once, so that a token needs no task. `send` must have sent the
@@ -29,7 +29,7 @@ headers before, and it sends the last part. The writer is not ready while the cl
 `send` waits."""
 
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
-MAX_UNREAD_BYTES = 64 * 1024  # of a body that the application has not taken
+MAX_UNREAD_BYTES = 64 * 1024  # bytes of a body that wait for the application
 _BODILESS = (204, 304)
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
@@ -65,10 +65,10 @@ class Exchange:
         self._expects_continue = head.expects_continue
         self._body = bytearray()
         self._has_whole_body = False
-        self._news = asyncio.Event()  # more of the body, the end of the answer or of the connection
+        self._news = asyncio.Event()  # set when the body grows, or the answer or the connection ends
         self._may_have_chunks = head.version == "1.1"
         self._has_chunks = False
-        self._has_body = head.method != "HEAD"  # the answer
+        self._has_body = head.method != "HEAD"  # whether the answer has a body
         self._left: int | None = None  # bytes of the answer that its content-length promises
 
     def add_body(self, piece: bytes, is_last: bool) -> None:

@@ -13,7 +13,7 @@ END = b"\r\n\r\n"
 _REQUEST_LINE = re.compile(rb"([A-Z]+) ([\x21-\x7e]+) HTTP/(1\.[01])")
 _METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"}
 HEADER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):([^\x00-\x08\x0a-\x1f\x7f]*)")
-_MAX_DIGITS = 19  # of a length that fits into 64 bits
+_MAX_DIGITS = 19  # decimal digits of a length that fits into 64 bits
 
 
 class Head(NamedTuple):
@@ -76,7 +76,7 @@ class HeadReader:
         return head, rest
 
     def _skip_empty_lines(self) -> None:
-        """Some clients send an empty line after a body; RFC 9112, 2.2, asks servers to ignore it."""
+        """Skips empty lines before a head. Some clients send one after a body (RFC 9112, 2.2)."""
         while self._bytes.startswith(b"\r\n"):
             del self._bytes[:2]
 
@@ -90,7 +90,7 @@ class HeadReader:
         if end > 0 and self._bytes[end - 1] != 0x0D:
             raise malformed("its lines must end with a carriage return and a line feed")
         self._line_ends = end >= 0
-        if (len(self._bytes) if end < 0 else end) > self._limits.target_bytes + 32:  # method and version too
+        if (len(self._bytes) if end < 0 else end) > self._limits.target_bytes + 32:  # 32: method and version
             raise _target_too_long(self._limits)
 
 
@@ -112,8 +112,8 @@ def find_origin(head: bytes) -> str:
 
 
 def parse_head(text: bytes, limits: Limits) -> Head:
-    """`text` is without the empty line at its end. Raises `RequestError` if it is not HTTP/1.1 by the letter:
-    parsers could read it in different ways."""
+    """Parses a head without its last, empty line. Raises `RequestError` if it is not strictly HTTP/1.1,
+    because parsers could read it in different ways."""
     first, *lines = text.split(b"\r\n")
     if len(first) > limits.target_bytes + 32:
         raise _target_too_long(limits)
@@ -153,7 +153,7 @@ def _parse_request_line(line: bytes) -> tuple[str, bytes, str]:
     method, target = parts[1].decode(), parts[2]
     if method not in _METHODS:
         raise malformed("it does not begin with a method such as GET or POST")
-    if target.startswith((b"http://", b"https://")):  # a proxy's form, whose path follows the host
+    if target.startswith((b"http://", b"https://")):  # as sent to proxies: the path follows the host
         _, slash, path = target.split(b"://", 1)[1].partition(b"/")
         target = slash + path or b"/"
     if not target.startswith(b"/") and target != b"*":

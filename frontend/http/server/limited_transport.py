@@ -24,11 +24,11 @@ class LimitedTransport:
         self._limits = limits
         self._loop = loop
         self._is_writable = asyncio.Event()
-        self._closed_at: float | None = None  # when it was closed; with TLS, when bytes were last undelivered
+        self._closed_at: float | None = None  # the time of closing; with TLS, of the last unsent bytes
         self._lingers = False
-        self._written = 0  # bytes
-        self._progress_at: float | None = None  # when the client last read; None if nothing is left to read
-        self._taken = 0  # bytes that the client had read then
+        self._written = 0  # bytes written so far
+        self._progress_at: float | None = None  # the client's last read; None if it has read everything
+        self._taken = 0  # bytes that the client had read at its last read
 
     def client_address(self) -> tuple[str, int] | None:
         """The client's host and port; None if it is unknown, as on a Unix socket."""
@@ -39,7 +39,7 @@ class LimitedTransport:
         return (str(address[0]), int(address[1])) if isinstance(address, tuple) else None
 
     def write(self, data: bytes) -> None:
-        """Has no effect after a disconnect, where uvloop's transport raises RuntimeError."""
+        """Writes data. Does nothing after a disconnect, where uvloop's transport would raise RuntimeError."""
         if not self.is_closing():
             self._written += len(data)
             self._transport.write(data)
@@ -72,7 +72,7 @@ class LimitedTransport:
             self._transport.close()
 
     def end_of_input(self) -> None:
-        """The client sends nothing more, so there is no reason to linger."""
+        """Stops lingering, because the client will send nothing more."""
         if self._lingers:
             self._lingers = False
             self._transport.close()

@@ -7,27 +7,28 @@ import resource
 
 import msgspec
 
-KEPT_DESCRIPTORS = 64  # for files, threads and ipc sockets that this process opens later
+KEPT_DESCRIPTORS = 64  # descriptors for files, threads and ipc sockets that this process opens later
 SHARED_PER_TURN = 1
-MAX_READ_BYTES = 32 * 1024  # of a connection in one turn of the event loop; tiny chunks take about 5 ms
-MAX_CONNECTIONS = 16_384  # served, and waiting to be accepted (Linux: net.core.somaxconn at most)
+MAX_READ_BYTES = 32 * 1024  # bytes read from a connection per turn of the event loop; tiny chunks take 5 ms
+MAX_CONNECTIONS = 16_384  # connections served, and also in the queue (Linux: at most net.core.somaxconn)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """`_bytes` and `_lines` are largest sizes, `_seconds` the longest wait.
+    """The limits of each connection. `_bytes` and `_lines` are maximum sizes, `_seconds` maximum waits.
 
     A head is the request line with the headers. In every `body_seconds` a body must grow by `body_step_bytes`
     and by one `body_step_part`-th of its size so far, so that a large body is not held for long.
-    `message_bytes` counts a body as it was sent, with the framing of its chunks; for uploads, which are
-    written to disk piece by piece, it is `upload_bytes`, and their step is `body_step_bytes`. `ahead_bytes`
-    of the next requests are kept while one is answered. A client that reads less than `write_step_bytes` of
-    an answer in `write_seconds` is disconnected. After a refusal, input is read and dropped for
+    `message_bytes` counts a body as it was sent, with the framing of its chunks. Uploads, which are written
+    to disk in pieces, have the limit `upload_bytes` and the step `body_step_bytes`. `ahead_bytes` of the next
+    requests are kept while one is answered. A client that reads less than `write_step_bytes` of an answer in
+    `write_seconds` is disconnected. After a refusal, input is read and dropped for
     `linger_seconds`: closing at once would reset the connection and lose the refusal. Up to
     `refused_connections` beyond `connections` are accepted, to be refused. A connection without a request is
     closed for a new one after `spared_seconds` at the earliest, because its request may be on the way. In one
     turn of the event loop up to `started_per_turn` requests start, and `accepted_per_turn` connections are
-    accepted: more, because the system drops arrivals while its queue is full, and their clients may see a
-    reset. With TLS they are `handshakes_per_turn`, because a handshake takes up to a millisecond.
+    accepted. The latter number is higher, because the system drops arrivals while its queue is full, and
+    their clients may see a reset. With TLS it is `handshakes_per_turn`, because a handshake takes up to a
+    millisecond.
     """
 
     head_bytes: int = 64 * 1024
@@ -55,7 +56,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 def choose_limits(processes: int = 1) -> Limits:
     """The limits, with as many connections as this process has descriptors for.
 
-    Several processes accept from one socket; each takes few at a time, so that all get a share.
+    Several processes accept from one socket. Each takes few connections at a time, so that all get a share.
     """
     limits = _count_connections()
     return limits if processes == 1 else msgspec.structs.replace(limits, accepted_per_turn=SHARED_PER_TURN)

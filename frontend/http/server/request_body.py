@@ -9,7 +9,7 @@ from ....runtime.errors import RequestError
 from .head import HEADER, malformed
 from .limits import Limits
 
-MAX_FRAMING_BYTES = 16 * 1024  # of a chunk's first line, or of all trailers
+MAX_FRAMING_BYTES = 16 * 1024  # bytes of a chunk's first line, or of all trailers
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]{0,9}(?:;[^\x00-\x08\x0a-\x1f\x7f]{0,16384})?\r\n")
 
 
@@ -20,8 +20,8 @@ class RequestBody:
     """
 
     def __init__(self, length: int | None, limits: Limits, now: float, is_upload: bool) -> None:
-        self.answered_at: float | None = None  # when the answer was sent, if that was before the body's end
-        self.received = 0  # bytes
+        self.answered_at: float | None = None  # when an answer was sent before the body's end
+        self.received = 0  # bytes received so far, with the framing
         self._framing: _Framing = _Chunks() if length is None else _Length(length)
         self._limits = limits
         self._is_upload = is_upload
@@ -86,10 +86,10 @@ class _Chunks:
 
     def __init__(self) -> None:
         self.is_complete = False
-        self._left = 0  # bytes of the chunk's data
-        self._line = bytearray()  # the incomplete line of framing
+        self._left = 0  # bytes of the chunk's data that are still to come
+        self._line = bytearray()  # the bytes of an incomplete line of framing
         self._expected: Literal["size", "end of a chunk", "trailer"] = "size"
-        self._trailers = 0  # bytes
+        self._trailers = 0  # bytes of trailers so far
 
     def take(self, data: bytes) -> tuple[bytes, bytes]:
         pieces: list[bytes] = []
@@ -133,7 +133,7 @@ class _Chunks:
 
 
 def _take_whole_chunks(data: bytes, start: int, pieces: list[bytes]) -> int:
-    """Takes the chunks that lie whole in `data`: one costs 0.5 us, a third of what it costs line by line.
+    """Takes the complete chunks in `data`. A chunk takes 0.5 us, a third of the time of reading it by lines.
     Returns where the rest begins."""
     while (line := _CHUNK_LINE.match(data, start)) is not None:
         begin = line.end()

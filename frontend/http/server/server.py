@@ -21,9 +21,10 @@ STOP_POLL_SECONDS = 0.05
 
 
 class HttpServer:
-    """`started` is set while connections are accepted. With `tls` the server speaks only HTTPS.
+    """Serves one application. `started` is set while connections are accepted. With `tls` the server speaks
+    only HTTPS.
 
-    `beside` runs while requests are served, and is cancelled then.
+    `beside` runs while requests are served, and is cancelled at the end.
     """
 
     def __init__(

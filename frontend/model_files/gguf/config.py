@@ -12,22 +12,21 @@ from ....runtime.gguf_file import GgufFile
 Scalar = TypeVar("Scalar", int, float, str)
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-"""by `general.architecture`, which is llama for Mistral's models too"""
+"""Hugging Face's architectures, by `general.architecture`, which is llama for Mistral's models too."""
 ROPE_TYPES = {"none": "default", "linear": "linear", "yarn": "yarn"}
 EMBEDDING = "token_embd.weight"
 ROPE_FACTORS = "rope_freqs.weight"
 LOW, HIGH, ORIGINAL = 1.0, 4.0, 8192
 LLAMA3 = {"low_freq_factor": LOW, "high_freq_factor": HIGH, "original_max_position_embeddings": ORIGINAL}
-"""the values of Llama 3.1 to 3.3; the file contains only the results of these and the factor"""
+"""The position scaling of Llama 3.1 to 3.3. A GGUF file contains only its effect on frequencies."""
 FACTOR_TOLERANCE = 1e-3
 MAX_LAYERS = 10_000
 LARGEST = 2**31 - 1
-"""of all numbers other than the layers"""
+"""The maximum of all numbers in the metadata except the number of layers."""
 
 
 class Metadata:
-    """Reads a file's metadata keys; those of its architecture without their prefix. All numbers must be
-    positive."""
+    """Reads a file's metadata. Keys of its architecture lack their prefix. Numbers must be positive."""
 
     def __init__(self, file: GgufFile) -> None:
         self.file = file

@@ -13,11 +13,11 @@ from ....runtime.errors import ConfigError
 from ....runtime.gguf_file import GgufFile
 
 VERSION = 1
-"""version of the files that are made here"""
+"""The version of the generated files."""
 KEPT = 16
-"""directories that are always kept; each takes about 10 MB"""
+"""Directories that are always kept. Each takes about 10 MB."""
 SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
-"""the name of a file of a split model"""
+"""Matches the file names of a split model."""
 
 
 def gguf_directory(path: Path) -> Path:
@@ -42,7 +42,7 @@ def gguf_directory(path: Path) -> Path:
 
 def _make(target: Path, shards: list[Path]) -> None:
     from .config import EMBEDDING, model_config
-    from .tokenizer import Vocabulary  # imports the library tokenizers
+    from .tokenizer import Vocabulary  # imports the library `tokenizers`, which loads slowly
 
     file = GgufFile(shards[0])
     config = model_config(file)

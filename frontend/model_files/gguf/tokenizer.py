@@ -18,10 +18,10 @@ ROLES = {
     "unk": "unknown_token_id",
     "pad": "padding_token_id",
 }
-"""the metadata key of each special token's id"""
+"""The metadata key of each special token's id."""
 END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 END_TEXTS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>", "<EOT>")
-"""control tokens that end a reply in every model; files often name only one of a model's end tokens"""
+"""Control tokens that end a reply in every model. Files often name only one of a model's end tokens."""
 MAX_MERGED = 512
 """Characters of a SentencePiece token for which merges are sought, in time that grows with the square of its
 length. Longer tokens, which no model has, are never produced."""
@@ -69,7 +69,7 @@ WORDS = {
     "tekken": _Words((_TEKKEN,), whole_words=True, adds_bos=True),
     "default": _Words(_DEFAULT),
 }
-"""by `tokenizer.ggml.pre`"""
+"""The rules of splitting text into words, by `tokenizer.ggml.pre`."""
 
 
 class _Kind(IntEnum):
@@ -134,7 +134,7 @@ class Vocabulary:
         return config | self._templates()
 
     def end_ids(self) -> list[int]:
-        """The tokens that end a reply; the end-of-sequence token comes first."""
+        """The tokens that end a reply. The end-of-sequence token comes first."""
         named = [index for key in END_KEYS if (index := self._id(key)) is not None]
         known = [
             index
@@ -196,8 +196,8 @@ class Vocabulary:
         return backend
 
     def _merges_of_scores(self, vocab: dict[str, int]) -> list[tuple[str, str]]:
-        """SentencePiece merges the two neighbours whose union has the best score. So each way to cut a token
-        into two tokens becomes a merge, in the order of the scores."""
+        """The merges of a SentencePiece vocabulary, which merges the two neighbours whose union has the best
+        score. So each way to cut a token into two tokens becomes a merge, in the order of the scores."""
         scores: list[float] = self._list("scores", float)
         if len(scores) != len(self.tokens):
             raise self._wrong("scores", f"has {len(scores)} entries for {len(self.tokens)} tokens")

@@ -27,12 +27,12 @@ from .output_files import LineFailure, encode_answer, write_files
 
 EarlyEnd = Literal["cancelled", "expired", "failed"]
 MAX_DEATHS = 3
-"""A line gets an error once the model has died so many times while it answered the line."""
+"""A line gets an error after the model process has died this often while it answered the line."""
 FIRST_WAIT_S, MAX_WAIT_S = 1, 30
 RUNNING_PART = 4
 """All lines together may have 1 / RUNNING_PART of the slots of --max-running."""
 BUSY_PART = 8
-"""While other requests are open, lines may have 1 / BUSY_PART of these."""
+"""While other requests are open, lines may have 1 / BUSY_PART of the slots of --max-running."""
 LOOK_AGAIN_S = 0.1
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ _LOST = LineError("input_file_lost", "The content of the input file was removed 
 
 
 class LineSlots:
-    """A line runs while it has a slot. Batches of this process get slots in the order in which they ask."""
+    """Slots for the lines that run. Batches of this process get slots in the order in which they ask."""
 
     def __init__(self, config: ServeConfig, engine: EngineClient) -> None:
         shared = RUNNING_PART * config.api_workers
@@ -63,7 +63,7 @@ class LineSlots:
             while self._taken >= self._limit():
                 self._changed.clear()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_AGAIN_S):  # wait_for may lose a cancellation
+                    async with asyncio.timeout(LOOK_AGAIN_S):  # `asyncio.wait_for` may lose a cancellation
                         await self._changed.wait()
             self._taken += 1
 
@@ -72,7 +72,7 @@ class LineSlots:
         self._changed.set()
 
     async def sleep(self, seconds: float) -> None:
-        """Frees the caller's slot meanwhile. It has a slot again at the end, also if it is cancelled."""
+        """Sleeps without the caller's slot. The caller has a slot again afterwards, even if cancelled."""
         self.free()
         try:
             await asyncio.sleep(seconds)
@@ -112,10 +112,10 @@ class BatchRun:
         self._early: EarlyEnd | None = None
         self._stopped = asyncio.Event()
         self._sleeping = 0
-        """the number of lines that wait for their next attempt"""
+        """The number of lines that wait for their next attempt."""
         self._has_space = True
         self._may_start = asyncio.Event()
-        """cleared while a line sleeps or the owner may use no more bytes: no further line starts"""
+        """Cleared while a line sleeps or the owner has no bytes left, so that no further line starts."""
         self._may_start.set()
         if batch.status == "cancelling":
             self.stop("cancelled")
@@ -126,12 +126,12 @@ class BatchRun:
         self._stopped.set()
 
     def limit(self, space_left: int) -> None:
-        """Starts no more lines while the owner has no bytes left."""
+        """Stops or resumes the start of lines, by the bytes that the owner has left."""
         self._has_space = space_left > 0
         self._decide_start()
 
     def is_keyless(self) -> bool:
-        """True if the server no longer has the API key, and the batch has lines to run."""
+        """Whether the server no longer has the batch's API key, while the batch still has lines to run."""
         has_lines = self._early is None and self.batch.status in ("validating", "in_progress")
         return has_lines and self.batch.owner not in map_owners(self._context.keys)
 
@@ -165,7 +165,7 @@ class BatchRun:
         await self._end(plan)
 
     async def _read_plan(self) -> Plan | None:
-        """None if the input file is lost."""
+        """Reads and checks the input file. None if that file is lost."""
         try:
             return await self._context.work.run(
                 Caller("batches"), read_plan(self._input, self.batch.endpoint)
@@ -211,10 +211,10 @@ class BatchRun:
         await self._save(planned.number, reply.status >= 400, result)
 
     async def _answer(self, body: bytes) -> LineReply:
-        """The answer, after as many attempts as it takes while the server is overloaded or starting."""
+        """The answer to a line. Tries again while the server is overloaded or starting."""
         deaths, wait = 0, FIRST_WAIT_S
         while True:
-            while self.is_keyless():  # the runner soon cancels this run
+            while self.is_keyless():  # until the runner cancels this run
                 await self._sleep(FIRST_WAIT_S)
             key = map_owners(self._context.keys).get(self.batch.owner)
             reply = await self._context.endpoints.call(self.batch.endpoint, body, key)

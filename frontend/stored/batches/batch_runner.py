@@ -1,4 +1,4 @@
-"""Runs the batches of a data directory. Several processes may: each claims the batches that it runs."""
+"""Runs the batches of a data directory. Each process claims the batches that it runs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .batch_store import BatchStore
 from .endpoints import Endpoints
 
 MAX_BATCHES = 8
-"""batches that a process runs at a time"""
+"""Maximum batches that a process runs at a time."""
 MAX_OF_OWNER = 2
-"""batches of an owner that all processes run at a time"""
+"""Maximum batches of one owner that all processes together run at a time."""
 ORPHAN_SECONDS = 3600
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class BatchRunner:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if alive is not None:
-            alive.close()  # so that other processes may claim the batches
+            alive.close()  # lets other processes claim the batches
 
     async def _sweep(self) -> None:
         if time.monotonic() < self._swept + self._pace.sweep:

@@ -12,14 +12,14 @@ from .batch_store import BatchStore
 
 @dataclass(frozen=True)
 class BatchService:
-    """`stored` is None on a server that stores nothing. `endpoints` are the paths that lines may have."""
+    """The store, None on a server that stores nothing, and the paths of `endpoints` that lines may call."""
 
     http: HttpService
     stored: BatchStore | None
     endpoints: Collection[str]
 
     def store(self) -> BatchStore:
-        """Raises a 400 `RequestError` on a server that stores nothing."""
+        """The store of batches. Raises a 400 `RequestError` on a server that stores nothing."""
         if self.stored is None:
             raise RequestError(
                 "This server stores no files and no batches (--data-dir off): start it with another "

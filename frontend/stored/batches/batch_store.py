@@ -21,7 +21,7 @@ from .objects import BatchObject, Errors, LineError, RequestCounts, Status, Stor
 
 BATCH = "batch"
 RESULT, FAILURE = "result", "failure"
-"""the kinds of the parts of a batch: the output lines of its input's lines, whose numbers are their places"""
+"""The kinds of a batch's parts, which are output lines. A part's place is the number of its input line."""
 NO_OUTPUTS: Mapping[str, OutputFile] = {}
 _encode = msgspec.json.encode
 
@@ -38,11 +38,11 @@ class BatchStore:
         self.files = FileStore(directory, data_size, shares=shares)
         self.records = self.files.records
 
-    # For requests.
+    # Called by requests.
 
     @writes
     def create(self, transaction: Transaction, batch: StoredBatch, max_open: int) -> BatchObject:
-        """Raises `RequestError` if there is no such input file, or its owner has `max_open` open batches."""
+        """Adds a batch. Raises `RequestError` without its input file, or beyond `max_open` open batches."""
         find_file(transaction, batch.input_file_id, batch.owner, "input_file_id")
         if [record.owner for record in transaction.list_open(BATCH)].count(batch.owner) >= max_open:
             raise RequestError(
@@ -56,7 +56,7 @@ class BatchStore:
 
     @reads
     def find(self, transaction: Transaction, id: str, owner: str) -> BatchObject:
-        """Raises a 404 `RequestError` if the owner has no such batch."""
+        """Finds a batch. Raises a 404 `RequestError` if the owner has no batch with this id."""
         return _show(_find(transaction, id, owner))
 
     @reads
@@ -66,22 +66,20 @@ class BatchStore:
 
     @writes
     def cancel(self, transaction: Transaction, id: str, owner: str) -> BatchObject:
-        """Asks the batch's runner to stop, unless the batch ends already. Returns the batch as it then is."""
+        """Asks the batch's runner to stop, unless the batch is ending already. Returns the changed batch."""
         record = _find(transaction, id, owner)
         if record.state in ("validating", "in_progress"):
             record = _set_status(transaction, record, "cancelling")
         return _show(record)
 
-    # For their runner.
+    # Called by the runner of a batch.
 
     async def claim(
         self, runner: str, models: Collection[str], owners: Collection[str], max_of_owner: int
     ) -> StoredBatch | None:
-        """Assigns an open batch whose runner is not alive. Its model and owner must be among these, unless it
-        runs no more lines.
-
-        Owners with fewer batches under way come first, then the oldest batch.
-        """
+        """Assigns an open batch whose runner is not alive. Its model and owner must be among the given ones,
+        unless it has no more lines to run. The owner with the fewest running batches comes first, then the
+        oldest batch."""
 
         def choose(transaction: Transaction) -> Record | None:
             records = transaction.list_open(BATCH)
@@ -108,7 +106,7 @@ class BatchStore:
 
     @reads
     def read_states(self, transaction: Transaction, runner: str) -> dict[str, str]:
-        """The status of each open batch that the runner has."""
+        """The status of each open batch that the runner has claimed."""
         records = transaction.list_open(BATCH)
         return {record.id: record.state for record in records if record.runner == runner}
 
@@ -204,7 +202,7 @@ def _find(transaction: Transaction, id: str, owner: str) -> Record:
 
 
 def _find_own(transaction: Transaction, id: str, runner: str, *states: str) -> Record | None:
-    """The batch, if this runner has it and it is in one of the states, or in any that is open."""
+    """The batch if this runner has claimed it and it is in one of `states` (default: any open state)."""
     record = transaction.find(BATCH, id)
     is_own = record is not None and record.runner == runner and record.state in (states or OPEN_STATES)
     return record if is_own else None
@@ -223,5 +221,5 @@ def _decode(record: Record) -> StoredBatch:
 
 
 def _show(record: Record) -> BatchObject:
-    """Without the fields that only the store needs."""
+    """The batch for clients, without the fields that only the store needs."""
     return msgspec.json.decode(record.body, type=BatchObject)

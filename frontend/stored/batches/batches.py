@@ -22,9 +22,9 @@ from .files import ANCHOR_EVENT, MIN_SECONDS, check_anchor
 from .objects import BatchObject, RequestCounts, StoredBatch
 
 PAGE_BATCHES = (20, 100)
-"""batches on a page of a list: the usual number and the limit"""
+"""Batches on a page of a list: the default and the maximum."""
 MAX_OPEN = 100
-"""batches of one key that have not ended"""
+"""Maximum batches of one key that have not ended."""
 MAX_METADATA = 16
 KEY_CHARACTERS, VALUE_CHARACTERS = 64, 512
 _WINDOW = re.compile(r"([1-9][0-9]{0,5})([mhd])")

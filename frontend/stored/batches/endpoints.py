@@ -17,7 +17,7 @@ from ...http.tenants import SENT_KEY
 
 
 class LineReply(NamedTuple):
-    """`retry_after` is in seconds, 0 if the answer has none."""
+    """The answer to a line. `retry_after` is in seconds, 0 if the answer has none."""
 
     status: int
     request_id: str
@@ -34,7 +34,7 @@ class Endpoints:
         self._apps = apps
 
     async def call(self, path: str, body: bytes, key: ApiKey | None) -> LineReply:
-        """The answer, also to a refused request."""
+        """Sends the body to the endpoint at `path`. Returns its answer, which may be a refusal."""
         scope: Scope = {
             "type": "http",
             "http_version": "1.1",
@@ -72,7 +72,7 @@ class _Answer:
         self._parts: list[bytes] = []
 
     async def receive(self) -> Message:
-        """The body, and then nothing more: the client never leaves."""
+        """Returns the body once, then waits for ever, as if the client never disconnected."""
         if self._body is None:
             await asyncio.get_running_loop().create_future()
         body, self._body = self._body, None

@@ -21,18 +21,18 @@ CONTENTS = "files and batches"
 SHARE = 2
 """Files and batches may use 1 / SHARE of the size of --data-dir."""
 KEPT_SECONDS = 30 * 24 * 3600
-"""the longest and the default time for which files are kept; batches are kept twice as long"""
+"""Maximum and default seconds for which a file is kept. Batches are kept twice as long."""
 UPLOAD_SECONDS = 120
-"""An upload without progress for so long is removed. Its process was killed."""
+"""Seconds without progress after which an upload is removed, because its process must have been killed."""
 INPUT_FILE, OUTPUT_FILE = "input_file", "output_file"
 PURPOSES = {"batch": INPUT_FILE, "batch_output": OUTPUT_FILE}
-"""the kind of the record by the purpose of the file"""
+"""The kind of a file's record, by the purpose of the file."""
 _COMPLETE = "complete"
 _encode = msgspec.json.encode
 
 
 class OutputFile(NamedTuple):
-    """`size` is in bytes."""
+    """A new output file of a batch. `size` is in bytes."""
 
     id: str
     filename: str
@@ -40,7 +40,7 @@ class OutputFile(NamedTuple):
 
 
 class FileStore:
-    """The files in a data directory. The results of batches share their space, where each counts twice,
+    """The files in a data directory. The results of batches use the same space. Each result counts twice,
     because it is copied to a file at the end.
 
     All methods raise `RequestError` if the disk or the database fails.
@@ -65,11 +65,10 @@ class FileStore:
 
     @writes
     def begin(self, transaction: Transaction, id: str, owner: str, size: int, max_open: int) -> None:
-        """Adds an incomplete file, which no request sees.
+        """Adds an incomplete file, which requests do not see.
 
-        size: the bytes that it will have as far as is known
-        Raises a 507 `RequestError` if they exceed what its owner may still use, a 429 one if the owner has
-        `max_open` incomplete files.
+        size: the file's expected bytes Raises a 507 `RequestError` if they exceed what its owner may still
+        use, a 429 one if the owner has `max_open` incomplete files.
         """
         if size > transaction.left(owner):
             raise self._full()
@@ -90,9 +89,8 @@ class FileStore:
 
     @writes
     def reserve(self, transaction: Transaction, id: str, owner: str, size: int) -> None:
-        """Lets an incomplete file grow to this size.
-
-        Raises a 507 `RequestError` if its owner may not use so much, or if it was removed meanwhile.
+        """Lets an incomplete file grow to `size` bytes. Raises a 507 `RequestError` if its owner lacks the
+        space, or if the file was removed meanwhile.
         """
         record = transaction.find(INPUT_FILE, id, owner)
         if record is None or size - record.size > transaction.left(owner):
@@ -114,7 +112,7 @@ class FileStore:
     def finish(
         self, transaction: Transaction, id: str, owner: str, filename: str, size: int, seconds: int
     ) -> FileObject | None:
-        """Makes the file visible, until it expires in so many seconds. None if it was removed meanwhile."""
+        """Makes a file visible for the given `seconds`. None if the file was removed meanwhile."""
         record = transaction.find(INPUT_FILE, id, owner)
         if record is None:
             return None
@@ -126,7 +124,7 @@ class FileStore:
 
     @reads
     def find(self, transaction: Transaction, id: str, owner: str) -> FileObject:
-        """Raises a 404 `RequestError` if the owner has no such file."""
+        """Finds a file. Raises a 404 `RequestError` if the owner has no file with this id."""
         return _decode(find_file(transaction, id, owner))
 
     @reads
@@ -156,7 +154,7 @@ class FileStore:
 
     @reads
     def remove_orphans(self, transaction: Transaction, min_age_seconds: float) -> None:
-        """Removes files without a record, but for young ones, which may belong to a batch that just ends."""
+        """Removes files without a record, except new ones, which may belong to an ending batch."""
         known = {id for (id,) in transaction.rows("SELECT id FROM records")}
         for path in self._directory.iterdir():
             with contextlib.suppress(FileNotFoundError):

@@ -25,19 +25,19 @@ from .upload_form import MAX_FILE_BYTES, UploadForm, file_too_large
 
 _Request = StoredRequest[BatchService]
 PAGE_FILES = (10_000, 10_000)
-"""files on a page of a list: the usual number and the limit"""
+"""Files on a page of a list: the default and the maximum."""
 PIECE_BYTES = 1024 * 1024
-"""bytes of the body that are parsed and written at a time"""
+"""Bytes of the body that are parsed and written at a time."""
 PIECE_SECONDS = 60
-"""most seconds for a piece to arrive"""
+"""Maximum seconds until a piece has arrived."""
 MAX_UPLOADS = 16
-"""uploads of one key that have not ended"""
+"""Maximum uploads of one key that have not ended."""
 FORM_BYTES = 64 * 1024
-"""most bytes of a body beside its file"""
+"""Maximum bytes of a body besides its file."""
 PURPOSE = "batch"
 ANCHOR, SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 ANCHOR_EVENT = "created_at"
-"""the only event from which the time of a file is counted"""
+"""The only event from which a file's expiry may be counted."""
 MIN_SECONDS = 3600
 
 

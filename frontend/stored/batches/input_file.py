@@ -23,22 +23,22 @@ from .objects import LineError
 
 MAX_LINES = 50_000
 MAX_ERRORS = 100
-"""mistakes that a batch shows"""
+"""Maximum mistakes that a batch shows."""
 MAX_LINE_BYTES = MAX_BODY_BYTES + 4096
 MAX_ID_CHARACTERS = 512
 STEP_BYTES = 512 * 1024
-"""bytes of the file that are read in one step"""
+"""Bytes of the file that are read in one step."""
 CHUNK_BYTES = 256
-"""bytes of a prompt that one hash of its sort key stands for"""
+"""Bytes of a prompt that give one hash of its sort key."""
 HASH_BYTES = 4
 MAX_CHUNKS = 4096
-"""most hashes of a sort key, which so has at most 16 KiB"""
+"""Maximum hashes of a sort key, which so has at most 16 KiB."""
 _PROMPT_FIELDS = ("cache_salt", "tools", "system", "instructions", "messages", "input", "prompt")
-"""the fields that a prompt is rendered from, in their order in the prompt"""
+"""The fields from which a prompt is rendered, in their order in the prompt."""
 
 
 class PlannedLine(NamedTuple):
-    """`number` counts from 1, blank lines too; `offset` and `size` are the bytes of the line in the file."""
+    """A line to run. `number` counts from 1, with blank lines. `offset` and `size` are bytes in the file."""
 
     number: int
     offset: int
@@ -54,7 +54,7 @@ class InputLine(Struct):
 
 @dataclass
 class Plan:
-    """`lines` are in the order in which they run. A plan with errors can't run."""
+    """The lines of a batch, in the order in which they run. A plan with errors can't run."""
 
     lines: list[PlannedLine] = field(default_factory=list)
     errors: list[LineError] = field(default_factory=list)
@@ -94,7 +94,7 @@ def read_plan(path: Path, endpoint: str) -> Steps[Plan]:
 
 
 def parse_line(raw: bytes) -> InputLine:
-    """A line that was checked before."""
+    """Parses a line that was checked before."""
     return _decoder.decode(raw.removeprefix(BOM_UTF8))
 
 
@@ -103,7 +103,7 @@ class InputLostError(Exception):
 
 
 def read_line(path: Path, line: PlannedLine) -> bytes:
-    """Raises `InputLostError`, or OSError if the file can't be read at the moment."""
+    """Reads a line. Raises `InputLostError`, or OSError if the file can't be read at the moment."""
     try:
         with path.open("rb") as file:
             file.seek(line.offset)
@@ -122,7 +122,7 @@ def _add(plan: Plan, error: LineError) -> None:
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[PlannedLine, bytes]]:
-    """The lines that are not blank. Of a line that is too long it reads no more than the limit at a time."""
+    """Yields the lines that are not blank. Reads a too long line in parts, to save memory."""
     number = offset = 0
     while raw := file.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -130,7 +130,7 @@ def _lines(file: BinaryIO) -> Iterator[tuple[PlannedLine, bytes]]:
         last = raw
         while not last.endswith(b"\n") and (last := file.readline(MAX_LINE_BYTES)):
             size += len(last)
-        raw = raw.removeprefix(BOM_UTF8)  # also inside a file, where files were joined
+        raw = raw.removeprefix(BOM_UTF8)  # joined files may have a mark inside
         if raw.strip():
             yield PlannedLine(number, offset, size), raw
         offset += size
@@ -200,7 +200,7 @@ def make_sort_key(fields: dict[str, Raw]) -> bytes:
 
 
 def _normalize(value: Raw) -> bytes:
-    """The JSON with sorted names and without spaces, so that a chat's texts begin at the same place."""
+    """JSON with sorted names and without spaces, so that equal texts of a chat are at equal places."""
     try:
         return msgspec.json.encode(msgspec.json.decode(value), order="sorted")
     except (MsgspecError, RecursionError):

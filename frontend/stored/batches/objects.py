@@ -44,7 +44,7 @@ class RequestCounts(Struct):
 
 
 class BatchObject(Struct, kw_only=True):
-    """Times are in seconds since 1970."""
+    """OpenAI's object of a batch. Times are in seconds since 1970."""
 
     id: str
     object: str = "batch"
@@ -70,7 +70,7 @@ class BatchObject(Struct, kw_only=True):
 
 
 class StoredBatch(BatchObject, kw_only=True):
-    """`owner` is the hash of the API key, empty without keys. The output is kept for `output_seconds`."""
+    """A stored batch. `owner` is the hash of the API key, or empty. Output is kept for `output_seconds`."""
 
     owner: str
     output_seconds: int

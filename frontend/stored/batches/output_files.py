@@ -36,7 +36,7 @@ class LineFailure(Struct):
 
 
 class OutputLine(Struct, kw_only=True):
-    """`line` is the number of the line in the input file, in error files."""
+    """A line of an output or error file. In error files `line` is the number of the input line."""
 
     id: str
     custom_id: str
@@ -46,7 +46,7 @@ class OutputLine(Struct, kw_only=True):
 
 
 class OutputSizes(NamedTuple):
-    """`output` and `errors` are the bytes of a batch's two files, `failed` the lines of the second."""
+    """The bytes of a batch's `output` and `errors` files. `failed` is the number of lines in the latter."""
 
     output: int
     errors: int
@@ -99,7 +99,7 @@ def write_files(
 
 
 def _read_results(database: Path, batch: str) -> Iterator[tuple[int, int, bytes]]:
-    """The number of each line with a result, whether it failed, and the line to write; by number."""
+    """Yields the number of each line with a result, whether it failed, and its output line, in order."""
     with closing(
         sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
     ) as connection:
@@ -123,7 +123,7 @@ def _make_failures(
 def _merge(
     results: Iterator[tuple[int, int, bytes]], failures: Iterator[tuple[int, int, bytes]]
 ) -> Iterator[tuple[int, int, bytes]]:
-    """Both by number. A line with a result has no failure."""
+    """Merges both, sorted by line number. A line with a result has no failure."""
     by_number = groupby(merge(results, failures, key=itemgetter(0)), itemgetter(0))
     return (next(found) for _, found in by_number)
 

@@ -37,7 +37,7 @@ from .objects import BatchObject, FileObject
 
 FILES = "/v1/files"
 UPLOADS = frozenset((FILES,))
-"""the paths with bodies that may be longer than others"""
+"""The paths whose bodies may be longer than others."""
 
 
 class Upload(Struct):

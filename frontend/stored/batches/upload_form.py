@@ -14,7 +14,7 @@ from ....runtime.errors import RequestError
 MAX_FILE_BYTES = 200 * 1024 * 1024
 MAX_FIELD_BYTES = 1024
 MAX_PARTS = 16
-MAX_FILENAME = 256  # characters
+MAX_FILENAME = 256  # characters of an uploaded file's name
 
 
 class UploadForm:
@@ -49,7 +49,7 @@ class UploadForm:
         self.fields: dict[str, str] = {}
         self.filename: str | None = None
         self.size = 0
-        """bytes of the file"""
+        """Bytes of the file so far."""
         self._path = path
         self._descriptor: int | None = None
         self._is_file = False
@@ -61,14 +61,14 @@ class UploadForm:
         self._is_complete = False
 
     def feed(self, piece: bytes) -> None:
-        """Raises `RequestError` for a malformed form, OSError if the file can't be written."""
+        """Parses a piece. Raises `RequestError` for a malformed form, OSError if writing fails."""
         try:
             self._parser.write(piece)
         except FormParserError as error:
             raise _malformed(str(error)) from None
 
     def finish(self) -> None:
-        """Writes the file through to the disk. Raises `RequestError` for an incomplete form."""
+        """Flushes the file to the disk. Raises `RequestError` for an incomplete form."""
         if not self._is_complete:
             raise _malformed("it ends within a part")
         if self._descriptor is None:

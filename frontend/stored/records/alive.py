@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class AliveFile:
-    """A file that this process holds a lock on until it ends, however it ends. `token` names it."""
+    """A file, named by `token`, that this process locks until it ends, also if it is killed."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -24,7 +24,7 @@ class AliveFile:
 
 
 def is_alive(directory: Path, token: str) -> bool:
-    """Whether the process with this token runs. The file of one that has ended is removed."""
+    """Whether the process with this token runs. Removes the file of a process that has ended."""
     path = _path(directory, token)
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)

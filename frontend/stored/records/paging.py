@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class PageQuery(NamedTuple):
-    """`after` is the id of the item before the page; None: the page is the first one."""
+    """The query of a page. `after` is the id of the item before the page, None for the first page."""
 
     limit: int
     after: str | None
@@ -44,7 +44,7 @@ def parse_page_query(query: Mapping[str, str], default: int, maximum: int) -> Pa
 
 
 def parse_number(name: str, text: str, minimum: int, maximum: int) -> int:
-    """Raises a `RequestError` that names the parameter, its value and the permitted range."""
+    """An integer of the query. Raises a `RequestError` that names the parameter, its value and its range."""
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
     if number is None or not minimum <= number <= maximum:
         raise RequestError(

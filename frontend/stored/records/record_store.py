@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 
 
 class RecordStore:
-    """One connection, opened when it is first used, and again when the file at its path is another one.
+    """One database connection, opened at its first use, and again if another file is at its path.
 
-    A thread of its own does all work on it, one transaction after another.
+    A thread of its own runs its transactions, one after another.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class RecordStore:
         files: Path | None = None,
     ) -> None:
         """contents: what is stored, such as "responses", for messages
-        max_bytes: the limit of the bytes of all records
+        max_bytes: the limit of bytes for all records together
         evicts: beyond the limit, old records are deleted. Otherwise the feature asks `Transaction.left`.
         shares: several keys share the bytes
         files: the directory where a record may have a file, named by its id and deleted with it
@@ -86,7 +86,7 @@ class RecordStore:
                 raise
 
     def _transact(self, begin: str, work: Callable[[Transaction], T], is_cancelled: threading.Event) -> T:
-        """Runs on the store's thread. Nobody gets the error that ends a cancelled transaction."""
+        """Runs a transaction on the store's thread. The error that ends a cancelled one reaches nobody."""
         connection = self._open()
         transaction = Transaction(connection, self._max_bytes, self._shares)
         expired: list[str] = []
@@ -99,7 +99,7 @@ class RecordStore:
                 raise RuntimeError("cancelled")
             connection.execute("COMMIT")
         except BaseException:
-            connection.rollback()  # without effect if no transaction is open
+            connection.rollback()  # does nothing if no transaction is open
             raise
         if self._files is not None:
             for id in expired:
@@ -107,7 +107,7 @@ class RecordStore:
         return result
 
     def _tidy(self, transaction: Transaction) -> list[str]:
-        """Keeps the records within their age and space. Returns the ids of those that had expired."""
+        """Deletes records beyond their age or the space. Returns the ids of the expired ones."""
         expired: list[str] = []
         if time.time() >= self._swept + _BETWEEN_SWEEPS_S:
             self._swept = time.time()
@@ -145,7 +145,7 @@ S = TypeVar("S", bound=HasRecords)
 def reads(
     method: Callable[Concatenate[S, Transaction, P], T],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Makes a method one `read` transaction of its `records`, to await."""
+    """Makes a method async: it runs as one `read` transaction of its object's `records`."""
 
     @wraps(method)
     async def read(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -157,7 +157,7 @@ def reads(
 def writes(
     method: Callable[Concatenate[S, Transaction, P], T],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Makes a method one `write` transaction of its `records`, to await."""
+    """Makes a method async: it runs as one `write` transaction of its object's `records`."""
 
     @wraps(method)
     async def write(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:

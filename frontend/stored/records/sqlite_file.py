@@ -14,11 +14,11 @@ from pathlib import Path
 from ....runtime.errors import RequestError
 
 BUSY_S = 10.0
-"""seconds that a statement waits for another connection, of this process or of another one"""
+"""Seconds that a statement waits for another connection to end its transaction."""
 LOG_BYTES = 4 * 1024 * 1024
-"""most bytes of the write-ahead log that stay on the disk once its pages are in the database's file"""
+"""Maximum bytes of the write-ahead log that stay on the disk once its pages are in the database's file."""
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
-"""the latter where the index of the write-ahead log finds no space"""
+"""Errors of a full disk. The second one comes if the write-ahead log's index finds no space."""
 _PRAGMAS = f"PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON; PRAGMA journal_size_limit = {LOG_BYTES};"
 log = logging.getLogger(__name__)
 
@@ -99,8 +99,8 @@ def _lock_file(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def storage_errors(contents: str) -> Iterator[None]:
-    """Raises `RequestError` (503, 507) for failures of the disk and the database. The log gets them with
-    their paths.
+    """Turns failures of the disk and the database into `RequestError`s (503, 507). Logs them with their
+    paths.
 
     contents: what is stored, such as "responses"
     """

@@ -13,9 +13,9 @@ from .paging import PageQuery
 
 VERSION = 3
 OPEN_STATES = ("queued", "validating", "in_progress", "finalizing", "cancelling")
-"""the states of records that a process still works on: such a record is neither evicted nor deleted by age"""
+"""States of records on which a process still works. They are neither evicted nor deleted by age."""
 INCOMPLETE = "incomplete"
-"""the state of records that are still being written: lists do not show them"""
+"""The state of records that are still being written. Lists do not show them."""
 _OPEN = ", ".join(f"'{state}'" for state in OPEN_STATES)
 SCHEMA = """
 CREATE TABLE records (
@@ -57,8 +57,7 @@ CREATE TRIGGER record_deleted AFTER DELETE ON records BEGIN
         AND NOT EXISTS (SELECT 1 FROM records WHERE owner = OLD.owner);
 END
 """
-"""Sizes are in bytes; that of an owner is the sum over its records. A change of the tables needs a new
-`VERSION`."""
+"""Sizes are in bytes. An owner's size is the sum over its records. Changed tables need a new `VERSION`."""
 
 _PARTS_BY_ID = "parts INDEXED BY parts_by_id"
 _EVICTED_AT_ONCE = 16
@@ -72,9 +71,9 @@ WHERE state NOT IN ({_OPEN}) AND owner = (
 ORDER BY expires LIMIT ?
 """
 _SHRINK_PAGES = 1024
-"""most pages that one transaction removes from the file"""
+"""Maximum pages that one transaction removes from the file."""
 KEPT_PAGES = 1024
-"""free pages that stay in the file for the next rows"""
+"""Free pages that stay in the file for the next rows."""
 
 
 class Record(NamedTuple):
@@ -113,7 +112,7 @@ class Part(NamedTuple):
 
 
 class Transaction:
-    """`max_bytes` limits the bytes of all records. With `shares` several keys share them."""
+    """One transaction. `max_bytes` limits the bytes of all records. With `shares` several keys share them."""
 
     def __init__(self, connection: sqlite3.Connection, max_bytes: int, shares: bool) -> None:
         self._connection = connection
@@ -123,7 +122,7 @@ class Transaction:
     def rows(self, statement: str, values: Iterable[Any] = ()) -> list[Any]:
         return self._connection.execute(statement, tuple(values)).fetchall()
 
-    # Records.
+    # Methods for records.
 
     def find(self, kind: str, id: str, owner: str | None = None) -> Record | None:
         """The record of this owner, or of any owner, unless it has expired."""
@@ -147,7 +146,7 @@ class Transaction:
         return record._replace(number=number)
 
     def change(self, record: Record, **columns: Any) -> Record:
-        """The record with new values in these columns."""
+        """Changes columns of a record. Returns the changed record."""
         assignments = ", ".join(f"{name} = ?" for name in columns)
         self.rows(f"UPDATE records SET {assignments} WHERE number = ?", (*columns.values(), record.number))
         return record._replace(**columns)
@@ -155,7 +154,7 @@ class Transaction:
     def delete(self, ids: Iterable[str]) -> None:
         self.rows("DELETE FROM records WHERE id IN (SELECT value FROM json_each(?))", (json.dumps([*ids]),))
 
-    # Parts.
+    # Methods for parts.
 
     def add_parts(self, record: Record, parts: Sequence[Part], copies: int = 1) -> Record:
         """Adds parts to the record. The bytes of each count `copies` times."""
@@ -180,14 +179,15 @@ class Transaction:
         return [body for (body,) in rows]
 
     def delete_parts(self, record: Record, condition: str = "true", *values: object) -> None:
-        """Deletes parts, each of which counts once."""
+        """Deletes the parts that meet the condition, and subtracts their bytes once from the record's
+        size."""
         rows = self.rows(
             f"DELETE FROM parts WHERE record = ? AND {condition} RETURNING length(body)",
             (record.number, *values),
         )
         self.change(record, size=record.size - sum(size for (size,) in rows))
 
-    # Lists.
+    # Methods for lists.
 
     def list_records(self, owner: str, kinds: Sequence[str], page: PageQuery) -> list[tuple[str, bytes]]:
         """The id and body of the owner's records on a page, and of one more unless it is the last page."""
@@ -198,7 +198,7 @@ class Transaction:
     def list_parts(
         self, record: Record, kinds: Sequence[str], page: PageQuery
     ) -> list[tuple[str, bytes]] | None:
-        """The same for a record's parts. None if the list does not have the part `page.after`."""
+        """As `list_records`, for a record's parts. None if the list does not have the part `page.after`."""
         condition = f"record = ? AND {_is_of(kinds)}"
         return self._list("parts", _PARTS_BY_ID, "place", condition, (record.number, *kinds), page)
 
@@ -217,7 +217,7 @@ class Transaction:
             (*values, page.limit + 1),
         )
 
-    # Space.
+    # Methods for the space on the disk.
 
     def left(self, owner: str) -> int:
         """The bytes that the owner may still use; negative if it uses too much.

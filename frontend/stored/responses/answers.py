@@ -74,8 +74,8 @@ class ResponseContext:
 
 
 def without_excerpts(response: Response) -> Response:
-    """The response as it may be stored: its explanation has no texts, because the earlier prompt may be that
-    of a request with `store` false."""
+    """The response as it may be stored: its explanation has no texts, because the earlier prompt may belong
+    to a request with `store` false."""
     explanation = response.cache_explanation
     if explanation is UNSET or explanation.difference is None:
         return response
@@ -112,7 +112,7 @@ class ResponseAnswer:
         self._output = context.new_output()
         self._streams = streams
         self._before_end = b""
-        """the events of the last part, without the last event"""
+        """The events of the answer's last part, without the last event."""
 
     def cut_items(self) -> Sequence[OutputItem]:
         """The items so far. The last one may be incomplete."""
@@ -131,7 +131,7 @@ class ResponseAnswer:
         return self._before_end + self.stream.of_end(self.final)
 
     def closing_instead(self, final: Response) -> bytes:
-        """The last part of the answer, in place of that from `closing`: the response could not be stored."""
+        """Replaces the last part from `closing` by one that says that the response could not be stored."""
         self.final = final
         if not self._streams:
             return msgspec.json.encode(final)
@@ -174,7 +174,7 @@ class Attempts:
         return stream.of_end(self._failed)
 
     def closing_instead(self, final: Response) -> bytes:
-        """The last part of the answer, in place of that from `closing`: the response could not be stored."""
+        """Replaces the last part from `closing` by one that says that the response could not be stored."""
         assert self._latest is not None, "the reply has ended"
         return self._latest.closing_instead(final)
 

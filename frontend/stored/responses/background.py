@@ -22,11 +22,11 @@ from .response_store import ResponseStore
 from .responses import Response
 
 CHECK_S = 1.0
-"""seconds between two checks whether another process has cancelled or deleted the response"""
+"""Seconds between two checks whether another process has cancelled or deleted the response."""
 FIRST_RETRY_S, MAX_RETRY_S = 1.0, 60.0
-"""seconds before the end of a response is stored again; the time doubles with each failure"""
+"""First and maximum seconds before another attempt to store a response's end. Each failure doubles them."""
 RETRIES_S = (1.0, 2.0, 4.0)
-"""seconds before each further attempt to store a computed reply, which until then is in progress"""
+"""Seconds before each further attempt to store a finished reply, which stays in progress until then."""
 log = logging.getLogger(__name__)
 
 _NOT_STORED = RequestError(
@@ -38,7 +38,7 @@ _NOT_STORED = RequestError(
 class Run:
     """One response in this process.
 
-    `events` has the events so far; number i is at index i. `unstored` is the response's end while it can't be
+    `events` has the events so far, event i at index i. `unstored` is the response's end while it can't be
     stored. `key` is the API key that it was sent with.
     """
 
@@ -53,9 +53,9 @@ class Run:
     unstored: Response | None = None
     events: list[bytes] = field(default_factory=list)
     is_ending: bool = False
-    """its end is being stored"""
+    """Whether the response's end is being stored."""
     is_done: bool = False
-    """`events` has the last event"""
+    """Whether `events` has the last event."""
     task: asyncio.Task[None] | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -115,7 +115,7 @@ class Background:
         watch: CacheMissTracker,
         key: ApiKey | None,
     ) -> Run:
-        """Returns once the scheduler has accepted the request. Raises `RequestError` if it refuses it."""
+        """Starts a response. Returns once the scheduler accepts it. Raises `RequestError` for a refusal."""
         engine = self._http.service.engine
         generation = engine.start(job.job.requests)
         try:
@@ -256,13 +256,13 @@ class Background:
             _log_unstored(final, error)
 
     async def _close_when_ended(self, run: Run) -> None:
-        """Another process may cancel or delete the response."""
+        """Polls the store, and ends the run if another process has cancelled or deleted its response."""
         while True:
             await asyncio.sleep(CHECK_S)
             try:
                 status = await self._store.read_status(run.owner, run.response.id)
             except RequestError as error:
-                if error.status != 404:  # the database fails
+                if error.status != 404:  # the database failed
                     continue
                 status = "deleted"
             if status not in ("queued", "in_progress"):

@@ -17,9 +17,9 @@ from .stored_items import complete_item, decode_items
 
 
 class Context(NamedTuple):
-    """`earlier` are the stored items, `own` the request's own ones, with ids.
+    """The items of a prompt: `earlier` ones that are stored, and the request's `own` ones with new ids.
 
-    The body of the `caller` counts the stored items too, and their number.
+    The body size of `caller` includes the stored items.
     """
 
     earlier: Sequence[Item]
@@ -30,7 +30,7 @@ class Context(NamedTuple):
 async def context_of(
     responses: ResponsesService, owner: str, request: PromptFields, caller: Caller
 ) -> Context:
-    """Raises `RequestError` for items that are not stored for this owner."""
+    """The items of a request's prompt. Raises `RequestError` for items that are not stored for this owner."""
     given = request.input
     items = [Item(type="message", role="user", content=given)] if isinstance(given, str) else (given or [])
     check_count("input", items, MAX_MESSAGES, "items")

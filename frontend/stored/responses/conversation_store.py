@@ -60,7 +60,7 @@ class ConversationStore:
 
     @writes
     def delete_item(self, transaction: Transaction, owner: str, id: str, item: str) -> None:
-        """Raises a 404 `RequestError` if the conversation has no such item."""
+        """Deletes an item. Raises a 404 `RequestError` if the conversation has no item with this id."""
         record = _use(transaction, owner, id)
         _find_item(transaction, record, item)
         transaction.delete_parts(record, "id = ?", item)

@@ -58,12 +58,12 @@ INCLUDABLE = (
     "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
 )
-"""the last six belong to tools and images that no response here has"""
+"""Values of `include`. The last six belong to tools and images, which no response here has."""
 STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 async def prepare_response(responses: ResponsesService, http_request: Request) -> HttpJob:
-    """Raises `RequestError` for a request that can't be served."""
+    """The job for a request. Raises `RequestError` if it can't be served."""
     service = responses.http.service
     incoming = await read_body(responses.http, http_request, RESPONSES)
     request = incoming.body
@@ -115,14 +115,14 @@ async def count_tokens(counted: StoredRequest[ResponsesService]) -> TokensCount:
 
 def _read_prompt(context: Context, service: Service, request: PromptFields) -> Prompt:
     prompt, calls = read_prompt(service, request, context.earlier, context.own)
-    tool_use(calls, service.tool_format, read_constraint(request))  # may refuse the request
+    tool_use(calls, service.tool_format, read_constraint(request))  # raises an error for wrong tools
     return prompt
 
 
 def _read(
     fields: SamplingFields, context: Context, stores: bool, service: Service, request: ResponsesRequest
 ) -> Draft:
-    """Raises `RequestError` for a request that can't be served."""
+    """The draft of a request. Raises `RequestError` if it can't be served."""
     prompt, calls = read_prompt(service, request, context.earlier, context.own)
     return Draft(
         fields=fields,

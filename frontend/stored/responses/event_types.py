@@ -9,7 +9,7 @@ from .responses import OutputItem, OutputText, ReasoningText, Response
 
 
 class Event(Struct, tag_field="type", kw_only=True):
-    """`sequence_number` counts the events of a stream from 0."""
+    """Base of a stream's events. `sequence_number` counts them from 0."""
 
     sequence_number: int
 
@@ -49,7 +49,7 @@ class ItemDone(Event, tag="response.output_item.done", kw_only=True):
 
 
 class ItemEvent(Event, kw_only=True):
-    """`output_index` is the place of the item in the response's output."""
+    """Base of events about an item. `output_index` is the item's place in the response's output."""
 
     item_id: str
     output_index: int

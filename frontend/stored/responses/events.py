@@ -32,7 +32,7 @@ from .responses import (
 )
 
 _encode = msgspec.json.encode
-# Most events are deltas; templates take less time than structs.
+# Most events are deltas, which templates write faster than msgspec encodes structs.
 _DELTA_START = b'event: response.%b.delta\ndata: {"type":"response.%b.delta","sequence_number":'
 _DELTA_MIDDLE = b',"item_id":"%b","output_index":%d,%b"delta":'
 _DELTA_END = b"}\n\n"
@@ -43,7 +43,8 @@ _ENDS = {"cancelled": "incomplete"}
 
 
 class Events:
-    """Writes events, each in full before the response changes again. `first` is the first one's number.
+    """Writes events, each in full before the response changes again. `first` is the number of the first
+    event.
 
     The two events of the response as it has `begun` come with the first output, or before the end.
     """

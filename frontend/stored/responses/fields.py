@@ -1,4 +1,4 @@
-"""Known fields that have no effect, that only a few values are allowed for, or that bind a response."""
+"""Tables of known fields: without effect, with few allowed values, or binding a response."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _WITHOUT_EFFECT = (
     "client_metadata",
 )
 _WITHOUT_REPLY = ("personality", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention")
-"""fields without effect on a prompt that is only counted"""
+"""Fields that have no effect if the prompt is only counted."""
 INERT = InertFields(_FIXED, _HINTS, _WITHOUT_EFFECT)
 
 _BINDING = (

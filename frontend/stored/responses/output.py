@@ -37,13 +37,13 @@ _HIGH_HALF = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}$")
 
 
 class Added(NamedTuple):
-    """An item begins."""
+    """A change: an item begins."""
 
     item: OutputItem
 
 
 class More(NamedTuple):
-    """More text of the open item."""
+    """A change: the open item gets more text."""
 
     kind: MoreKind
     text: str
@@ -51,7 +51,7 @@ class More(NamedTuple):
 
 
 class Done(NamedTuple):
-    """The open item ends."""
+    """A change: the open item ends."""
 
     item: OutputItem
 
@@ -72,8 +72,8 @@ class Output:
         self._encodes = encodes
         self._parts = Parts()
         self._input = _InputText()
-        self._inputs: list[str] = []  # of a custom tool
-        self._logprobs: list[TokenLogprob] = []  # of tokens whose text has not come yet
+        self._inputs: list[str] = []  # fragments of a custom tool's input
+        self._logprobs: list[TokenLogprob] = []  # entries of tokens whose text has not come yet
         self._shown: list[ContentLogprob] = []
 
     def push(self, piece: Piece) -> Iterator[Change]:
@@ -99,7 +99,7 @@ class Output:
         return piece.is_text_alone and not self._logprobs and self._parts.add_text(piece.content)
 
     def end(self, *, is_cut: bool) -> Iterator[Change]:
-        """The reply has ended. `is_cut`: a limit ended it."""
+        """Ends the open item at the reply's end. `is_cut`: a limit ended the reply."""
         for change in self._parts.end():
             yield self._complete(change.part, "incomplete" if is_cut else "completed")
 
@@ -118,7 +118,7 @@ class Output:
                     yield More("custom_tool_call_input", shown)
 
     def _keep_logprobs_of(self, text: str) -> None:
-        """Leaves out the tokens before the text, such as the end of the reasoning."""
+        """Keeps the text's log-probabilities. Drops those of tokens before it, such as reasoning's end."""
         size = len(text.encode())
         first = len(self._logprobs)
         while first and size > 0:

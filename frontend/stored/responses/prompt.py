@@ -91,7 +91,7 @@ def _format(format: TextFormat | None) -> GrammarSpec | None:
 
 
 class _Mark(NamedTuple):
-    """The breakpoint of part number `place` in a `field` of an item."""
+    """A cache breakpoint at part number `place` of an item's `field`."""
 
     item: int
     field: str

@@ -25,7 +25,7 @@ PREFIXES = {
     "local_shell_call": "lsh",
     "local_shell_call_output": "lsho",
 }
-"""the beginning of the ids of items, by their types"""
+"""The prefix of an item's id, by the item's type."""
 ROLES = ("user", "assistant", "system", "developer")
 ITEM_TYPES = (*PREFIXES, "item_reference")
 TOOL_TYPES = ("function", "custom", "local_shell", "namespace")
@@ -68,7 +68,7 @@ class Item(Struct, kw_only=True, omit_defaults=True):
 
 
 class InputFormat(Struct, kw_only=True, omit_defaults=True):
-    """What the input of a custom tool must match."""
+    """The format that the input of a custom tool must match."""
 
     type: str
     syntax: str | None = None

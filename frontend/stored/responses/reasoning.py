@@ -22,7 +22,7 @@ def check_variables(request: PromptFields) -> None:
 
 
 def template_variables(request: PromptFields) -> Mapping[str, object]:
-    """Without `reasoning` the template's own default holds. `chat_template_kwargs` overrides the others."""
+    """The template's variables for `reasoning`, none by default. `chat_template_kwargs` overrides them."""
     variables: dict[str, object] = {}
     if request.reasoning is not None and request.reasoning.effort is not None:
         variables["reasoning_effort"] = request.reasoning.effort

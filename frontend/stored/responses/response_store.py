@@ -212,7 +212,7 @@ class ResponseStore:
             self._alive.close()
 
     async def _find(self, owner: str, id: str) -> Record:
-        """The response. It is ended now if its process has ended without doing so."""
+        """Finds a response. Ends it as failed if its process died before its end."""
         record = await self.records.read(lambda transaction: find_record(transaction, RESPONSE, owner, id))
         if not self._is_interrupted(record):
             return record
@@ -227,14 +227,14 @@ class ResponseStore:
         return is_open and not (record.runner and is_alive(self._directory, record.runner))
 
     def _end_if_interrupted(self, transaction: Transaction, record: Record) -> Record:
-        """Ends a response as failed whose process has ended without doing so."""
+        """Ends a response as failed if its process died before its end."""
         record = transaction.find(RESPONSE, record.id) or record
         if not self._is_interrupted(record):
             return record
         return _end(transaction, record, failed(_decode(record), _INTERRUPTED))
 
     async def _end_interrupted(self) -> None:
-        """Ends, once, the responses of processes that have ended, so that they can be evicted."""
+        """On its first call, ends the open responses of dead processes, so that they can be evicted."""
         if not self._has_ended_interrupted:
             if await self.records.read(lambda transaction: transaction.list_open(RESPONSE)):
                 await self._end_all_interrupted()

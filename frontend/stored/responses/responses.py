@@ -14,7 +14,7 @@ from .protocol import Metadata, ReasoningConfig, TextConfig, ToolChoice, ToolDef
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 PAGE_ITEMS = (20, 100)
-"""items on a page of a list: the usual number and the limit"""
+"""Items on a page of a list: the default and the maximum."""
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
@@ -102,7 +102,7 @@ class ConversationId(Struct):
 
 
 class Response(Struct, kw_only=True):
-    """`created_at` and `completed_at` are in seconds since 1970."""
+    """OpenAI's object of a response. `created_at` and `completed_at` are in seconds since 1970."""
 
     id: str
     object: Literal["response"] = "response"

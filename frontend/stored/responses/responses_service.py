@@ -12,7 +12,7 @@ from .response_store import ResponseStore
 
 @dataclass(frozen=True)
 class ResponsesService:
-    """`stored` and `background` are None on a server that stores nothing."""
+    """State of the endpoints. `stored` and `background` are None on a server that stores nothing."""
 
     http: HttpService
     stored: ResponseStore | None
@@ -29,7 +29,7 @@ class ResponsesService:
         return cls(http, store, background)
 
     def store(self, param: str | None = None) -> ResponseStore:
-        """Raises a 400 `RequestError` naming `param` on a server that stores nothing."""
+        """The store. Raises a 400 `RequestError` naming `param` on a server that stores nothing."""
         if self.stored is None:
             raise nothing_stored(param)
         return self.stored

@@ -1,4 +1,4 @@
-"""GET, DELETE and POST of a stored response: its body, its events, its input, its end."""
+"""Endpoints to read, delete and cancel a stored response, and to list its input."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .responses_service import ResponsesService
 
 _Request = StoredRequest[ResponsesService]
 _POLL_S = 0.5
-"""seconds between two checks whether another process has ended a response"""
+"""Seconds between two checks whether another process has ended a response."""
 _MAX_EVENT = 999_999_999
 _OPEN = ("queued", "in_progress")
 

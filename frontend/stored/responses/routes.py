@@ -35,7 +35,7 @@ from .responses_service import ResponsesService
 
 
 class _ResponseId(StringConvertor):
-    """Any text but the other names below /v1/responses in OpenAI's API: GET /v1/responses/compact would
+    """Matches any text but OpenAI's other names below /v1/responses: GET /v1/responses/compact would
     otherwise look for a response with this id."""
 
     regex = r"(?!(?:compact|input_tokens)(?:/|$))[^/]+"

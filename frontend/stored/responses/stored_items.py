@@ -18,9 +18,9 @@ from .responses import OutputItem
 
 RESPONSE, CONVERSATION = "response", "conversation"
 INPUT, OUTPUT, EVENTS = "input", "output", "events"
-"""the kinds of the parts of a response; those of a conversation are the first two"""
+"""The kinds of a response's parts. A conversation has parts of the first two kinds."""
 MAX_AGE_S = 30 * 24 * 3600
-"""seconds for which a record is kept after its last use"""
+"""Seconds for which a record is kept after its last use."""
 _decoder = msgspec.json.Decoder(Item)
 
 
@@ -50,7 +50,7 @@ def new_expiry() -> float:
 
 
 def find_record(transaction: Transaction, kind: str, owner: str, id: str, param: str | None = None) -> Record:
-    """Raises a 404 `RequestError` if the owner has no such record."""
+    """Finds a record. Raises a 404 `RequestError` if the owner has no such record."""
     record = transaction.find(kind, id, owner)
     if record is None:
         raise missing_record(kind, id, param)

@@ -16,7 +16,7 @@ from .protocol import TOOL_TYPES, ToolDefinition
 Kind = Literal["function", "custom", "local_shell"]
 LOCAL_SHELL = "local_shell"
 MAX_GRAMMAR_CHARACTERS = 100_000
-"""of the input of a custom tool"""
+"""Maximum characters of the grammar of a custom tool's input."""
 _SHELL_DESCRIPTION = "Runs a command on the user's machine and returns its output."
 _SHELL_PARAMETERS: dict[str, object] = {
     "type": "object",
@@ -48,8 +48,8 @@ class OfferedTools(NamedTuple):
     """A request's tools.
 
     `printed` are the definitions that the chat template prints, None without tools. `callable` are the same
-    with the grammars of custom tools. `called` has each tool by its name in the prompt; `params` are the
-    fields with the tools' schemas, for errors.
+    definitions with the grammars of custom tools. `called` has each tool by its name in the prompt; `params`
+    are the fields with the tools' schemas, for errors.
     """
 
     printed: list[dict[str, Any]] | None
@@ -72,7 +72,7 @@ def prompt_name(name: str, namespace: str | None) -> str:
 
 
 def offered_tools(tools: Sequence[ToolDefinition] | None) -> OfferedTools:
-    """Raises `RequestError` naming the tool that can't be served."""
+    """Checks and converts a request's tools. Raises `RequestError` naming the tool that can't be served."""
     placed = list(_placed(tools or ()))
     printed = tool_definitions(
         [_as_function(each) for each in placed], "name", "parameters", [each.where for each in placed]
