@@ -18,38 +18,38 @@ from .tree import RadixTree
 Prompt: TypeAlias = tuple[str | None, bytes]
 """the namespace of a request, None if it shares nothing, and its tokens as packed int32"""
 
-# So that a report never takes long:
-MAX_VISITED = 4_096  # nodes besides the roots
-MAX_LISTED = 20_000  # nodes, about, of which those with the most hits are visited
+# Limits that keep a report short:
+MAX_VISITED = 4_096  # nodes visited besides the roots
+MAX_LISTED = 20_000  # about the number of nodes listed, of which those with the most hits are visited
 
 
 class Divergence(NamedTuple):
     """Where a sequence leaves the tree, how far evicted nodes continue it, and what the tree has instead."""
 
-    matched: int  # leading tokens in the tree
-    remembered: int  # leading tokens in the tree, or evicted from it lately
+    matched: int  # leading tokens that are in the tree
+    remembered: int  # leading tokens that are in the tree or were evicted from it recently
     behind: bytes  # packed tokens that follow the match in the tree, along the path that was used last
 
 
 @dataclass(frozen=True, slots=True)
 class CacheNode:
     """A node, a root, or an evicted node. Requests, pins and leases count at every node that they use. A
-    waiting request counts at every node that it would use now; if nothing matches, at the root alone."""
+    waiting request counts at every node that it would use now, or only at the root if nothing matches."""
 
-    id: int | None  # id of its first page; None: a root, or an evicted node
+    id: int | None  # id of the node's first page; None: a root, or an evicted node
     parent: int | None  # index in the list of nodes; None: a root
     namespace: str
-    head: bytes  # first tokens, packed int32; a root has none
+    head: bytes  # first tokens of the node, packed int32; a root has none
     tokens: int
     pages: int
     hits: int  # requests that matched it after the one that created it
     idle: int  # accesses since its last use; 0 while it is locked
-    requests: int  # running ones
+    requests: int  # running requests that use the node
     waiting: int
     pins: int
     leases: int
-    tokens_below: int  # tokens of its descendants
-    folded: int  # descendants that the list leaves out
+    tokens_below: int  # tokens of the node's descendants
+    folded: int  # descendants that the report's list leaves out
     keys: bytes  # page keys of an evicted node, concatenated; empty if the cache has no keys
 
 
@@ -58,10 +58,10 @@ class CachedPrefix:
     """All tokens from the root to the end of a node."""
 
     namespace: str
-    head: bytes  # first tokens, packed int32
-    tail: bytes  # last tokens, equally many
-    tokens: int  # length
-    hits: int  # requests that began with it
+    head: bytes  # first tokens of the prefix, packed int32
+    tail: bytes  # last tokens of the prefix, as many as in `head`
+    tokens: int  # length of the prefix in tokens
+    hits: int  # requests that began with the prefix
     idle: int  # accesses since its last use; 0 while it is locked
 
 
@@ -77,18 +77,18 @@ class TreeWalk:
         waiting: Counter[Node],
         pins: Counter[Node],
     ) -> None:
-        """`requests`, `waiting` and `pins`: how many of each end at a node."""
+        """`requests`, `waiting` and `pins`: how many requests, waiting requests and pins end at each node."""
         self._now = now
         self._requests, self._waiting, self._pins = requests, waiting, pins
         self._nodes = list(roots)
-        self._parents = [-1] * len(self._nodes)  # places in `_nodes`
+        self._parents = [-1] * len(self._nodes)  # index in `_nodes` of each node's parent
         self.is_complete = self._walk()
 
     def _walk(self) -> bool:
-        """Finds the nodes below the roots. Returns whether these are all."""
+        """Finds the nodes below the roots. Returns whether all were found."""
         nodes, parents = self._nodes, self._parents
         num_roots = len(nodes)
-        queue: list[tuple[int, int, int, Node]] = []  # -hits, order of listing, place of the parent
+        queue: list[tuple[int, int, int, Node]] = []  # (-hits, order of listing, index of the parent, node)
         listed = 0
         for place, node in enumerate(nodes):
             if (node.children or node.ghosts) and listed < MAX_LISTED:
@@ -144,7 +144,7 @@ class TreeWalk:
         A branch continues with a child that has at least half of its parent's hits. So if one reported prefix
         extends another, the shorter has at least twice the hits.
         """
-        best: dict[int, tuple[int, Node, int]] = {}  # by branch: saved tokens, the node, its end in tokens
+        best: dict[int, tuple[int, Node, int]] = {}  # for each branch: saved tokens, node, its end in tokens
         for node, branch, end in self._find_branches():
             saved = node.hits * end
             if saved and (branch not in best or saved > best[branch][0]):
@@ -158,9 +158,9 @@ class TreeWalk:
         return next(found, None)
 
     def _find_branches(self) -> Iterator[tuple[Node, int, int]]:
-        """The nodes with pages, each with the place of its branch's first node and its end in tokens."""
+        """The nodes with pages, each with the index of its branch's first node and its end in tokens."""
         ends, branches = self._measure(), list(range(len(self._nodes)))
-        continued: set[int] = set()  # places whose child with the most hits was seen: it comes first
+        continued: set[int] = set()  # indices of nodes whose first child, which has the most hits, was seen
         for place, (node, parent) in enumerate(zip(self._nodes, self._parents, strict=True)):
             if not node.pages:
                 continue
@@ -198,11 +198,11 @@ class TreeWalk:
 
 class CacheReports:
     def __init__(self, tree: RadixTree, locks: Collection[Lock]) -> None:
-        """`locks` are those of requests."""
+        """`locks`: the locks of all requests."""
         self._tree, self._locks = tree, locks
 
     def namespaces(self, scope: str = "") -> dict[str, int]:
-        """Pages in the tree by namespace, of those whose names begin with `scope`."""
+        """Number of pages in the tree for each namespace whose name begins with `scope`."""
         pages_in = self._tree.pages_in.items()
         return {
             name: pages for name, pages in pages_in if name is not None and pages and name.startswith(scope)
@@ -232,8 +232,8 @@ class CacheReports:
 
 
 def _list_children(node: Node) -> list[Node]:
-    """The children, evicted ones included. If there are more than may be visited, those with the most hits,
-    and at least one that will not be visited."""
+    """The children, evicted ones included. If there are more than may be visited, returns those with the most
+    hits, and at least one that will not be visited."""
     children = [*node.children.values(), *node.ghosts.values()]
     most = MAX_VISITED + 1
     if len(children) <= most:

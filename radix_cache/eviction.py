@@ -24,7 +24,7 @@ class EvictionPolicy(Protocol):
         """Tells the policy that a request uses a node or ghost that existed before."""
 
     def rest(self, node: Node, generated: int) -> None:
-        """Tells the policy that the node's last lock ended, that of a request with `generated` tokens."""
+        """Tells the policy that the node's last lock, of a request with `generated` output tokens, ended."""
 
     def shorten(self, node: Node, size: int) -> None:
         """Tells the policy that the tree is about to remove the last `size` bytes of the node's edge."""
@@ -39,14 +39,14 @@ class EvictionPolicy(Protocol):
         """Makes the leaf not evictable. No effect if it was not."""
 
     def observe_tail(self, share: float) -> None:
-        """Tells the policy that a request uses all full pages of a leaf, and that share of its tail."""
+        """Tells the policy that a request uses all full pages of a leaf and the share `share` of its tail."""
 
     def pop_tail(self) -> Node | None:
         """Returns a leaf whose tail is evicted before any leaf, or None. The leaf stays evictable."""
         ...
 
     def pop(self) -> Node:
-        """Removes and returns the next leaf to evict; there must be one."""
+        """Removes and returns the next leaf to evict. The policy must have a leaf."""
         ...
 
     def add_and_pop(self, leaf: Node) -> Node:

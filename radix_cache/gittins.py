@@ -12,17 +12,17 @@ from .node import Node
 from .packed import TOKEN_BYTES
 from .reuse_table import Kind, ReuseTable, Traits
 
-# Numbers of tokens, relative to those that the whole cache holds:
-BANDS = (0.125, 0.25, 0.5, 0.6875, 1, 1.375, 2, 2.8125, 4, 8, 16, 32)  # upper ends; the last has no end
-WEIGHT = 1 / 16  # observed tokens at which the evidence outweighs the prior
-HALF_LIFE = 16  # accesses after which a count weighs half
-HISTORY = 32  # tokens of ghosts
-TICKS = 16  # steps of age while the cache's tokens are accessed once
-CYCLE = 1 / 2  # accesses between two updates of a kind, while requests are frequent enough
+# Ages and weights, in accessed tokens relative to the number of tokens that the whole cache holds:
+BANDS = (0.125, 0.25, 0.5, 0.6875, 1, 1.375, 2, 2.8125, 4, 8, 16, 32)  # upper ends of all bands but the last
+WEIGHT = 1 / 16  # observed tokens of a kind at which its evidence outweighs the prior
+HALF_LIFE = 16  # accesses after which an observation's weight has halved
+HISTORY = 32  # tokens that all ghosts together may have
+TICKS = 16  # steps of a node's age while as many tokens are accessed as the cache holds
+CYCLE = 1 / 2  # accesses in which every kind is updated once, if requests are frequent enough
 # Tails (partial last pages):
-TAIL_MEMORY = 32  # requests over which the reused share is averaged
-RARE_SHARE = 0.25  # while the reused share of tails is lower, they count as rarely reused
-SPARED_TAILS = 16  # one tail in this many is kept to learn from
+TAIL_MEMORY = 32  # requests in the moving average of the reused share of a tail
+RARE_SHARE = 0.25  # tails are evicted early while their reused share is below this
+SPARED_TAILS = 16  # one in this many tails is not evicted early, so that its reuse is observed
 
 
 class Group:
@@ -34,9 +34,9 @@ class Group:
         self.kind = kind
         self.tick = tick
         self.band = 0
-        self.packed = 0  # bytes of all its tokens
-        self.leaves: OrderedDict[Node, None] = OrderedDict()  # evictable
-        self.queued_rate = inf  # its index in the heap; inf: the heap has no entry of it
+        self.packed = 0  # bytes of packed tokens in all its nodes
+        self.leaves: OrderedDict[Node, None] = OrderedDict()  # evictable leaves by last use
+        self.queued_rate = inf  # the group's index in its heap entry; inf: it has no entry
 
 
 class TailQueue:
@@ -48,7 +48,7 @@ class TailQueue:
     """
 
     def __init__(self) -> None:
-        self._share = 1.0  # reused share of a tail, a moving average
+        self._share = 1.0  # reused share of a tail, a moving average over requests
         self.leaves: OrderedDict[Node, None] = OrderedDict()
         self._since_spared = 0
 
@@ -72,10 +72,10 @@ class TailQueue:
 
 
 class GittinsPolicy:
-    """Learns how soon nodes are reused, by hits, ancestry, length and the length of the request's output.
+    """Learns how soon nodes are reused from their hits, ancestry and length, and the request's output length.
 
     A node has an age, in accesses, from its last unlock until its next hit; meanwhile its group is
-    `Node.mark`. Ghosts have ages too: most can be learned from nodes that were evicted too early.
+    `Node.mark`. Ghosts have ages too, because nodes that were evicted too early teach the most.
     """
 
     def __init__(self, num_pages: int, page_size: int) -> None:
@@ -90,7 +90,7 @@ class GittinsPolicy:
         self._cycle = capacity * CYCLE
         self._next_update = 0.0
         self._ends = [round(end * TICKS) for end in BANDS[:-1]]
-        self._groups: list[dict[Traits, Group]] = [{} for _ in range(self._ends[-1] + 1)]  # by tick, a ring
+        self._groups: list[dict[Traits, Group]] = [{} for _ in range(self._ends[-1] + 1)]  # index: the tick
         self._with_leaves: dict[Kind, dict[Group, None]] = {}
         self._heap: list[tuple[float, int, int, Group]] = []
         self._max_heap = 64
@@ -244,16 +244,16 @@ class GittinsPolicy:
 
 
 def _traits(node: Node, generated: int) -> Traits:
-    """On logarithmic scales: a step doubles the hits, or multiplies a length by eight."""
+    """The node's traits on logarithmic scales: a step doubles the hits, or multiplies a length by eight."""
     hits = min(node.hits.bit_length(), 4)
     ancestry = -1 if hits else _ancestry(node)
     return Traits(hits, ancestry, len(node.tokens).bit_length() // 3, generated.bit_length() // 3)
 
 
 def _ancestry(node: Node) -> int:
-    """Classifies the parent of a node without hits. -1: the root; 0, 1: a parent with that many hits.
+    """Classifies the parent of a node without hits. -1: the root; 0, 1: a parent with 0 or 1 hits.
 
-    2 to 6: a parent with more hits, by the share of them that also matched a child or ghost.
+    2 to 6: a parent with more hits, by the share of its hits that also matched a child or ghost.
     """
     parent = node.parent
     assert parent is not None

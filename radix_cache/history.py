@@ -8,24 +8,24 @@ from .eviction import EvictionPolicy
 from .node import Node
 from .packed import common_bytes
 
-MANY = 4_096  # nodes; beyond twice as many, only a sample is kept
+MANY = 4_096  # ghosts; beyond twice this number, only a sample of the evicted nodes become ghosts
 
 
 class History:
     """Keeps ghosts below the remaining nodes of their branch, and drops the oldest first.
 
     A ghost has whole pages. A child and a ghost of one parent never have the same first page. Once there
-    are n × `MANY` ghosts, n ≥ 2, only one in n² of the further evicted nodes becomes a ghost, besides nodes
-    that already have ghosts below them.
+    are n × `MANY` ghosts, n ≥ 2, only one in n² further evicted nodes becomes a ghost. Nodes with ghosts
+    below them always do.
     """
 
     def __init__(self, policy: EvictionPolicy, page_bytes: int) -> None:
         self.num_pages = 0
-        self.nodes: OrderedDict[Node, int] = OrderedDict()  # each is kept until this many bytes were evicted
+        self.nodes: OrderedDict[Node, int] = OrderedDict()  # ghost -> `_evicted` at which it is dropped
         self._policy = policy
         self._horizon = policy.history * page_bytes
         self._page_bytes = page_bytes
-        self._evicted = 0  # bytes so far
+        self._evicted = 0  # bytes of tokens evicted since the start
         self._passed_over = 0  # nodes evicted since the last one that became a ghost
 
     def keep(self, node: Node) -> None:
@@ -95,7 +95,7 @@ class History:
         return upper
 
     def _join(self, node: Node) -> Node:
-        """`node` joined with the ghost that was cut off its end earlier, if both have the same history."""
+        """Joins `node` with the ghost that was cut off its end earlier, if both have the same history."""
         [below] = node.ghosts.values()
         if below.mark is not node.mark or (below.hits, below.last_use) != (node.hits, node.last_use):
             return node

@@ -23,16 +23,16 @@ _Account: TypeAlias = tuple[bool, str]
 class Lease:
     """Protects the pages from the root to the end of a node.
 
-    A breakable lease locks nothing: if only leased pages are left to evict, leases are broken. One that is
+    A breakable lease locks nothing. If only leased pages are left to evict, it is broken. A lease that is
     not breakable, a pin, locks its nodes. `node` is None once the lease has ended or was broken.
     """
 
     owner: str  # its pages count towards this owner's quota
-    ends_at: float  # in seconds since 1970
+    ends_at: float  # seconds since 1970
     node: Node | None = field(repr=False)
-    pages: list[int] = field(repr=False)  # from the root to the end of `node`
-    tokens: int  # from the root to the end of `node`
-    is_estimate: bool = False  # the end says when the pages are likely to be used again
+    pages: list[int] = field(repr=False)  # page ids from the root to the end of `node`
+    tokens: int  # number of tokens from the root to the end of `node`
+    is_estimate: bool = False  # `ends_at` estimates when the pages will be used again, and was not promised
     is_breakable: bool = True
     is_broken: bool = False  # it ended early because only leased pages were left to evict
 
@@ -42,8 +42,8 @@ class Lease:
 
     @property
     def break_order(self) -> tuple[bool, float]:
-        """Sort key of the order in which leases are broken: first estimates, the latest use first; then
-        promised times, the first to end first."""
+        """Sort key of the order in which leases are broken: estimates come first, latest end first;
+        then promised times, earliest end first."""
         return not self.is_estimate, -self.ends_at if self.is_estimate else self.ends_at
 
 
@@ -56,13 +56,13 @@ class Leases:
     """
 
     def __init__(self) -> None:
-        self.at: dict[Node, list[Lease]] = {}  # by `break_order`
-        self._ended: list[Lease] = []  # by the cache itself, since the last call of `take_ended`
-        self._pages: dict[_Account, Counter[int]] = {}  # page id -> leases that protect it
+        self.at: dict[Node, list[Lease]] = {}  # the leases that end at each node, sorted by `break_order`
+        self._ended: list[Lease] = []  # leases that the cache ended since the last call of `take_ended`
+        self._pages: dict[_Account, Counter[int]] = {}  # page id -> number of the account's leases on it
         self._owners: dict[bool, Counter[int]] = {True: Counter(), False: Counter()}
-        """by whether breakable: page id -> owners that lease it"""
-        self._evictable: dict[Node, int] = {}  # ticket of each offered leaf's valid entry in `_breaks`
-        # Heaps, in which some entries are stale:
+        """for breakable leases and for pins, page id -> number of owners that lease the page"""
+        self._evictable: dict[Node, int] = {}  # leaf -> ticket of its valid entry in `_breaks`
+        # Heaps with stale entries, which are skipped when they are popped:
         self._ends: list[tuple[float, int, Lease]] = []
         self._breaks: list[tuple[tuple[bool, float], int, Node]] = []
         self._tickets = 0
@@ -73,12 +73,12 @@ class Leases:
 
     @property
     def num_pages(self) -> int:
-        """Pages under breakable leases; a page that several owners lease counts once."""
+        """Number of pages under breakable leases. A page that several owners lease counts once."""
         return len(self._owners[True])
 
     @property
     def num_pinned(self) -> int:
-        """Pinned pages, each counted once."""
+        """Number of pinned pages, each counted once."""
         return len(self._owners[False])
 
     def count_pinned(self, pages: Iterable[int]) -> int:
@@ -94,7 +94,7 @@ class Leases:
         return len(self._pages.get((is_breakable, owner), ()))
 
     def owners(self) -> dict[str, int]:
-        """Pages under breakable leases, by owner."""
+        """Number of pages under breakable leases of each owner."""
         return {owner: len(pages) for (is_breakable, owner), pages in self._pages.items() if is_breakable}
 
     def __iter__(self) -> Iterator[Lease]:
@@ -113,7 +113,7 @@ class Leases:
         self._push_end(lease)
 
     def renew(self, lease: Lease, ends_at: float) -> None:
-        """Gives the lease another end."""
+        """Sets another end time of the lease."""
         node = lease.node
         assert node is not None, "the lease has ended"
         self._displace(lease, node)
@@ -124,17 +124,17 @@ class Leases:
     def on_path(self, lease: Lease) -> list[Lease]:
         """The other leases whose tokens begin the lease's tokens, or are the same.
 
-        They end at the lease's node, at its ancestors, or at tails beside those.
+        They end at the lease's node, at its ancestors, or at tails that are siblings of those nodes.
         """
         assert lease.node is not None, "the lease has ended"
         nodes = [each for node in lease.node.path() for each in (node, *node.tails_beside())]
         return [each for node in nodes for each in self.at.get(node, ()) if each is not lease]
 
     def first_to_free(self, leases: Iterable[Lease]) -> list[Lease]:
-        """Of all breakable leases of one owner, the first by `break_order` whose end leaves the owner fewer
+        """Of all breakable leases of one owner, the first by `break_order` whose end reduces the owner's
         pages.
 
-        The leases that end at one node leave fewer pages only together.
+        Leases that end at the same node reduce the pages only together, so all of them are returned.
         """
         by_node: dict[Node, list[Lease]] = {}
         for lease in leases:
@@ -160,7 +160,7 @@ class Leases:
         return node
 
     def first_to_end(self) -> Lease:
-        """The lease that ends first; there must be one."""
+        """The lease with the earliest end. There must be a lease."""
         while True:
             ends_at, _, lease = self._ends[0]
             if lease.node is not None and ends_at == lease.ends_at:
@@ -168,7 +168,7 @@ class Leases:
             heappop(self._ends)
 
     def offer(self, leaf: Node) -> None:
-        """Makes an unlocked leaf evictable by breaking its leases."""
+        """Makes an unlocked leaf evictable; evicting it will break its leases."""
         self._tickets += 1
         self._evictable[leaf] = self._tickets
         heappush(self._breaks, (self._find_order(leaf), self._tickets, leaf))
@@ -183,7 +183,7 @@ class Leases:
         self._evictable.pop(leaf, None)
 
     def break_leaf(self) -> Node:
-        """Breaks all leases of one evictable leaf, and returns it. There must be one.
+        """Breaks all leases of one evictable leaf, and returns it. There must be an evictable leaf.
 
         Leaves are compared by the last of their leases in `break_order`, and the first leaf is taken.
         """
@@ -217,7 +217,7 @@ class Leases:
             self._place(lease, parent)
 
     def take_ended(self) -> list[Lease]:
-        """The leases that the cache broke or dropped since the last call."""
+        """Returns the leases that the cache broke or dropped since the last call."""
         ended, self._ended = self._ended, []
         return ended
 

@@ -11,23 +11,23 @@ from .node import Node
 class PrefixMatch(NamedTuple):
     """Where the longest match of a sequence ends. It holds until the tree changes.
 
-    Callers of the cache read the first two fields; the others belong to it.
+    Callers read the first two fields; the others belong to the cache.
     """
 
-    length: int  # leading tokens in the tree
-    full_pages: int  # full pages of the leading tokens
-    node: Node  # matched to its end; a root that is not in the tree if the namespace has none
+    length: int  # leading tokens of the sequence that are in the tree
+    full_pages: int  # number of full pages among the matched tokens
+    node: Node  # deepest node that matches to its end; a root that is not in the tree if the namespace is not
     depth: int  # tokens from the root to the end of `node`
-    inside: Node | None  # the child of `node` that the match enters
+    inside: Node | None  # the child of `node` inside which the match ends; None if it ends at `node`
     inside_pages: int  # whole pages of `inside` that match
-    tail: int  # tokens that match in the page after those, which need not be a leaf's tail
+    tail: int  # tokens that match in the page after the full ones, which may be a partial page or not
 
 
 class Copy(NamedTuple):
     """A page to copy on the device before its request's first step."""
 
-    source: int  # page id
-    tokens: int  # the page's first tokens that match; the copy has the whole page
+    source: int  # id of the page to copy from
+    tokens: int  # number of leading tokens in the page that match, although the whole page is copied
 
 
 @dataclass(slots=True, eq=False)
@@ -37,20 +37,20 @@ class Lock:
     Callers read the first four fields; the others belong to the cache.
     """
 
-    page_size: int  # tokens
-    matched: int  # tokens whose KV exists; the first position to compute
+    page_size: int  # tokens per page
+    matched: int  # leading tokens whose KV exists: the position of the first token to compute
     pages: list[int]  # the request's page table, by position // page size; it begins with the matched pages
     copy: Copy | None  # the partial page that `copy_target` must become a copy of
-    node: Node | None = field(repr=False)  # the deepest node it locks; None once released
+    node: Node | None = field(repr=False)  # the deepest node that the request locks; None once released
     depth: int = field(repr=False)  # tokens from the root to the end of `node`
-    source: Node | None = field(repr=False)  # source of `copy`, locked until the copy is made
-    used: bool = field(default=False, repr=False)  # counted as a use of the match
+    source: Node | None = field(repr=False)  # owner of page `copy.source`, locked until the copy is made
+    used: bool = field(default=False, repr=False)  # whether it was counted as a use of the matched nodes
     # the request's pages whose tokens the tree has from another request
     duplicates: list[int] = field(default_factory=list, repr=False)
 
     @property
     def capacity(self) -> int:
-        """Tokens that the page table has pages for."""
+        """Number of tokens for which the page table has pages."""
         return len(self.pages) * self.page_size
 
     @property
@@ -60,7 +60,7 @@ class Lock:
 
     @property
     def copy_target(self) -> int:
-        """The request's own page that comes after the matched full pages."""
+        """The request's own page after the matched full pages, into which `copy` is made."""
         return self.pages[self.matched // self.page_size]
 
     def pages_at(self, start: int, end: int) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from .packed import KEY_BYTES, TOKEN_BYTES, SortedKeys, common_bytes
 
-# Shared by all nodes without children, which are most.
+# Shared by all nodes without children, which are the majority.
 _NO_CHILDREN: dict[bytes, Node] = {}
 
 
@@ -46,24 +46,24 @@ class Node:
     ) -> None:
         self.namespace = namespace  # None: not shared between requests
         self.parent = parent
-        self.key = key  # tokens of the edge's first page, the key in `parent.children`
-        self.tokens = tokens  # the edge, packed int32
+        self.key = key  # the first page's tokens, which are the node's key in `parent.children`
+        self.tokens = tokens  # all tokens of the edge, packed int32
         self.pages = pages
-        self.last_use = last_use  # when it was last unlocked, in accesses
-        self.hits = 0  # requests that matched it after the one that created it
-        self.extended = 0  # hits that also matched a child or a ghost below it
-        self.locks = 0  # locks that end here + locked children
-        self.leases = 0  # leases that end here
-        self.mark: object = None  # belongs to the eviction policy
-        self.children = _NO_CHILDREN  # by their keys
-        self.order: SortedKeys | None = None  # the keys of `children`, once there are two
-        self.ghosts = _NO_CHILDREN  # by their keys
-        self.keys = b""  # page keys of the first pages, as far as they were computed (page_keys.py)
+        self.last_use = last_use  # the time when the node was last unlocked, in accesses
+        self.hits = 0  # requests that matched the node after the one that created it
+        self.extended = 0  # how many of the hits also matched a child or a ghost below the node
+        self.locks = 0  # number of locks that end here, plus number of locked children
+        self.leases = 0  # number of leases that end here
+        self.mark: object = None  # the eviction policy's data about the node
+        self.children = _NO_CHILDREN  # child nodes by `key`
+        self.order: SortedKeys | None = None  # the keys of `children`, once there are two children
+        self.ghosts = _NO_CHILDREN  # ghosts below the node by `key`
+        self.keys = b""  # concatenated keys (page_keys.py) of the first pages; the rest is not computed yet
 
     def cut(self, pages: int) -> Node:
         """Returns a new node with the first `pages` pages, under the same parent.
 
-        This node keeps the rest and all its children. The caller links the two.
+        This node keeps the rest and all its children. The caller links both nodes.
         """
         position = pages * len(self.key)
         upper = Node(
@@ -102,7 +102,7 @@ class Node:
         return end
 
     def link(self, child: Node) -> Node | None:
-        """Adds a child. Returns the sibling before it in key order, if both start with the same token."""
+        """Adds a child. Returns the previous sibling in key order if both start with the same token."""
         if not self.children:
             self.children = {child.key: child}
             return None
@@ -128,7 +128,7 @@ class Node:
     def nearest_child(self, tokens: bytes) -> tuple[Node | None, int]:
         """The child that shares the most leading bytes with `tokens` (at most a page), and their number.
 
-        In sorted order the longest common prefix is found at one of the two neighbours.
+        Among sorted keys, one of the two neighbours of `tokens` shares the longest prefix.
         """
         best, best_common = None, 0
         for key in self._find_around(tokens):
@@ -151,7 +151,7 @@ class Node:
         return key is not None and key.startswith(self.key)
 
     def tails_beside(self) -> Iterator[Node]:
-        """The siblings whose tokens, less than a page, begin this node's first page."""
+        """The siblings shorter than a page whose tokens are the beginning of this node's first page."""
         siblings = self.parent.children if self.parent is not None else {}
         if len(siblings) > 1:
             for end in range(TOKEN_BYTES, len(self.key), TOKEN_BYTES):
@@ -159,7 +159,7 @@ class Node:
                     yield tail
 
     def _find_around(self, key: bytes) -> tuple[bytes | None, bytes | None]:
-        """The children's last key before `key` and the first from `key` on; None where no token is shared."""
+        """The children's keys just below `key` and from `key` on; None for one that shares no token."""
         if self.order is not None:
             return self.order.find_around(key)
         for only in self.children:
@@ -175,7 +175,7 @@ class Node:
 
     @property
     def first_page(self) -> int | None:
-        """The id of its first page; None without pages."""
+        """The id of the node's first page; None if it has no pages."""
         return self.pages[0] if self.pages else None
 
     def subtree(self) -> Iterator[Node]:

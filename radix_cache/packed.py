@@ -6,9 +6,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator
 
 TOKEN_BYTES = 4
-KEY_BYTES = 16  # length of a page key (page_keys.py)
+KEY_BYTES = 16  # length of a page key (page_keys.py) in bytes
 _WORD_BYTES = 64
-_CHUNK = 256  # keys
+_CHUNK = 256  # average number of keys in a chunk
 
 
 def common_bytes(left: bytes, right: bytes) -> int:
@@ -46,19 +46,19 @@ class SortedKeys:
     __slots__ = ("_chunks", "_firsts", "_gone", "_members", "_swept_next")
 
     def __init__(self, members: Collection[bytes]) -> None:
-        """`members` is the dict; call `add` and `removed` with its changes."""
+        """`members` is the dict. Call `add` and `count_removed` after its changes."""
         self._members = members
         self._chunks = [sorted(members)]
-        self._firsts: list[bytes] = []  # first key of each chunk but the first
+        self._firsts: list[bytes] = []  # the first key of each chunk, except the first chunk
         self._swept_next = 0
-        self._gone = 0  # keys removed since a chunk was swept
+        self._gone = 0  # keys removed from the dict since a chunk was last swept
 
     def __iter__(self) -> Iterator[bytes]:
         for chunk in self._chunks:
             yield from (key for key in chunk if key in self._members)
 
     def add(self, key: bytes) -> bytes | None:
-        """Returns the key before it, if both begin with the same token."""
+        """Adds a key. Returns the previous key in order, if both begin with the same token."""
         index = bisect_right(self._firsts, key) if self._firsts else 0
         chunk = self._chunks[index]
         position = bisect_left(chunk, key)
@@ -72,13 +72,13 @@ class SortedKeys:
         return before
 
     def count_removed(self) -> None:
-        """A key was removed from the dict."""
+        """Notes that a key was removed from the dict."""
         self._gone += 1
         if 2 * self._gone > len(self._chunks[self._swept_next]):
             self._sweep()
 
     def find_around(self, key: bytes) -> tuple[bytes | None, bytes | None]:
-        """The last key below `key` and the first from it on; None unless it begins with the same token."""
+        """The keys just below `key` and from `key` on; None for one that begins with another token."""
         index = bisect_right(self._firsts, key) if self._firsts else 0
         position = bisect_left(self._chunks[index], key)
         token = key[:TOKEN_BYTES]

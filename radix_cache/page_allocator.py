@@ -18,14 +18,14 @@ class PageAllocator:
     def __init__(self, num_pages: int) -> None:
         self.num_pages = num_pages
         self.num_free = 0
-        self._starts: dict[int, int] = {}  # first id -> one past the last id
-        self._ends: dict[int, int] = {}  # one past the last id -> first id
-        self._by_length: list[tuple[int, int]] = []  # (length, first id), sorted
+        self._starts: dict[int, int] = {}  # first id of each run -> one past its last id
+        self._ends: dict[int, int] = {}  # one past the last id of each run -> its first id
+        self._by_length: list[tuple[int, int]] = []  # (length, first id) of each run, sorted
         if num_pages:
             self._add_run(0, num_pages)
 
     def take(self, count: int, after: int | None = None) -> list[int]:
-        """Allocates `count` pages; that many must be free.
+        """Allocates `count` pages. At least `count` pages must be free.
 
         The ids that follow page `after` come first if they are free. The rest is one run if any is long
         enough, otherwise as few runs as possible.
@@ -82,7 +82,7 @@ class PageAllocator:
 
 
 def _runs(pages: list[int]) -> list[tuple[int, int]]:
-    """The half-open ranges of consecutive ids in an ascending list."""
+    """The half-open ranges of consecutive ids in `pages`, an ascending list."""
     if not pages:
         return []
     if pages[-1] - pages[0] == len(pages) - 1:

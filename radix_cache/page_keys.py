@@ -1,4 +1,4 @@
-"""The keys under which the slower tiers store pages: hashes of a page's tokens and of all tokens before."""
+"""The keys under which the slower tiers store pages: hashes of a page's tokens and all tokens before it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class PageKeys:
         self._page_bytes = page_bytes
 
     def start(self, namespace: str) -> bytes:
-        """The start of a namespace's hash chain."""
+        """The key from which the hash chain of a namespace starts."""
         return blake2b(namespace.encode(), digest_size=KEY_BYTES, key=self._model).digest()
 
     def follow(self, key: bytes, tokens: bytes) -> bytes:
@@ -80,7 +80,7 @@ class PageKeys:
 
 
 def key_node(keys: PageKeys, node: Node) -> KeyedPages | None:
-    """A node's full pages; None if it has none, or no namespace."""
+    """A node's full pages with their keys; None if it has no full page or no namespace."""
     if node.namespace is None:
         return None
     names = keys.compute(node)
@@ -89,7 +89,7 @@ def key_node(keys: PageKeys, node: Node) -> KeyedPages | None:
 
 
 def find_missing(keys: PageKeys, tree: RadixTree, match: PrefixMatch, tokens: bytes) -> Missing:
-    """The full pages of `tokens` after `match`, its longest match."""
+    """The keys of the full pages of `tokens` after `match`, the longest match of `tokens`."""
     if match.inside is not None and match.inside_pages:
         before = keys.compute(match.inside)[: match.inside_pages * KEY_BYTES][-KEY_BYTES:]
     else:

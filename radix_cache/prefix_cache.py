@@ -25,11 +25,11 @@ class CacheStats:
 
     total: int
     free: int
-    held: int  # held by requests and not in the tree
-    evictable: int  # in the tree, unlocked
-    locked: int  # in the tree, locked by a request or a pin
+    held: int  # held by requests and not (yet) in the tree
+    evictable: int  # pages in the tree that are not locked
+    locked: int  # pages in the tree that a request or a pin locks
     pinned: int  # locked by a pin
-    evicted_pages: int  # since the start
+    evicted_pages: int  # pages evicted since the start
 
 
 class Dropped(NamedTuple):
@@ -74,11 +74,11 @@ class PrefixCache:
         self._evicted_pages = 0
 
     def match(self, namespace: str | None, tokens: bytes, limit: int | None = None) -> PrefixMatch:
-        """The longest match of the first `limit` tokens, or of all. Changes nothing."""
+        """Finds the longest match of the first `limit` tokens, by default of all. Changes nothing."""
         return self._tree.find(namespace, tokens, limit)
 
     def acquire(self, found: PrefixMatch, whole_pages: bool = False) -> Lock:
-        """Locks a match, with `whole_pages` only its full pages.
+        """Locks a match; if `whole_pages` is true, only its full pages.
 
         If the match ends inside a page, the caller copies that page before its first step (`Lock.copy`)
         and then calls `end_copy`. A partial page that matches to its end and is neither locked nor leased is
@@ -96,7 +96,7 @@ class PrefixCache:
         return lock
 
     def end_copy(self, lock: Lock) -> None:
-        """The step that made `Lock.copy` is done: its source may be evicted from now on."""
+        """Call it when the step that made `Lock.copy` is done. Then the copy's source may be evicted."""
         assert lock.source is not None, "the lock has no copy to make"
         self._tree.unlock(lock.source)
         self._tree.free_covered_tail(lock.source)
@@ -104,7 +104,7 @@ class PrefixCache:
         self._verify()
 
     def available(self) -> int:
-        """Pages that requests can get: free pages and pages of unlocked nodes."""
+        """Number of pages that requests can get: free pages and pages of unlocked nodes."""
         return self._allocator.num_free + self._tree.num_evictable
 
     def count_pages(self, tokens: int) -> int:
@@ -114,7 +114,7 @@ class PrefixCache:
     def extend(self, lock: Lock, tokens: int, reserve: int = 0) -> bool:
         """Allocates pages until the request's page table holds `tokens` tokens.
 
-        Returns False, without allocating, if fewer pages than that and `reserve` are available.
+        Returns False, without allocating, unless `reserve` more pages than needed are available.
         """
         count = self.count_pages(tokens) - len(lock.pages)
         if count + reserve > self.available():
@@ -237,7 +237,7 @@ class PrefixCache:
 
     @property
     def leases(self) -> Leases:
-        """Read and renew them here; `lease` and `end_lease` begin and end them."""
+        """The cache's leases, to read and renew. `lease` begins and `end_lease` ends a lease."""
         return self._tree.leases
 
     def drop(self, namespace: str) -> Dropped:
@@ -277,7 +277,7 @@ class PrefixCache:
         return lock
 
     def _take_tail(self, lock: Lock, match: PrefixMatch) -> None:
-        """Adopts the page in which the match ends, the first of `match.inside`, or locks it to be copied."""
+        """Adopts the page in which the match ends, the first of `match.inside`, or locks it for copying."""
         leaf = match.inside
         assert leaf is not None
         if not leaf.locks and not leaf.leases and len(leaf.tokens) == match.tail * TOKEN_BYTES:
@@ -289,7 +289,7 @@ class PrefixCache:
             lock.copy = Copy(lock.source.pages[0], match.tail)
 
     def _use(self, lock: Lock) -> None:
-        """Counts one use of the matched nodes, once for each lock."""
+        """Counts a use of the matched nodes, at most one per lock."""
         assert lock.node is not None, "the lock has ended"
         if not lock.used:
             lock.used = True

@@ -7,13 +7,13 @@ from math import exp2, floor, log2
 from operator import mul
 from typing import NamedTuple
 
-ASSUMED = 0.1  # prior chance of reuse in each band of age; equal chances mean LRU
-MAX_CHANCE = 0.9  # the highest chance
-NEAR = 0.6  # weight of an observation in the next band of age, relative to its own
-NODES = 16  # observed nodes at which the evidence outweighs the prior
-OWN = 1 / 4  # weight of the prior of factors that only one kind has, relative to those of a trait
-COMPARED_EVERY = 16  # updates of kinds between two updates of the traits' factors, at least
-STEPS = 4  # per doubling of the index: smaller differences count as equal
+ASSUMED = 0.1  # prior chance of reuse in each band of age; equal chances for all bands mean LRU
+MAX_CHANCE = 0.9  # upper bound of a learned chance of reuse
+NEAR = 0.6  # weight that an observation has in a neighbouring band of age, relative to its own band
+NODES = 16  # number of observed nodes at which the evidence outweighs the prior
+OWN = 1 / 4  # weight of the prior of a factor that belongs to one kind, relative to a factor of a trait
+COMPARED_EVERY = 16  # minimal number of updates of kinds between two updates of the traits' factors
+STEPS = 4  # steps per doubling to which an index is rounded: smaller differences count as equal
 MAX_SCALE = 1e60
 
 
@@ -35,11 +35,11 @@ class Kind:
         self.traits = traits
         self.seen = [0.0] * bands
         self.used = [0.0] * bands
-        self.nodes = 0.0  # nodes that reached the first band
-        self.rates: list[float] = []  # Gittins index by band
+        self.nodes = 0.0  # weighted number of nodes that reached the first band
+        self.rates: list[float] = []  # Gittins index in each band of age
 
     def count_rested(self, size: float, scale: float) -> None:
-        """A node of that size was unlocked and enters the first band."""
+        """Counts a node of `size` bytes that was unlocked and so enters the first band."""
         self.seen[0] += size * scale
         self.nodes += scale
 
@@ -53,7 +53,7 @@ class ReuseTable:
     """Learns the index of each kind, one kind at a time.
 
     The prior chances of a kind are those of all kinds together, times a factor for each of its traits (how
-    much more often nodes of that trait were used than expected). The kind's own observations near an age
+    much more often nodes with that trait were used than expected). The kind's own observations near an age
     change its chances there by one more factor. Old counts decay: instead of shrinking them, new counts are
     multiplied by a growing `scale`.
     """
@@ -68,7 +68,7 @@ class ReuseTable:
         self._widths = widths
         self._weight = weight
         self._half_life = half_life
-        self._origin = 0  # when `scale` was 1
+        self._origin = 0  # the time, in accesses, at which `scale` was 1
         self._kinds: dict[Traits, Kind] = {}
         self._turn: Iterator[Kind] = iter(())
         self._until_compared = 0
@@ -131,14 +131,14 @@ class ReuseTable:
             expected = [tokens * factors[level] for tokens, level in zip(expected, levels, strict=True)]
 
     def _count_needed(self, node_size: float) -> float:
-        """Observed bytes at which the evidence outweighs the prior.
+        """Number of observed bytes at which the evidence outweighs the prior.
 
         The tokens of a node are used together, so each node is one example.
         """
         return max(self._weight, NODES * node_size) * self.scale
 
     def _factor(self, traits: Traits) -> float:
-        """How much more often nodes of these traits are used than all nodes."""
+        """How much more often nodes with these traits are used than the average node."""
         factor = 1.0
         for level, factors in zip(traits, self._factors, strict=True):
             factor *= factors.get(level, 1.0)
@@ -164,7 +164,7 @@ def _ratios(
 
 
 def _near_ratios(used: Sequence[float], expected: Sequence[float], assumed: float) -> list[float]:
-    """For each band: used bytes over expected ones; other bands weigh less the further away they are."""
+    """For each band: used bytes over expected bytes, where more distant bands weigh less."""
     younger = []
     above = below = 0.0
     for more_used, more_expected in zip(used, expected, strict=True):
@@ -187,14 +187,14 @@ def _totals(rows: Iterable[Sequence[float]]) -> list[float]:
 
 
 def _step_below(rate: float) -> float:
-    """Rounds an index down, because small differences are chance; among equals the oldest is evicted."""
+    """Rounds an index down, because small differences are chance. Of equal ones the oldest is evicted."""
     return exp2(floor(log2(rate) * STEPS) / STEPS)
 
 
 def gittins_indices(chances: Sequence[float], widths: Sequence[float]) -> list[float]:
-    """For each band of age the Gittins index: the best rate of hits per time over all times to wait.
+    """For each band of age the Gittins index: the highest rate of hits per time among all times to wait.
 
-    See Aalto, Ayesta and Righter (2009). A band is joined with the bands after it while they raise its rate.
+    See Aalto, Ayesta and Righter (2009). A band is joined with the next bands while they raise its rate.
 
     chances: the chance of reuse in each band
     widths: accesses in each band

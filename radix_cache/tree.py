@@ -35,14 +35,14 @@ class RadixTree:
         self.page_bytes = page_size * TOKEN_BYTES
         self.roots: dict[str | None, Node] = {}
         self.num_pages = 0
-        self.pages_in: Counter[str | None] = Counter()  # by namespace
-        self.num_evictable = 0  # pages of unlocked nodes
+        self.pages_in: Counter[str | None] = Counter()  # number of pages in each namespace
+        self.num_evictable = 0  # number of pages of unlocked nodes
         self.policy = policy
         self.history = History(policy, self.page_bytes)
         self.leases = Leases()
         self._allocator = allocator
         self.on_evict = on_evict
-        self.now = 0  # accesses: tokens matched or computed, and unlocks
+        self.now = 0  # the time in accesses: tokens matched or computed, and unlocks
 
     def open_root(self, namespace: str | None) -> Node:
         """The root of a namespace, created if there is none. It exists while it is locked or has children."""
@@ -83,7 +83,7 @@ class RadixTree:
         return PrefixMatch(length, depth // size + pages, node, depth, inside, pages, tail)
 
     def observe_tail(self, match: PrefixMatch) -> None:
-        """Tells the policy how much of a tail is used, if the match reaches one."""
+        """Tells the policy how much of a tail is used, if the match reaches a tail."""
         leaf = match.inside
         if leaf is not None and match.inside_pages and match.inside_pages == len(leaf.pages) - 1:
             size = len(leaf.tokens) % self.page_bytes
@@ -104,7 +104,7 @@ class RadixTree:
         return upper
 
     def use(self, node: Node, tokens: int) -> None:
-        """A request uses the path to `node`, which holds the first `tokens` of its sequence."""
+        """Counts a request's use of the path to `node`, which has the first `tokens` of its tokens."""
         self.now += tokens
         self.policy.advance(self.now)
         current = node
@@ -120,7 +120,7 @@ class RadixTree:
     def insert(self, node: Node, tokens: bytes, pages: tuple[int, ...]) -> tuple[Node, list[int]]:
         """Inserts whole pages below `node` and moves one lock from it to the last node inserted.
 
-        Returns that node, and the pages that it did not take because the tree already has their tokens.
+        Returns that node, and the pages that the tree did not take because it already has their tokens.
         """
         duplicates: list[int] = []
         done = 0
@@ -145,10 +145,10 @@ class RadixTree:
         return None if node.covers(tokens) else self._append(node, tokens, (page,))
 
     def _extend(self, node: Node, tokens: bytes, position: int, pages: tuple[int, ...]) -> tuple[Node, int]:
-        """Inserts `pages` below `node`, which has no such child: all of them, or if a ghost has these tokens,
-        the ghost's number of pages.
+        """Inserts `pages` below `node`, which has no child with these tokens. If a ghost has them,
+        inserts only the ghost's number of pages.
 
-        Returns the node where they end, and their number.
+        Returns the node where the inserted pages end, and their number.
         """
         ghost = self.history.recall(node, tokens, position)
         if ghost is not None:
@@ -175,7 +175,7 @@ class RadixTree:
         return node
 
     def _attach(self, node: Node, child: Node) -> None:
-        """Links a new child. The request's lock moves down to it; `node` stays locked through the child."""
+        """Links a new child. The request's lock moves down to the child, which keeps `node` locked."""
         child.locks = 1
         self._count(child, len(child.pages))
         before = node.link(child)
@@ -197,7 +197,7 @@ class RadixTree:
         return common_bytes(child.tokens, tokens[position : position + len(child.tokens)]) // self.page_bytes
 
     def remove(self, leaf: Node) -> None:
-        """Removes an unlocked leaf and leaves no ghost; its pages become the caller's."""
+        """Removes an unlocked leaf without leaving a ghost. Returns its pages, which the caller frees."""
         parent = leaf.parent
         assert parent is not None and not leaf.locks and not leaf.children, "the node is locked or no leaf"
         self.policy.discard(leaf)
@@ -210,7 +210,7 @@ class RadixTree:
         self._settle(parent)
 
     def clear(self, root: Node) -> list[Node]:
-        """Removes all unlocked nodes below `root` and all ghosts; the pages become the caller's."""
+        """Removes all unlocked nodes below `root` and all ghosts; returns their pages."""
         removed = []
         for node in reversed(list(root.subtree())):
             self.history.drop_below(node)
@@ -220,7 +220,7 @@ class RadixTree:
         return removed
 
     def prune(self, node: Node) -> None:
-        """Frees `node` and its ancestors up to the first that is locked or has other children."""
+        """Frees `node` and its ancestors up to the first node that is locked or has other children."""
         while node.parent is not None and not node.locks and not node.children:
             parent = node.parent
             self.remove(node)
@@ -228,7 +228,7 @@ class RadixTree:
             node = parent
 
     def lock(self, node: Node) -> None:
-        """Locks `node` and its ancestors. Counts change only up to the first node that was locked already."""
+        """Locks `node` and its ancestors. Counts change only up to the first node that was already locked."""
         current: Node | None = node
         while current is not None:
             current.locks += 1
@@ -268,7 +268,7 @@ class RadixTree:
         return self.split(leaf, match.inside_pages) if match.inside_pages else match.node
 
     def add_lease(self, lease: Lease) -> None:
-        """Has the lease's node evicted after all nodes without leases, or not at all."""
+        """Adds a lease. Its node is then evicted after all nodes without leases, or not at all."""
         node = lease.node
         assert node is not None
         if not lease.is_breakable:
@@ -311,7 +311,7 @@ class RadixTree:
             del self.pages_in[node.namespace]
 
     def evict(self, count: int) -> list[int]:
-        """Evicts `count` evictable pages from the ends of leaves, in the policy's order; leased ones last."""
+        """Evicts `count` evictable pages from the ends of leaves, in the policy's order, leased ones last."""
         assert count <= self.num_evictable, f"asked to evict {count} of {self.num_evictable} pages"
         evicted = self._evict_tails(count)
         if len(evicted) < count:
@@ -336,7 +336,7 @@ class RadixTree:
         return evicted
 
     def _evict_leaves(self, evicted: list[int], count: int) -> None:
-        """Adds pages to `evicted` until it has `count`."""
+        """Evicts leaves, adding their pages to `evicted` until it has `count` pages."""
         leaf = self._pop_leaf()
         while (left := len(evicted) + len(leaf.pages) - count) < 0:
             evicted += leaf.pages

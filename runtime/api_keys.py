@@ -13,10 +13,10 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A key by its hash, and what its requests may do. A limit of None does not limit.
+    """The hash of a key, and what requests with the key may do. None: no limit.
 
-    Tokens are those of prompts and replies together. `max_tokens` shortens replies. `priority` is that of
-    requests that give none; requests may give numbers from `best_priority` on.
+    Limits of tokens count prompts and replies together. `max_tokens` shortens replies. `priority` is for
+    requests that give none. Requests may give `best_priority` and larger numbers.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Quota(msgspec.Struct, array_like=True, frozen=True):
     `prompt_tokens` is the sum over the request's prompts, and None in its choices after the first one.
     """
 
-    key: str  # its name
+    key: str  # the key's name
     prompt_tokens: int | None
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -43,7 +43,7 @@ class Quota(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Allowance(msgspec.Struct, array_like=True, frozen=True):
-    """The unused rest of a limit per minute, and the seconds until the limit is full again."""
+    """The unused rest of a limit per minute, and the seconds until the whole limit is available again."""
 
     limit: int
     left: int
@@ -51,7 +51,7 @@ class Allowance(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Allowances(msgspec.Struct, array_like=True, frozen=True):
-    """What is left to a key; None for no limit."""
+    """What is left of a key's limits; None without a limit."""
 
     requests: Allowance | None = None
     tokens: Allowance | None = None

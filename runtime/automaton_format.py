@@ -16,7 +16,7 @@ DEAD = -1
 NO_AUTOMATON = -2
 """the state of a row without a grammar: allows every token and never changes"""
 NO_MASK = -1
-"""in place of a mask: no token is allowed"""
+"""number in place of a mask's: no token is allowed"""
 
 STACK_DEPTH = 30
 """stack places that every action may fill"""
@@ -25,7 +25,7 @@ STACK_PLACES = STACK_DEPTH + 2
 SET_WORDS = 4
 """the largest number of stack places of a set of names"""
 WORD_NAMES = 31
-"""names in each of these places, a bit for each"""
+"""names in each of these stack places, one bit for each name"""
 
 STYLE, LINES, GAP_PLACES = range(3)
 """the lowest stack places of an automaton whose replies choose their white space: see `json_gaps`"""
@@ -36,14 +36,15 @@ KIND, TARGET, OPERAND, RESERVE, GAP, NAMES = range(6)
 """columns of an action; the last `SET_WORDS` columns are a set of names"""
 ACTION_COLUMNS = NAMES + SET_WORDS
 WORDS, FULL_ROWS, FIRST_FULL = range(NAMES, NAMES + 3)
-"""columns of an OPEN action, in place of names: places of the set, the number of FULL rows, and the distance
-from the action to the first of them, in rows; a SEE action has WORDS too"""
+"""Columns of an OPEN action in place of names: number of the set's stack places, number of FULL rows, and
+distance in rows from the action to the first FULL row. A SEE action has WORDS too.
+"""
 
 ROW_START, DEFAULT, MASK, SHARED, OWN, DECIDED, STATE_COLUMNS = range(7)
 """columns of a state: the start of its entries; the state with its default entries; its mask; two lists of
 tokens whose bits flip; the list of tokens that the stack decides"""
 ENTRY, OWNER, ENTRY_COLUMNS = range(3)
-"""columns of a place of the transition table: an entry, and the state that it belongs to or -1"""
+"""columns of a place in the transition table: an entry, and the state that owns the place, or -1"""
 START, TOKENS, OPENERS, SAFE_DEPTH, LIST_COLUMNS = range(5)
 """columns of a list: the start of its tokens; the number of tokens before the openers; the number of openers;
 the depth of the stack up to which every opener fits"""
@@ -85,20 +86,20 @@ class AutomatonTables(msgspec.Struct, frozen=True, array_like=True, eq=False):
 
     **Masks.** A state allows the tokens with a bit in its mask: bit i % 32 of word i // 32. The tokens of
     list SHARED flip their bits, then those of list OWN. Last, the stack decides each token of list DECIDED:
-    the token is allowed if the row's own stack accepts its bytes. The last tokens of that list are openers:
-    they need free places on the stack, so up to SAFE_DEPTH the mask is right about them. No token is twice in
-    a list, and list 0 is empty. A state in which the text may end allows the end-of-sequence tokens.
+    the token is allowed if the row's own stack accepts its bytes. The last tokens of that list are openers.
+    They need free places on the stack, so up to SAFE_DEPTH the mask is right about them. No token appears
+    twice in a list, and list 0 is empty. A state in which the text may end allows end-of-sequence tokens.
     """
 
-    class_of_byte: NDArray[np.uint8]  # [256]
-    states: NDArray[np.int32]  # [states, STATE_COLUMNS]
+    class_of_byte: NDArray[np.uint8]  # [256]: the class of each byte
+    states: NDArray[np.int32]  # [states, STATE_COLUMNS]: one row per state
     entries: NDArray[
         np.int32
     ]  # [places, ENTRY_COLUMNS]; there are enough places for all classes after every row start
-    actions: NDArray[np.int32]  # [actions, ACTION_COLUMNS]
+    actions: NDArray[np.int32]  # [actions, ACTION_COLUMNS]: one row per action
     returns: NDArray[np.int32]
-    masks: NDArray[np.int32]  # [masks, ceil(vocab / 32)]
-    lists: NDArray[np.int32]  # [lists, LIST_COLUMNS]
+    masks: NDArray[np.int32]  # [masks, ceil(vocab / 32)]: packed bits of allowed tokens
+    lists: NDArray[np.int32]  # [lists, LIST_COLUMNS]: one row per list of tokens
     list_tokens: NDArray[np.int32]
 
     @property
@@ -117,12 +118,12 @@ def unpacked(data: bytes) -> AutomatonTables:
 
 
 def pack_array(array: NDArray[Any]) -> object:
-    """An array for msgspec's encoders (`enc_hook`)."""
+    """Converts an array for msgspec's encoders (`enc_hook`)."""
     return array.shape, np.ascontiguousarray(array).data
 
 
 def unpack_array(kind: Any, packed: tuple[list[int], bytes]) -> NDArray[Any]:
-    """An array from msgspec's decoders (`dec_hook`). `kind` is its annotation, such as NDArray[np.int32]."""
+    """Decodes an array for msgspec (`dec_hook`). `kind` is its annotation, such as NDArray[np.int32]."""
     _, dtype = get_args(kind)
     shape, data = packed
     return np.frombuffer(data, get_args(dtype)[0]).reshape(shape)

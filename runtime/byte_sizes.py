@@ -9,8 +9,8 @@ _DECIMAL = ("kB", "MB", "GB", "TB", "PB", "EB")
 
 
 def as_given(size: int) -> str:
-    """An option's value as the user may have written it: in the largest binary or decimal unit that gives at
-    most one decimal, otherwise as `in_units`."""
+    """Writes a size as the user may have written it: in the largest binary or decimal unit that gives at most
+    one decimal, otherwise as `in_units` does."""
     units = [(1 << 10 * power, unit) for power, unit in enumerate(_UNITS) if power]
     units += [(1000**power, unit) for power, unit in enumerate(_DECIMAL, start=1)]
     exact = [(each, unit) for each, unit in units if each <= size < 10_000 * each and size * 10 % each == 0]
@@ -21,7 +21,7 @@ def as_given(size: int) -> str:
 
 
 def in_units(size: int, *, up: bool = False) -> str:
-    """`size` bytes to a tenth of the largest unit that fits, such as 1.5GiB: rounded down, or up if `up`."""
+    """Writes a size in tenths of the largest unit that fits, such as 1.5GiB: rounded down, or up if `up`."""
     power = max(0, min((size.bit_length() - 1) // 10, len(_UNITS) - 1))
     unit = 1 << 10 * power
     tenths = -(-size * 10 // unit) if up else size * 10 // unit

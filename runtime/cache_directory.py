@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-KEPT_S = 30 * 24 * 3600.0  # another checkout or a running server may use a directory
+KEPT_S = 30 * 24 * 3600.0  # seconds; another checkout or a running server may use a directory
 
 
 def cache_directory(name: str) -> Path:
@@ -43,7 +43,7 @@ def made_at_once(target: Path, prefix: str) -> Iterator[Path]:
 def note_use(used: Path, names: str = "*", most: int = 0) -> None:
     """Notes that a directory is used now, and deletes those beside it that were not used for a month.
 
-    Only names that match the pattern `names` are deleted, and none of the `most` that were used last.
+    Only directories whose names match `names` are deleted, and none of the `most` last used ones.
     """
     with suppress(OSError):
         os.utime(used)

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def read_config(model: Path, kind: type[T]) -> T:
-    """The fields of `model`/config.json that the struct `kind` has. Raises ConfigError."""
+    """Reads the fields of `model`/config.json that the struct `kind` has. Raises ConfigError."""
     return decode_file(model / CONFIG_FILE, config_text(model), kind)
 
 
@@ -32,7 +32,7 @@ def config_text(model: Path) -> bytes:
 
 
 def decode_file(path: Path, text: bytes, kind: type[T]) -> T:
-    """The text of the file at `path` as `kind`. Raises ConfigError."""
+    """Decodes the text of the file at `path` as `kind`. Raises ConfigError."""
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.ValidationError as error:
@@ -55,7 +55,7 @@ def convert_part(part: dict[str, Any], kind: type[T]) -> T:
 def _wrong_type(error: msgspec.ValidationError, text: bytes) -> str:
     try:
         fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    except msgspec.DecodeError:  # the file is no object, or not whole
+    except msgspec.DecodeError:  # the file has no object, or is incomplete
         fields = {}
     mismatch = TypeMismatch.of(error)
     if mismatch.missing is not None:

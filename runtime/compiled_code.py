@@ -17,7 +17,7 @@ from pathlib import Path
 from .cache_directory import cache_directory, note_use
 
 SHARED = [Path(__file__).with_name(f"{name}.py") for name in ("automaton_format", "json_gaps")]
-"""Grammars and kernels contain their constants and code."""
+"""shared files whose constants and code compiled grammars and kernels contain"""
 
 
 def version(folder: Path) -> str:
@@ -38,7 +38,7 @@ def use_directory(folder: Path) -> str:
     month."""
     path = directory(folder)
     if "NUMBA_CACHE_DIR" not in os.environ:
-        with suppress(OSError):  # numba finds another directory, or none
+        with suppress(OSError):  # on failure numba finds another directory, or none
             Path(path).mkdir(parents=True, exist_ok=True)
         note_use(Path(path), f"{folder.name}-*")
     return path
@@ -48,7 +48,7 @@ class CompiledNote:
     """A file beside the machine code that numba has stored. It exists once numba has compiled all functions
     of a process, so that the process can start without compiling.
 
-    It counts only under the conditions under which numba uses the cache: the same sources at the same place,
+    It is valid only under the conditions on which numba uses its cache: the same sources at the same place,
     the same versions of numba and Python, the same kind of processor, and a directory that can be written.
     """
 

@@ -54,7 +54,7 @@ class ServeConfig:
     """The options of `arbora serve` and `Engine`, with every default resolved."""
 
     model: Path
-    """a directory"""
+    """a model directory"""
     served_model_name: str
     """the model's name in replies"""
     more_model_names: tuple[str, ...] = option(
@@ -67,7 +67,7 @@ class ServeConfig:
         is_repeatable=True,
         takes_several=True,
     )
-    """names that requests may use as well"""
+    """further names that requests may use for the model"""
     host: str = option(
         "address to listen on; 0.0.0.0 for every network interface, unix:PATH for a Unix socket, where the "
         "umask decides who may connect. A server without keys answers to this name and to those of the "
@@ -145,7 +145,7 @@ class ServeConfig:
         read_disk_cache,
     )
     disk_cache_size: int = 16 << 30
-    """bytes"""
+    """limit of the disk cache in bytes"""
     remote_cache: str | None = option(
         "a Valkey or Redis server that keeps cached prefixes for many servers, such as redis://HOST:6379/0 "
         "(default: none)",
@@ -162,7 +162,7 @@ class ServeConfig:
         one_of(*get_args(WritePolicy)),
     )
     page_size: int = 16
-    """tokens; no option, because no other size is better"""
+    """tokens per page; not an option, because no other size is better"""
     max_running: int = option(
         "most requests that generate at the same time", 256, "REQUESTS", whole_number(1, 65536)
     )
@@ -201,10 +201,10 @@ class ServeConfig:
         name="api_key",
         is_repeatable=True,
     )
-    """those at the start; `api_key_file` may change while the server runs"""
+    """keys at the start; `api_key_file` may change while the server runs"""
     api_key_file: Path | None = None
     keys_of_file: int = 0
-    """so many of `api_keys`, the last ones, come from `api_key_file`"""
+    """how many of `api_keys`, at its end, come from `api_key_file`"""
     allowed_origins: tuple[str, ...] = option(
         "origin of web pages that may use the server (CORS), such as https://chat.example.com; for more, "
         "repeat it; * for all, on a server with keys (default: no other origin)",
@@ -223,7 +223,7 @@ class ServeConfig:
         name="isolate",
     )
     protect_metrics: bool = False
-    """/metrics needs a key too"""
+    """whether /metrics needs a key too"""
     additional_properties: AdditionalProperties = option(
         "what counts for requests that leave these fields out, FIELD=WORD with commas between: "
         "additional_properties, of objects whose schema does not mention others: none (declared), or any, "
@@ -263,7 +263,7 @@ class ServeConfig:
         read_data_dir,
     )
     data_size: int = 4 << 30
-    """bytes"""
+    """limit of the stored data in bytes"""
     check_invariants: bool = option(
         "for measurements and tests, with commas between: eager (run kernels one by one, without CUDA "
         "graphs or CPU programs; decodes more slowly), uncached (compute every prompt from its start), "
@@ -278,7 +278,7 @@ class ServeConfig:
         name="debug",
     )
     enforce_eager: bool = False
-    """no CUDA graphs, and no programs of CPU kernels"""
+    """whether to use neither CUDA graphs nor programs of CPU kernels"""
     prefix_cache: bool = True
     log_level: LogLevel = option("debug, info, warning, error", "info", "LEVEL", one_of(*get_args(LogLevel)))
     log_requests: LogFormat | None = option(
@@ -305,7 +305,7 @@ class ServeConfig:
     )
 
     has_several_keys: bool = False
-    """derived: clients are told apart by their keys"""
+    """whether clients are told apart by their keys; derived"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "has_several_keys", are_several(self.api_keys))
@@ -316,7 +316,7 @@ class ServeConfig:
 
     @property
     def fixed_keys(self) -> tuple[ApiKey, ...]:
-        """The keys of the command line and the environment."""
+        """The keys from the command line and the environment."""
         return self.api_keys[: len(self.api_keys) - self.keys_of_file]
 
     @property

@@ -12,7 +12,7 @@ from .errors import ConfigError
 
 
 class Family(NamedTuple):
-    """The differences of one family. A bias of None: `attention_bias` in config.json decides."""
+    """What distinguishes one family. A bias of None: `attention_bias` in config.json decides."""
 
     qkv_bias: bool | None
     output_bias: bool | None
@@ -34,8 +34,7 @@ class _Names(msgspec.Struct):
 
 
 def family_of(model: Path) -> Family:
-    """The family in `model`/config.json. Raises ConfigError, which lists the supported families, for any
-    other."""
+    """The family in `model`/config.json. Raises ConfigError, with the supported ones, for any other."""
     names = read_config(model, _Names)
     architecture = (names.architectures or [f"none (model_type {names.model_type})"])[0]
     if architecture not in FAMILIES:

@@ -44,7 +44,7 @@ TENSOR_TYPES = {
     30: ("BF16", BlockSize(1, 2)),
     39: ("MXFP4", BlockSize(32, 17)),
 }
-"""names and block sizes by the number in the file"""
+"""name and block size of each tensor type, by its number in the file"""
 OTHER_TYPES = {
     10: "Q2_K",
     11: "Q3_K",
@@ -60,7 +60,7 @@ OTHER_TYPES = {
     35: "TQ2_0",
     40: "NVFP4",
 }
-"""names of types that can't be loaded, for errors"""
+"""names of tensor types that can't be loaded, by number, for errors"""
 
 
 class TensorPlace(NamedTuple):
@@ -68,7 +68,7 @@ class TensorPlace(NamedTuple):
     """the slowest dimension first, as in PyTorch; the file has the reverse"""
     type: str
     begin: int
-    """offset in the file in bytes"""
+    """offset of the tensor in the file in bytes"""
     bytes: int
 
 
@@ -114,7 +114,7 @@ class _Reader:
         self.at = 0
 
     def counts(self) -> tuple[int, int]:
-        """The number of tensors and the number of metadata keys."""
+        """Reads the number of tensors and the number of metadata keys."""
         if self._data[:4] != MAGIC:
             raise ConfigError(f"{self._path} is not a GGUF file: it begins with {self._data[:4]!r}.")
         self.at = 4

@@ -9,19 +9,18 @@ import msgspec
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
 PropertyOrder = Literal["schema", "any"]
 AdditionalProperties = Literal["declared", "schema"]
-"""Properties that an object may have beside declared ones, if its schema mentions no others: none, or any, as
-JSON Schema has it."""
+"""Whether objects may have undeclared properties if the schema doesn't say: no, or yes, as in JSON Schema."""
 Whitespace = Literal["model", "compact", "spaced", "indented"]
-"""White space between the tokens of JSON: as the model chooses it, with its first choice of each kind for the
+"""White space between the tokens of JSON: as the model chooses, where its first choice of each kind binds the
 rest of the reply; none; one space after commas and colons; or members on lines of their own, indented by two
 spaces"""
 JsonSpacing = Whitespace | tuple[str, str]
-"""A rule for white space, or fixed separators after items and after names."""
+"""a rule for white space, or fixed separators after items and after names"""
 FIXED: dict[Whitespace, tuple[str, str]] = {"compact": (",", ":"), "spaced": (", ", ": ")}
-"""The rules that are fixed separators."""
+"""the fixed separators of rules that have them"""
 Unenforced = Literal["refuse", "annotations", "allow"]
-"""Schema keywords that may be left unenforced: none; unknown formats and, in tools, `uniqueItems`; or all
-that can't be enforced."""
+"""Which keywords may be left unenforced: none; unknown formats and, in tools, `uniqueItems`; or all that
+can't be enforced."""
 
 
 class GrammarSpec(msgspec.Struct, array_like=True, frozen=True):
@@ -32,28 +31,28 @@ class GrammarSpec(msgspec.Struct, array_like=True, frozen=True):
     """A JSON schema (as JSON text), a regex, a JSON list of strings, a context-free grammar (Lark or GBNF),
     or a structural tag (JSON; see `grammars.tags.format`)."""
     param: str = ""
-    """The request's field that the grammar came from, for errors."""
+    """the request's field that the grammar came from, for errors"""
     whitespace: JsonSpacing = "model"
-    """Between the tokens of a JSON schema's values."""
+    """rule for white space between the tokens of a schema's values"""
     additional_properties: AdditionalProperties = "schema"
     property_order: PropertyOrder = "schema"
     unenforced: Unenforced = "refuse"
     misspelt: tuple[tuple[str, str], ...] = ()
-    """Keyword and path of each unknown keyword that may be misspelt."""
+    """keyword and path of each unknown keyword that may be misspelt"""
     params: dict[str, str] = {}
-    """For errors: the request's field with the schema of each function in a structural tag, by function."""
+    """for errors: the request's field with the schema of each function in a structural tag, by function"""
     closing: bool = False
-    """Whether the scheduler will ask for the shortest end of a reply from any state."""
+    """whether the scheduler will ask for the shortest end of a reply from any state"""
     scope: str = ""
     """Set by the scheduler. Specs of different scopes share nothing, so response times reveal nothing."""
 
     @property
     def makes_value(self) -> bool:
-        """Whether the whole reply is one value, which programs parse when it is complete. People may read a
-        text that follows a regex or a grammar as it comes, and the free text of a structural tag."""
+        """Whether the whole reply is one value, which programs parse when it is complete. People may read
+        other replies as they come: text by a regex or a grammar, and a structural tag's free text."""
         return self.kind in ("json_schema", "json_object", "choice")
 
     @property
     def schema(self) -> str:
-        """The JSON schema, if the spec is of a JSON kind."""
+        """The JSON schema; None if the spec's kind is not JSON."""
         return self.text if self.kind == "json_schema" else '{"type":"object"}'

@@ -22,14 +22,14 @@ UNKNOWN, NONE, SPACE = range(3)
 BEFORE_COLON, AFTER_COLON, AFTER_COMMA, IN_OBJECT, IN_ARRAY = range(0, 10, 2)
 """the lowest bit of each field"""
 UNIT = 10
-"""lowest of four bits: 0 if unknown, 1 + spaces, or `TAB`"""
+"""the lowest of four bits in the style that hold the unit: 0 if unknown, 1 + spaces, or `TAB`"""
 TAB = 10
 ONLY_LINES = 1 << 14
-"""every container that has members has them on lines"""
+"""bit of the style: every container that has members has them on lines of their own"""
 LEVEL = 15
-"""lowest of six bits: the number of open containers with lines"""
+"""the lowest of six bits in the style that hold the number of open containers with lines"""
 LEFT = 21
-"""lowest of nine bits: spaces or tabs that the line's indentation lacks"""
+"""the lowest of nine bits in the style that hold the spaces or tabs that the line's indentation lacks"""
 MODEL_STYLE = 0
 INDENTED_STYLE = (
     NONE << BEFORE_COLON
@@ -43,7 +43,7 @@ INDENTED_STYLE = (
 
 (
     NO_GAP,
-    COLON,  # directly after a name
+    COLON,  # a colon directly after a name
     COLON_AFTER_SPACE,
     SPACE_BEFORE_COLON,
     COMMA,
@@ -53,20 +53,20 @@ INDENTED_STYLE = (
     SPACE_AFTER_COMMA,
     SPACE_IN_OBJECT,
     SPACE_IN_ARRAY,
-    UNIT_SPACE,  # of the first indentation
+    UNIT_SPACE,  # a space of the first indentation, which decides the unit
     UNIT_TAB,
-    INDENT_SPACE,  # of a later one
+    INDENT_SPACE,  # a space of a later indentation
     INDENT_TAB,
     LINE,  # the line break after a comma
     FIRST_LINE,  # the line break after a bracket
-    FIRST_LINE_OF_OBJECT,  # where a space would have been the first in an object
+    FIRST_LINE_OF_OBJECT,  # a line break where a space would have been the first in an object
     FIRST_LINE_OF_ARRAY,
     LAST_LINE,  # the line break before a closing bracket
-    CLOSE_OBJECT,  # a bracket directly after a member
+    CLOSE_OBJECT,  # a closing bracket directly after a member
     CLOSE_ARRAY,
     SPACE_BEFORE_CLOSE_OBJECT,
     SPACE_BEFORE_CLOSE_ARRAY,
-    LEAVE,  # a bracket after white space, or of an empty container
+    LEAVE,  # a closing bracket after white space, or of an empty container
     LEAVE_OBJECT,  # `}` directly after `{`: the choice NONE, which `{` made for a first member, is forgotten
     LEAVE_ARRAY,
 ) = range(27)
@@ -82,10 +82,10 @@ DEAD_WAY = -1
 _COLONS, _OPENS = [COLON, COLON_AFTER_SPACE], [OPEN_OBJECT, OPEN_ARRAY]
 _INDENTS = [INDENT_SPACE, INDENT_TAB, *range(LINE, LAST_LINE + 1)]
 WAYS = np.ones(LEAVE_ARRAY + 1, np.int32)
-"""for each gap the number of states side by side, from the target of its action on"""
+"""for each gap the number of ways: of neighbouring states, beginning with the action's target"""
 WAYS[_COLONS], WAYS[COMMA], WAYS[_OPENS], WAYS[_INDENTS] = 3, LINED + 1, STARTED + 1, FIRST_INDENTED + 1
 WIDEST_WAY = np.zeros(LEAVE_ARRAY + 1, np.int32)
-"""for each gap the way whose state allows all that the states of its other ways allow"""
+"""for each gap the way whose state allows everything that the states of its other ways allow"""
 WIDEST_WAY[_COLONS], WIDEST_WAY[[COMMA, *_OPENS]], WIDEST_WAY[_INDENTS] = (
     AFTER_COLON_FREE,
     FREE,
@@ -130,7 +130,7 @@ def pass_gap(gap: int, style: int, lines: int) -> tuple[int, int, int]:
             way = SPACED
         elif gap != COMMA:
             way = STARTED
-    elif gap <= SPACE_IN_ARRAY:  # a space that the reply chooses; until now the field said NONE
+    elif gap <= SPACE_IN_ARRAY:  # a space that the reply chooses; before it, the field said NONE
         field = AFTER_COLON
         if gap == SPACE_AFTER_COMMA:
             field = AFTER_COMMA

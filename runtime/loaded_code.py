@@ -2,7 +2,7 @@
 
 Before numba loads any code, it imports its implementations of Python's and NumPy's operations, which takes
 11 MiB and 0.1 s in each process. Compiling needs and imports them; here loading does not. So such a function
-must not hash text or bytes: one of those modules tells machine code the secret key of Python's hashes.
+must not hash text or bytes: only one of these modules gives machine code the secret key of Python's hashes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numba.core.runtime.nrt import rtsys
 
 class _Cache(FunctionCache):  # type: ignore[misc]
     def load_overload(self, signature: object, target: object) -> object:
-        rtsys.initialize(target)  # gives machine code the functions that it calls for memory
+        rtsys.initialize(target)  # gives machine code the runtime's functions for memory
         with self._guard_against_spurious_io_errors():
             return self._load_overload(signature, target)
         return None  # on Windows, the context suppresses errors of access to the directory

@@ -10,7 +10,7 @@ import time
 PROGRESS_VARIABLE = "ARBORA_PROGRESS"
 """environment variable of children whose output goes to a terminal"""
 CLEAR = "\r\x1b[K"  # ECMA-48: to the first column, and erase the line
-BETWEEN_S = 0.1  # between two changes of the line
+BETWEEN_S = 0.1  # minimal seconds between two changes of the line
 
 
 def write_log(level: str) -> None:
@@ -21,7 +21,7 @@ def write_log(level: str) -> None:
 
 
 BARE = {"is_bare": True}
-"""`extra` of a message that is a line as it stands, without the name of the program"""
+"""`extra` of a log message that is printed without the name of the program"""
 
 
 def is_on_terminal() -> bool:
@@ -30,7 +30,7 @@ def is_on_terminal() -> bool:
         return False
     try:
         return PROGRESS_VARIABLE in os.environ or sys.stderr.isatty()
-    except ValueError:  # it is closed
+    except ValueError:  # stderr is closed
         return False
 
 

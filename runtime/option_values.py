@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from .api_keys import find_control
 
-MAX_SIZE = 2**63  # bytes
+MAX_SIZE = 2**63  # largest size in bytes that an option may have
 MIN_BARE_SIZE = 1 << 20
-"""in bytes, of a size without a unit"""
+"""smallest size in bytes that needs no unit"""
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _UNITS |= {unit + "i": 2 ** (10 * power) for power, unit in enumerate("kmgt", start=1)}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*((?:[kmgt]i?)?)b?", re.IGNORECASE)
@@ -48,10 +48,10 @@ class Option(NamedTuple):
     name: str = ""
     field: str = ""
     alone: str = ""
-    """the value of the flag without one; empty if the flag needs a value"""
+    """value of a flag that is given without one; empty if the flag needs a value"""
     is_repeatable: bool = False
     takes_several: bool = False
-    """one flag may have several values after it"""
+    """whether several values may follow one flag"""
 
     @property
     def flag(self) -> str:
@@ -101,7 +101,7 @@ def whole_number(minimum: int, maximum: int | None = None) -> Callable[[str], in
 
 
 def read_token_count(text: str) -> int:
-    """A whole number, or one in thousands: K is 1,024 and k is 1,000, as in vLLM."""
+    """Reads a whole number. A suffix K multiplies by 1,024 and k by 1,000, as in vLLM."""
     thousands = {"K": 1024, "k": 1000}.get(text[-1:], 1)
     try:
         return whole_number(1)(text if thousands == 1 else text[:-1]) * thousands
@@ -110,8 +110,8 @@ def read_token_count(text: str) -> int:
 
 
 def read_size(text: str) -> int:
-    """Bytes. GB is 10^9 bytes, GiB is 2^30. Gb is refused because it may mean bits; gb means GB. So
-    is a small number without a unit, because nobody means bytes."""
+    """Reads a size in bytes. GB is 10^9 bytes, GiB is 2^30; gb means GB. Refuses Gb, which may mean bits, and
+    small numbers without a unit, because nobody means bytes."""
     match = _SIZE.fullmatch(text.strip())
     if match is not None and (unit := _BITS.search(text)):
         raise ValueError(f"{unit[0]} may mean bits. Write {unit[0][:-1]}B for bytes.")
@@ -159,7 +159,7 @@ def read_truth(text: str) -> bool:
 
 
 def read_host(text: str) -> dict[str, Any]:
-    """An address or unix:PATH, and after commas names by which clients call the server."""
+    """Reads an address or unix:PATH, followed by comma-separated names by which clients call the server."""
     address, *names = map(str.strip, text.split(","))
     fields: dict[str, Any] = {"allowed_hosts": tuple(map(_check_host_name, names))}
     if address.startswith("unix:"):
@@ -185,19 +185,19 @@ def read_directory(text: str) -> Path:
     if not text.strip():
         raise ValueError("expected a directory's path.")
     path = Path(text).expanduser().absolute()
-    if os.path.exists(path) and not os.path.isdir(path):  # pathlib raises where permissions forbid to look
+    if os.path.exists(path) and not os.path.isdir(path):  # pathlib raises if permissions forbid to look
         raise ValueError("expected a directory, but this is a file.")
     return path
 
 
 def read_disk_cache(text: str) -> dict[str, Any]:
-    """DIRECTORY or DIRECTORY,SIZE"""
+    """Reads DIRECTORY or DIRECTORY,SIZE."""
     path, size = _split_size(text)
     return {"disk_cache": read_directory(path)} | ({"disk_cache_size": size} if size else {})
 
 
 def read_data_dir(text: str) -> dict[str, Any]:
-    """DIRECTORY, DIRECTORY,SIZE, ",SIZE" for the default directory, or "off"."""
+    """Reads DIRECTORY, DIRECTORY,SIZE, ",SIZE" for the default directory, or "off"."""
     path, size = _split_size(text)
     if path == "off" and size:
         raise ValueError("a size has no meaning with off: leave one of them out.")
@@ -216,7 +216,7 @@ def _split_size(text: str) -> tuple[str, int | None]:
 
 
 def read_certificate(text: str) -> dict[str, Any]:
-    """FILE or FILE,KEYFILE"""
+    """Reads FILE or FILE,KEYFILE."""
     certificate, comma, key = text.partition(",")
     return {"ssl_certfile": read_file(certificate), "ssl_keyfile": read_file(key) if comma else None}
 
@@ -234,7 +234,7 @@ def read_http_url(text: str) -> str:
 
 
 def one_or_off(*words: str) -> Callable[[str], str | None]:
-    """The words of a switch count too: the first word, or None."""
+    """A reader of one of some words, or of a switch: on means the first word, off means None."""
 
     def read(text: str) -> str | None:
         if text.lower() in _TRUTHS:
@@ -251,7 +251,7 @@ def read_remote_url(text: str) -> str:
 
 
 def show(text: str) -> str:
-    """The text for an error message, with control characters escaped."""
+    """Quotes a text for an error message, with control characters escaped."""
     return text if text.isprintable() else ascii(text)
 
 
@@ -266,7 +266,7 @@ def split_keys(text: str) -> tuple[str, ...]:
 
 
 def read_keys(text: str) -> tuple[str, ...]:
-    """Keys; a text that begins with @ names a file of keys."""
+    """Reads API keys. A text that begins with @ names a file of keys."""
     found = (text,) if text.startswith("@") else split_keys(text)
     if not found:
         raise ValueError("there is no key in it. Leave it out for a server that asks for none.")
@@ -274,7 +274,7 @@ def read_keys(text: str) -> tuple[str, ...]:
 
 
 def read_origins(text: str) -> tuple[str, ...]:
-    """Origins as browsers write them: in lower case, without the default port of their scheme."""
+    """Reads origins and writes them as browsers do: in lower case, without their scheme's default port."""
     found = split_keys(text)
     if not found:
         raise ValueError("there is no origin in it. Leave it out to allow none.")
@@ -292,7 +292,7 @@ def _origin(text: str) -> str:
 
 
 def some_of(*words: str) -> Callable[[str], tuple[str, ...]]:
-    """A reader of a list with commas."""
+    """Makes a reader of a comma-separated list of given words."""
 
     def read(text: str) -> tuple[str, ...]:
         found = tuple(dict.fromkeys(split_keys(text)))
@@ -304,7 +304,7 @@ def some_of(*words: str) -> Callable[[str], tuple[str, ...]]:
 
 
 def flags(**words: tuple[str, bool]) -> Callable[[str], dict[str, bool]]:
-    """A reader of a list of words, each of which sets a field to a value."""
+    """Makes a reader of a list of words, each of which sets a field to a value."""
 
     def read(text: str) -> dict[str, bool]:
         return dict(words[word] for word in some_of(*words)(text))
@@ -313,7 +313,7 @@ def flags(**words: tuple[str, bool]) -> Callable[[str], dict[str, bool]]:
 
 
 def assignments(**fields: tuple[str, ...]) -> Callable[[str], dict[str, str]]:
-    """A reader of a list such as FIELD=WORD,FIELD=WORD, given the words of each field."""
+    """Makes a reader of a list such as FIELD=WORD,FIELD=WORD from the allowed words of each field."""
 
     def read(text: str) -> dict[str, str]:
         found = {}

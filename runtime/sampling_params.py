@@ -34,14 +34,14 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     seed: int = 0
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
-    logprobs: int | None = None  # alternatives for each output token; 0: only its own; None: none at all
-    prompt_logprobs: int | None = None  # the same for prompt tokens
+    logprobs: int | None = None  # alternatives for each output token; 0: none but its own; None: off
+    prompt_logprobs: int | None = None  # alternatives for each prompt token, in the same way
     prompt_logprobs_start: int = 0  # position of the first prompt token that needs a log-probability
-    complete_json: bool = False  # a reply that `max_tokens` ends still matches its grammar
+    complete_json: bool = False  # whether a reply that `max_tokens` ends still matches its grammar
 
     @property
     def first_scored(self) -> int:
-        """Position of the first prompt token with a log-probability, which the token at 0 never has."""
+        """Position of the first prompt token with a log-probability, which the first token never has."""
         return max(self.prompt_logprobs_start, 1)
 
     def most_cached(self, length: int) -> int:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-POPULATE_WRITE = 23  # Linux's madvise, since 5.14; what is in memory already stays as it is
+POPULATE_WRITE = 23  # Linux's madvise, since 5.14: allocates a span, without changing what it has already
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -54,7 +54,7 @@ def _cgroup_free() -> int | None:
         limit = int((_CGROUP / "memory.max").read_text())
         used = int((_CGROUP / "memory.current").read_text())
         return max(0, limit - used + _cached_files())
-    except (OSError, ValueError):  # no version 2 cgroup, or no limit ("max")
+    except (OSError, ValueError):  # no cgroup of version 2, or no limit ("max")
         return None
 
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 SHOWN_CHARACTERS = 60
-ANY_KEY = "..."  # in msgspec's paths, in place of the key of a dict
+ANY_KEY = "..."  # stands for the key of a dict in msgspec's paths
 _WORDS = {
     "array": "a list",
     "bool": "true or false",
@@ -32,9 +32,9 @@ class TypeMismatch(NamedTuple):
     message: str
     """the text of msgspec's error without the path"""
     path: str
-    """where the value is within the decoded one; empty if it is the decoded one"""
+    """where the value is within the decoded value; empty if it is the decoded value"""
     is_key: bool
-    """whether a key of the object at the path is wrong, not the object"""
+    """whether a key of the object at the path is wrong, rather than the object"""
 
     @classmethod
     def of(cls, error: msgspec.ValidationError) -> TypeMismatch:
@@ -54,7 +54,7 @@ class TypeMismatch(NamedTuple):
         """Returns a sentence with the field, its value and the allowed types.
 
         name: what the sentence calls the value, or empty
-        fields: of the decoded value, which the sentence calls `whole`
+        fields: the fields of the decoded value, which the sentence calls `whole`
         """
         if self.message == "Number out of range":
             return f"{name or whole} is too large a number."
@@ -84,7 +84,7 @@ def value_at(path: str, fields: Mapping[str, Raw]) -> object:
             else:
                 value = value[int(step)] if isinstance(value, list) else value[step]
     except (LookupError, ValueError, TypeError, AttributeError, msgspec.DecodeError):
-        return None  # the path leaves out one key of several, or what follows is no JSON
+        return None  # the path leaves out one of several keys, or the rest is not JSON
     return value
 
 

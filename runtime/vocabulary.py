@@ -17,19 +17,19 @@ from safetensors.numpy import save_file
 
 FILE_NAME = "vocabulary.safetensors"
 FIRST_UNUSED_BYTE = 0xF5
-"""bytes from this one on never occur in UTF-8 text"""
-_DIGITS = 7  # of an id in base 8, which is part of a special token's bytes
+"""bytes from this value on never occur in UTF-8 text"""
+_DIGITS = 7  # octal digits of the id in the bytes of a special token
 _MARK = 0xFE
-TOKENIZER_NAME = "tokenizer.json"  # in the same directory, written before; it splits text into tokens
+TOKENIZER_NAME = "tokenizer.json"  # file in the same directory, written earlier; it splits text into tokens
 
 
 class Vocabulary(NamedTuple):
     """The bytes of each token: token i is `data[offsets[i]:offsets[i + 1]]`. Special tokens never match as
     text."""
 
-    offsets: NDArray[np.int32]  # [size + 1]
+    offsets: NDArray[np.int32]  # [size + 1]: where each token's bytes begin in `data`
     data: NDArray[np.uint8]
-    special: NDArray[np.bool_]  # [size]
+    special: NDArray[np.bool_]  # [size]: whether each token is special
     eos: tuple[int, ...]  # end-of-sequence ids; the tokenizer's own comes first
     hash: str
 
@@ -42,14 +42,13 @@ class Vocabulary(NamedTuple):
 
     @property
     def special_names(self) -> dict[str, int]:
-        """The special tokens by their text, without end-of-sequence tokens."""
+        """The ids of special tokens by their text, without end-of-sequence tokens."""
         named = [token for token in np.flatnonzero(self.special).tolist() if token not in self.eos]
         names = {self.token_bytes(token).decode(errors="replace"): token for token in reversed(named)}
         return {name: token for name, token in names.items() if name}
 
     def for_automata(self) -> Vocabulary:
-        """The vocabulary for automata, in which special tokens have bytes that no text has, made from their
-        ids.
+        """The vocabulary for automata: special tokens have bytes, made from their ids, that no text has.
 
         End-of-sequence tokens and tokens that no text can contain have no bytes.
         """

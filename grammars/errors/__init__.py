@@ -64,22 +64,22 @@ class WrongKeywordError(NotCoveredError):
 
 
 class ProcessEndedError(CompilerError):
-    """The grammar's process ended by itself, perhaps because of the grammar, which is refused for some
+    """The grammar's process ended by itself, perhaps because of the grammar, which is then refused for some
     minutes."""
 
 
 class BusyError(Exception):
-    """The server follows as many grammars as it can. The request may be sent again."""
+    """The server follows as many grammars as it can. The client may send the request again."""
 
 
 Expected: TypeAlias = GrammarError | TooLargeError | CompilerError | BusyError
-"""The errors that a grammar may lead to, which need no traceback."""
+"""the errors that a grammar may cause, which need no traceback"""
 
 Kind = TypeVar("Kind", bound=Exception)
 
 
 def bare_copy(error: Kind) -> Kind:
-    """A copy without the frames that raised the error, as they keep a process and a grammar's text alive."""
+    """A copy of the error without its frames, which would keep a process and a grammar's text alive."""
     copied = copy(error)
     copied.__traceback__ = copied.__cause__ = copied.__context__ = None
     return copied
@@ -108,7 +108,7 @@ _SENT: dict[str, type[Exception]] = {
 
 
 def encode_error(error: Exception) -> Fault:
-    """The data of an error. An error of another class is sent as the nearest base class of this module."""
+    """The data of an error. For an error of another class, sends the nearest base class of this module."""
     name = next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _SENT)
     arguments = error.args if isinstance(error, NotCoveredError) else (str(error),)
     return Fault(name, arguments, getattr(error, "function", ""))

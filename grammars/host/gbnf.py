@@ -10,11 +10,13 @@ from ..errors import GrammarError
 
 _LARK = re.compile(r"\s*(%llguidance\b|start\s*:(?!:=))")
 _START_RULE = re.compile(r'("(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#.*)|(?<![\w-])start(?![\w-])')
-"""A rule of GBNF with the name that the converter gives to the first rule; the group matches similar text."""
+"""A GBNF rule with the name that the converter gives to the first rule. The group matches text that is no
+rule.
+"""
 
 
 def convert_to_lark(text: str) -> str:
-    """A grammar in Lark as it is; one in GBNF converted. Raises GrammarError."""
+    """Returns a grammar in Lark as it is, and converts one in GBNF. Raises GrammarError."""
     if any(map(_LARK.match, text.split("\n"))):
         return text
     try:

@@ -23,9 +23,9 @@ from ..processes.compiler_process import REPORT_DEADLINE_S, CompilerProcess
 from ..processes.messages import Advance, DeleteMatcher, MatcherState, decode_state, encode
 
 ANY_BYTE = bytes(range(256))
-PROCESS_BYTES = 4 << 20  # of private memory for each process; measured: 3.4 MB
-MIN_WAIT_S = 0.1  # to wait for an answer, even if the caller was stopped or busy until after the deadline
-ANSWER_DEADLINE_S = 2.0  # a process ends itself after 0.25 s of processor time for one token
+PROCESS_BYTES = 4 << 20  # private memory of each process in bytes; measured: 3.4 MB
+MIN_WAIT_S = 0.1  # seconds to wait for an answer, even if the caller was busy until after the deadline
+ANSWER_DEADLINE_S = 2.0  # seconds for an answer; a process ends itself after 0.25 s of processor time
 
 
 class HostGrammar:
@@ -51,7 +51,7 @@ class HostGrammar:
 
     @property
     def process(self) -> int:
-        """The number of the process."""
+        """The number of the grammar's process."""
         return self._connection.process.number
 
     def matcher(self) -> HostMatcher:
@@ -105,7 +105,7 @@ class HostMatcher:
         if len(state.mask) == mask.nbytes:
             mask[:] = np.frombuffer(state.mask, np.int32)
             return
-        mask[:] = 0  # the process has ended: allow only the end; `consume` returns the error
+        mask[:] = 0  # the process has ended: allows only the end; `consume` returns the error
         for token in self._eos_tokens:
             mask.view(np.uint32)[token // 32] |= np.uint32(1 << token % 32)
 
@@ -121,13 +121,13 @@ class _Connection:
     def __init__(self, process: CompilerProcess) -> None:
         self.process = process
         self._numbers = count(1)
-        self._exchanged_at = 0.0  # of the last answer, or of the first request since
-        self._last_wait_until = 0.0  # when an overdue process is ended; 0: it is not overdue
-        self._is_late = False  # it has not answered since a wait for it
-        self._awaited: dict[int, int] = {}  # outstanding answers, by matcher
+        self._exchanged_at = 0.0  # time of the last answer, or of the first request since
+        self._last_wait_until = 0.0  # time at which an overdue process is ended; 0: it is not overdue
+        self._is_late = False  # whether a wait for its answer was in vain
+        self._awaited: dict[int, int] = {}  # number of outstanding answers of each matcher
         self._states: dict[int, MatcherState] = {}
-        self._deleted: deque[int] = deque()  # deleted matchers that the process still has
-        self._in_use: set[int] = set()  # matchers that the process has
+        self._deleted: deque[int] = deque()  # deleted matchers that the process still holds
+        self._in_use: set[int] = set()  # matchers that the process holds
 
     def new_number(self) -> int:
         number = next(self._numbers)
@@ -159,7 +159,7 @@ class _Connection:
         return self._states[matcher]
 
     def _settle(self, matcher: int, within_s: float) -> bool:
-        """As `is_settled`. Ends a process that stalls."""
+        """Waits as `is_settled` does, and ends a process that stalls."""
         until = time.monotonic() + within_s
         while self._awaited.get(matcher) and self.process.fault is None:
             left_s = max(0.0, until - time.monotonic())

@@ -11,8 +11,8 @@ from ..regex.ecma import MalformedError, RegexError
 from ..regex.rust import convert_to_rust
 from ..schema.read.json_text import DATA, NAMED, Json, walk_objects
 
-_BOUNDED = r" |\n( {0,64}|\t{0,16})"  # white space between two tokens
-MAX_REFERENCES = 1000  # in a row; each takes some of llguidance's stack
+_BOUNDED = r" |\n( {0,64}|\t{0,16})"  # regex of the white space between two tokens
+MAX_REFERENCES = 1000  # maximal length of a chain of references; each takes some of llguidance's stack
 
 _KEYWORDS_IN_ERRORS = (
     (re.compile(r'Unimplemented keys: \["([^"]+)"'), None),
@@ -45,7 +45,7 @@ def with_options(schema: Json, whitespace: JsonSpacing) -> dict[str, Json]:
 
 def _describe_spacing(whitespace: JsonSpacing) -> dict[str, Json]:
     separators = FIXED.get(whitespace) if isinstance(whitespace, str) else whitespace
-    if separators is None:  # llguidance can neither bind later white space to earlier nor require it
+    if separators is None:  # because llguidance can neither bind later white space to earlier nor require it
         return {"whitespace_flexible": True, "whitespace_pattern": _BOUNDED}
     item, key = separators
     return {"whitespace_flexible": False, "item_separator": item, "key_separator": key}
@@ -133,7 +133,7 @@ def check_references(schema: Json) -> None:
 
     A cycle of references counts once.
     """
-    found: dict[str, list[str]] = {}  # the references inside each target
+    found: dict[str, list[str]] = {}  # the references inside each target of a reference
     pending = ["#"]
     while pending:
         pointer = pending.pop()

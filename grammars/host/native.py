@@ -24,10 +24,10 @@ from .declared import forbid_undeclared
 from .gbnf import convert_to_lark
 from .json_schema import check_references, explain, remove_culprit, with_options
 
-_SPECIAL_TOKEN = b"\xff"  # precedes a special token's name in llguidance's texts
-_PANIC = "panic: "  # begins the error of a matcher whose parser failed
+_SPECIAL_TOKEN = b"\xff"  # byte before a special token's name in llguidance's texts
+_PANIC = "panic: "  # start of the error of a matcher whose parser failed
 _TOO_WIDE = re.compile(r"Current row has (\d+) items; max is (\d+)")
-MAX_STEP_ITEMS = 10_000  # of the parser for each token; a request whose grammar is so ambiguous ends
+MAX_STEP_ITEMS = 10_000  # parser items for each token; a request whose grammar is more ambiguous ends
 
 
 class NativeMatcher:
@@ -44,7 +44,7 @@ class NativeMatcher:
         return self._error
 
     def _consume(self, token: int) -> GrammarError | CompilerError | None:
-        if self._matcher.is_error():  # beyond a limit the mask allows only the end
+        if self._matcher.is_error():  # beyond a limit, the mask allows only the end
             return self._explain_fault()
         if token in self._eos_tokens and (self._matcher.is_accepting() or self._matcher.is_stopped()):
             return None
@@ -77,7 +77,7 @@ class NativeGrammar:
     prototype: LLMatcher
     eos_tokens: tuple[int, ...]
     left_out: tuple[tuple[str, str], ...] = ()
-    """Keyword and path of each constraint that is not enforced."""
+    """keyword and path of each constraint that is not enforced"""
 
     def matcher(self) -> NativeMatcher:
         return NativeMatcher(self.prototype.deep_copy(), self.eos_tokens)
@@ -127,7 +127,7 @@ class HostCompiler:
         if isinstance(whitespace, str) and whitespace not in FIXED:
             self._compile_whole_schema(
                 schema, "compact"
-            )  # forces text, so the probe finds what allows nothing
+            )  # the forced text shows the probe what allows nothing
         options = json.dumps(with_options(schema, whitespace))
         return self._compile(LLMatcher.grammar_from_json_schema(options), "schema", schema)
 

@@ -37,10 +37,10 @@ from ..processes.messages import (
 from ..tags.format import json_schemas, read_format
 from .native import HostCompiler, NativeGrammar, NativeMatcher
 
-MAX_GROWTH = 1 << 30  # bytes that all its processes together may use
+MAX_GROWTH = 1 << 30  # bytes that all its processes together may grow by
 COMPILE_BYTES = 384 << 20  # address space for compiling a grammar
 FOLLOW_BYTES = 256 << 20  # address space for following replies, on top of what compiling took
-STEP_CPU_S = 0.25  # of processor time for one token of one reply; it usually takes 0.0001
+STEP_CPU_S = 0.25  # seconds of processor time for one token of one reply; it usually takes 0.0001
 
 
 def main() -> None:
@@ -91,7 +91,7 @@ def _describe(spec: GrammarSpec) -> TagDescription:
 
 
 def _follow(grammar: NativeGrammar, channel: socket.socket, mask: NDArray[np.int32]) -> None:
-    """Answers requests. `mask`: int32 [mask words], overwritten by each token's mask."""
+    """Answers the scheduler's requests. `mask`: int32 [mask words], overwritten by each token's mask."""
     matchers: dict[int, NativeMatcher] = {}
     while True:
         match decode_request(receive(channel)):

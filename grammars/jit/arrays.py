@@ -17,9 +17,9 @@ class DistinctRows(NamedTuple):
     before.
     """
 
-    rows: NDArray[Any]  # [capacity, columns]
+    rows: NDArray[Any]  # [capacity, columns]: the rows
     slots: NDArray[np.int32]  # hash table of row numbers, -1 where empty
-    used: NDArray[np.int64]  # [1]
+    used: NDArray[np.int64]  # [1]: number of rows in use
 
 
 @njit(cache=True, nogil=True)
@@ -42,7 +42,7 @@ def grow_rows(table):
 
 @njit(nogil=True, forceinline=True)
 def number_next(table):
-    """The number of the row that was written last: that of an equal row, or a new one."""
+    """The number of the row that was written last: the number of an equal row, or a new one."""
     rows, slots, columns = table.rows, table.slots, table.rows.shape[1]
     new = table.used[0]
     code = np.uint64(0)
@@ -80,7 +80,7 @@ def distinct_rows(table):
 
 @njit(cache=True, nogil=True)
 def longer(array, size):
-    """The array with undefined elements, or rows, behind its own."""
+    """A longer copy of the array, with undefined elements or rows behind its own."""
     longer = np.empty((size,) + array.shape[1:], array.dtype)  # noqa: RUF005  (numba can't unpack)
     longer[: len(array)] = array
     return longer

@@ -21,22 +21,22 @@ class Automaton:
     machine: StackAutomaton
     tables: AutomatonTables
     left_out: tuple[tuple[str, str], ...] = ()
-    """Keyword and path of each constraint that is not enforced."""
+    """keyword and path of each constraint that is not enforced"""
 
     @property
     def nbytes(self) -> int:
-        """The bytes on the device."""
+        """Bytes of memory on the device."""
         return self.tables.nbytes
 
     @property
     def host_nbytes(self) -> int:
-        """The bytes in the scheduler: all tables, and the shortest exits once they are found."""
+        """Bytes of memory in the scheduler: all tables, and the shortest exits once they are found."""
         exits = self.closing.nbytes if "closing" in vars(self) else 0
         return self.machine.nbytes + self.tables.nbytes + self.forced.nbytes + exits
 
     @cached_property
     def forced(self) -> NDArray[np.int16]:
-        """See `StackAutomaton.forced`."""
+        """The only next byte of each state, if there is just one (`StackAutomaton.forced`)."""
         return self.machine.forced()
 
     @cached_property

@@ -10,7 +10,7 @@ from ...runtime.automaton_format import DEAD, DROP, POP
 from .shortest_exits import ENDED, Exit, Parts, ShortestExits
 from .stack_automaton import StackAutomaton, names_of
 
-KNOWN_ROUTES = 1024  # most bytes of a string leave state and stack as they are
+KNOWN_ROUTES = 1024  # routes to keep; most bytes of a string leave state and stack as they are
 _END = Exit(ENDED, 0, 0)
 
 
@@ -35,7 +35,7 @@ class Closing:
         return self._exits.nbytes
 
     def length(self, state: int, stack: Sequence[int]) -> int | None:
-        """The length of `text` in bytes, or None; found without spelling the text."""
+        """The length of `text` in bytes, found without spelling the text; None if it isn't known."""
         route = self._route(state, tuple(stack[self._bottom :]))
         return None if route is None else route.length
 

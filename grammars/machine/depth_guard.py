@@ -1,8 +1,8 @@
 """Makes a step dead if the stack has too few free places for the rest of the reply.
 
 A value may *require* nested values. Where the stack has too few free places for them, the reply can't end any
-more, so every step that leads there must be dead already. The *need* of a state is the least number of free
-places with which the reply can end, whatever verdicts its values return.
+more, so every step that leads there must be dead already. The *need* of a state is the smallest number of
+free places with which the reply can end, whatever verdicts its values return.
 
 States on the same *level* have the same places below them. A push leads to the level above and returns with a
 verdict. A call into a code point does the same and needs no place.
@@ -48,40 +48,40 @@ _LAST_VERDICT = 63  # the highest bit of a word; it stands for all later verdict
 class Frames(NamedTuple):
     """Facts about the stack that an automaton's tables don't hold."""
 
-    sizes: NDArray[np.int32]  # [returns]
-    """The number of verdicts of a base, at the base's first place."""
-    is_called: NDArray[np.bool_]  # [states]
+    sizes: NDArray[np.int32]  # [returns]: number of verdicts
+    """The number of verdicts of each base, at the first place of the base."""
+    is_called: NDArray[np.bool_]  # [states]: whether called
     """Whether the state is inside a code point; such a state returns by verdict."""
-    required: NDArray[np.int32]  # [n, 2]
-    """Pairs of states: an object's first, and the first of a value that the object must have."""
+    required: NDArray[np.int32]  # [n, 2]: pairs of states
+    """An object's first state, and the first state of a value that the object must have."""
     full_names: Callable[[NDArray[np.int32]], Mapping[int, Mapping[int, int]]]
     """Takes the states' needs. Returns for the first state of each unordered object a dict from numbers of
-    places to sets of names, as bits: while fewer places are free, the names of that set count as seen."""
+    places to sets of names as bits. While fewer places are free, the names of that set count as seen."""
 
 
 class _Ways(NamedTuple):
     """The effects of entries. Way a is action a; way actions + s is the plain step to state s.
 
     Way w leads to the states `after[first[w]:first[w] + counts[w]]` on the same level, without those that are
-    `DEAD`. A push or call leads to one of them for each verdict, any other way to any of them.
+    `DEAD`. A push or call leads to one of these states for each verdict, any other way to any of them.
     """
 
     first: NDArray[np.int64]
     counts: NDArray[np.int32]
     after: NDArray[np.int32]
     like: NDArray[np.int64]
-    """A way with the same states after it (many calls into code points share them), or the way itself."""
+    """a way with the same states after it (many calls into code points share them), or the way itself"""
     inside: NDArray[np.int32]
-    """The first state of the nested value if the way pushes, else -1."""
+    """the first state of the nested value if the way pushes, else -1"""
     places: NDArray[np.int32]
-    """The number of places that the push takes."""
+    """the number of places that the push takes"""
     popped: NDArray[np.uint64]
-    """The verdict as a bit if the way pops, else 0."""
+    """the verdict as a bit if the way pops, else 0"""
 
 
 class _Graph(NamedTuple):
-    """State s has the ways `ways[first_way[s]:first_way[s + 1]]`. The states on its level with a way to s are
-    `sources[first_source[s]:first_source[s + 1]]`."""
+    """The ways between states. State s has the ways `ways[first_way[s]:first_way[s + 1]]`. The states on its
+    level with a way to s are `sources[first_source[s]:first_source[s + 1]]`."""
 
     first_way: NDArray[np.int64]
     ways: NDArray[np.int32]
@@ -113,7 +113,7 @@ def with_depth_guard(automaton: StackAutomaton, frames: Frames) -> StackAutomato
 
 
 def _with_full_names(actions: NDArray[np.int32], names: Mapping[int, Mapping[int, int]]) -> NDArray[np.int32]:
-    """The actions, with the names that count as seen where too few places are free."""
+    """The actions, to which it adds the names that count as seen while too few places are free."""
     rows = [actions]
     count = len(actions)
     for number in np.flatnonzero(actions[:, 0] == OPEN).tolist():
@@ -136,7 +136,7 @@ def _ways(automaton: StackAutomaton, frames: Frames) -> _Ways:
     kinds, targets, operands = actions[:, :3].T
     pushes, pops = np.isin(kinds, (PUSH, OPEN)), np.isin(kinds, (POP, CLOSE))
     calls = np.flatnonzero(np.isin(kinds, (CALL, COUNT_CALL)))
-    calls = calls[frames.is_called[targets[calls]]]  # the others set a count and don't return
+    calls = calls[frames.is_called[targets[calls]]]  # the other calls set a count and don't return
     returns = pushes.copy()
     returns[calls] = True
     first = np.arange(len(automaton.returns), len(automaton.returns) + 2 * len(actions), 2)
@@ -182,7 +182,7 @@ def _needs(transitions, accepting, required, ways, most):
             if allowed[state] and needs[state] > reserve:
                 needs[state] = reserve
         unchanged = unchanged + 1 if reserve and (ends == before).all() else 0
-        if allowed.all() or unchanged == 1 + SET_WORDS:  # an opened set takes up to so many places
+        if allowed.all() or unchanged == 1 + SET_WORDS:  # an opened set takes up to 1 + SET_WORDS places
             break
         inside[reserve] = ends
         for pair in range(len(required)):
@@ -194,7 +194,7 @@ def _needs(transitions, accepting, required, ways, most):
 
 @njit(cache=True)
 def _alone(accepting, graph, ways):
-    """The verdicts, as bits, with which each state can end its level in one step; whether each state
+    """The verdicts, as bits, with which each state can end its level in one step, and whether each state
     pushes."""
     ends = accepting.astype(np.uint64)
     pushes = np.zeros(len(ends), np.bool_)
@@ -362,6 +362,6 @@ def _guards(transitions, actions, needs, needs_of_ways):
                 kind = actions[action, 0]
                 need = needs_of_ways[action]
                 if kind in (PUSH, OPEN) or need > needs[state]:
-                    # a drop happens with a count on the stack
+                    # DROP removes a count from the stack first, so it needs one free place less
                     reserves[action] = max(reserves[action], need - 1 if kind == DROP else need)
     return reserves, rises

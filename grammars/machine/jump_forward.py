@@ -17,13 +17,13 @@ from tokenizers import Tokenizer
 from ...runtime.automaton_format import DEAD
 from .stack_automaton import BY_GAP, CHOICE, END, StackAutomaton
 
-MAX_TEXT = 256  # bytes; a longer text comes in parts
+MAX_TEXT = 256  # maximal bytes of a forced text; a longer text comes in parts
 KNOWN_TEXTS = 4096
 
 _INNER_BYTES = bytes(range(0x80, 0xC0))  # continuation bytes of UTF-8
 
 Encode = Callable[[str], Sequence[int]]
-"""A text's tokens, without special tokens around them."""
+"""function that returns a text's tokens, without special tokens around them"""
 
 
 class ForcedText(NamedTuple):
@@ -50,7 +50,7 @@ def forced_text(
 
 
 def _forced_byte(machine: StackAutomaton, forced: NDArray[np.int16], state: int, stack: Sequence[int]) -> int:
-    """The only byte that may come next, `CHOICE` or `END`."""
+    """The only byte that may come next, or `CHOICE`, or `END`."""
     byte = int(forced[state])
     if byte != BY_GAP:
         return byte
@@ -72,7 +72,7 @@ class ForcedTextTokenizer:
     ) -> None:
         """
         spelled: the bytes of each token id, as automata read them
-        ends: the end-of-sequence tokens, the usual one first
+        ends: the end-of-sequence tokens, beginning with the usual one
         """
         self._encode = encode
         self._spelled = spelled
@@ -113,8 +113,8 @@ class ForcedTextTokenizer:
         return (*(self._token_of_byte[byte] for byte in bytewise), *tokens)
 
     def _sure_tokens(self, forced: ForcedText) -> tuple[int, ...]:
-        """The first tokens of the text that no later text can change; at a reply's end all, and the end
-        token."""
+        """The first tokens of the text, which no later text can change; at a reply's end all tokens and the
+        end token."""
         text = _whole_characters(forced.text)
         if forced.ends and text == forced.text:
             sure = self._tokens(text.decode())
@@ -159,7 +159,7 @@ class ForcedTextTokenizer:
 def load_forced_text_tokenizer(
     path: Path, spelled: Sequence[bytes], special: Iterable[int], ends: Sequence[int]
 ) -> ForcedTextTokenizer:
-    """The one for the tokenizer.json at `path`; for the other arguments see `ForcedTextTokenizer`."""
+    """The `ForcedTextTokenizer` for the tokenizer.json at `path`, with the other arguments of that class."""
     encode = Tokenizer.from_file(str(path)).encode
     return ForcedTextTokenizer(
         lambda text: encode(text, add_special_tokens=False).ids, spelled, special, ends
@@ -176,7 +176,7 @@ def _whole_characters(text: bytes) -> bytes:
 
 
 def _one_of_each_kind(following: bytes) -> Iterable[int]:
-    """One byte of each kind, as tokenizers split words by letters, digits, spaces and marks."""
+    """One byte of each kind, because tokenizers split words by letters, digits, spaces and marks."""
     ascii_only = [chr(byte) for byte in following if byte < 128]
     return {(c.isalpha(), c.isdigit(), c.isspace()): ord(c) for c in ascii_only}.values()
 

@@ -21,14 +21,14 @@ _FREE = -1
 class PackedRows(NamedTuple):
     """The transitions of `automaton_format.AutomatonTables`."""
 
-    row_starts: NDArray[np.int32]  # [states]
-    default_state: NDArray[np.int32]  # [states]
-    entries: NDArray[np.int32]  # [places, ENTRY_COLUMNS]
+    row_starts: NDArray[np.int32]  # [states]: where each state's entries begin
+    default_state: NDArray[np.int32]  # [states]: the state with each state's default entries
+    entries: NDArray[np.int32]  # [places, ENTRY_COLUMNS]: entries and their owners
 
 
 def pack_rows(transitions: NDArray[np.int32], like_state: NDArray[np.int32]) -> PackedRows:
-    """Packs transitions [states, classes]. A state keeps only its differences from `like_state`, if they are
-    fewer than its entries. A state that others are like must be like itself."""
+    """Packs transitions [states, classes]. A state keeps only its differences from its `like_state`, if
+    they are fewer than its entries. That state must be its own `like_state`."""
     return PackedRows(*_pack_rows(transitions, like_state))
 
 
@@ -66,7 +66,7 @@ def _defaults(transitions, like_state):
 
 @njit(cache=True, nogil=True)
 def _find_kept(transitions, default_state):
-    """Where each row's columns end, and the columns that the rows keep, row by row."""
+    """Where each row's kept columns end in a list, and that list of kept columns, row by row."""
     states, classes = transitions.shape
     ends = np.empty(states, np.int32)
     columns = np.empty(states * classes, np.int32)
@@ -86,7 +86,7 @@ def _find_kept(transitions, default_state):
 def _place_rows(ends, columns, classes):
     """Where each row begins, and the number of places.
 
-    A row takes the first fit behind the row before it. The search restarts when rows are half as long.
+    A row takes the first fit behind the previous row. The search restarts when rows are half as long.
     """
     taken = np.zeros(len(columns) + (len(ends) + 2) * classes, np.bool_)
     row_starts = np.zeros(len(ends), np.int32)
@@ -94,7 +94,7 @@ def _place_rows(ends, columns, classes):
     long = classes
     fewer = classes - ends
     fewer[1:] += ends[:-1]
-    for state in sort_by_key(fewer, classes + 1)[1]:  # those with most columns first
+    for state in sort_by_key(fewer, classes + 1)[1]:  # rows with the most columns come first
         row = columns[ends[state - 1] if state else 0 : ends[state]]
         if not len(row):
             break

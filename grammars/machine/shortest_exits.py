@@ -32,8 +32,8 @@ from ...runtime.automaton_format import (
 )
 from .stack_automaton import StackAutomaton, names_of
 
-ENDED = -1  # no kind of action has this number
-EXIT_BYTES = 800  # of memory for each exit of a state; measured: 350 to 900
+ENDED = -1  # in place of an action's kind; no kind has this number
+EXIT_BYTES = 800  # estimated bytes of memory for each exit of a state; measured: 350 to 900
 _PLAIN = sorted(range(256), key=lambda byte: (byte > 127 or not chr(byte).isalnum(), byte))
 
 
@@ -52,7 +52,7 @@ class Exit(NamedTuple):
 
 
 Parts: TypeAlias = tuple[tuple[int, Exit], ...]
-"""A sequence of ways, each as (state, exit)."""
+"""a sequence of ways, each as (state, exit)"""
 
 
 def _exit(action: Sequence[int]) -> Exit:
@@ -108,9 +108,9 @@ class ShortestExits:
         return EXIT_BYTES * sum(map(len, self.lengths.values()))
 
     def complete(self, state: int, seen: int) -> dict[int, tuple[int, Parts]]:
-        """For each verdict with which an unordered object can end: the number of bytes and the ways.
+        """For each verdict with which an unordered object can end: the number of bytes and the ways to it.
 
-        The object's missing required names come nearest first. `seen`: its names so far, as bits.
+        The object's missing required names come nearest first. `seen`: the names that it has so far, as bits.
         """
         length, parts = 0, Parts()
         while True:
@@ -172,7 +172,7 @@ class ShortestExits:
                 self._add(_Edge(state, 1, _Way(byte, (), after)))
 
     def _entries(self) -> Iterator[dict[int, int]]:
-        """For each state: its entries, each with the plainest byte that leads to it."""
+        """For each state: its different entries, each with the plainest byte that leads to it."""
         machine = self._machine
         plainest = {machine.class_of_byte[byte]: byte for byte in _PLAIN[::-1]}
         classes = sorted(plainest, key=lambda each: -_PLAIN.index(plainest[each]))

@@ -34,18 +34,18 @@ from ...runtime.automaton_format import (
 from ...runtime.json_gaps import DEAD_WAY, NO_GAP, pass_gap
 
 CHOICE, END, BY_GAP = -1, 256, 257
-TAIL = 32  # code points of a counted string that are states, after the count has reached 0
+TAIL = 32  # code points of a counted string that still have states after the count has reached 0
 MAX_SEEN = WORD_NAMES * SET_WORDS - 1
-"""declared names of an unordered object; one more stands for all other names"""
+"""maximal number of declared names in an unordered object; one more bit stands for all other names"""
 NO_RESERVE = STACK_DEPTH - STACK_PLACES
-"""of actions inside a code point, where the last two places may be taken"""
-MAX_GAP_CHOICES = 4  # bytes of a state that are tried one by one
+"""reserve of actions inside a code point, where the last two places may be taken"""
+MAX_GAP_CHOICES = 4  # maximal number of a state's next bytes that are tried one by one
 _RESERVE = {PUSH: 1, CALL: -1, COUNT_CALL: -1}
 
 
 def least_reserve(kind: int, words: int) -> int:
-    """Returns the smallest reserve that an action may have (see `AutomatonTables`). words: the places of the
-    set that it opens, if it opens one."""
+    """Returns the smallest reserve that an action may have (see `AutomatonTables`). words: the number of
+    places of the set that it opens, if any."""
     return 1 + words if kind == OPEN else _RESERVE.get(kind, NO_RESERVE)
 
 
@@ -64,25 +64,25 @@ class StackAutomaton:
     """An automaton as the compiler makes it and the host steps it: `step` defines what the kernels compute.
 
     `transitions[state, class_of_byte[byte]]` is an entry; `AutomatonTables` describes entries, actions and
-    returns. A text begins with the stack `bottom` and may end in an accepting state, which is reached with no
-    more than as many places.
+    returns. A text begins with the stack `bottom` and may end in an accepting state, where the stack has no
+    more places than `bottom`.
 
-    For shared masks: `body_of_state[s]` is not 0 if every further code point of a string leads back to `s`;
-    it is the same for equal byte forms of code points. `like_state[s]` is such a state that differs from `s`
+    For shared masks: `body_of_state[s]` is not 0 if every further code point of a string leads back to `s`.
+    It is the same for equal byte forms of code points. `like_state[s]` is such a state that differs from `s`
     in few bytes, or `s` itself.
     """
 
     start: int
-    class_of_byte: NDArray[np.uint8]  # [256]
-    transitions: NDArray[np.int32]  # [states, classes]
-    actions: NDArray[np.int32]  # [actions, ACTION_COLUMNS]
+    class_of_byte: NDArray[np.uint8]  # [256]: the class of each byte
+    transitions: NDArray[np.int32]  # [states, classes]: entries
+    actions: NDArray[np.int32]  # [actions, ACTION_COLUMNS]: one row per action
     returns: NDArray[np.int32]
-    accepting: NDArray[np.bool_]  # [states]
-    body_of_state: NDArray[np.int8]  # [states]
-    like_state: NDArray[np.int32]  # [states]
+    accepting: NDArray[np.bool_]  # [states]: whether the text may end
+    body_of_state: NDArray[np.int8]  # [states]: kind of string body, or 0
+    like_state: NDArray[np.int32]  # [states]: a similar state
     max_depth: int = STACK_DEPTH
     bottom: tuple[int, ...] = ()
-    """Style and lines (see `runtime.json_gaps`) if the reply chooses its white space."""
+    """style and lines (see `runtime.json_gaps`) if the reply chooses its white space"""
 
     def without_gaps(self) -> StackAutomaton:
         """The automaton of the same texts in which the reply chooses no white space."""
@@ -92,7 +92,7 @@ class StackAutomaton:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the arrays that `AutomatonTables` does not share."""
+        """Bytes of the arrays that `AutomatonTables` does not share."""
         own = (self.transitions, self.accepting, self.body_of_state, self.like_state)
         return sum(array.nbytes for array in own)
 
@@ -121,7 +121,7 @@ class StackAutomaton:
         return np.flatnonzero(live).astype(np.uint8).tobytes()
 
     def step(self, state: int, stack: list[int], byte: int) -> int:
-        """The next state or `DEAD`; changes the stack."""
+        """Steps over a byte: returns the next state or `DEAD`, and changes the stack."""
         entry = int(self.transitions[state, self.class_of_byte[byte]])
         if entry >= DEAD:
             return entry
@@ -153,7 +153,7 @@ class StackAutomaton:
         return int(target)
 
     def _open_set(self, number: int, depth: int) -> list[int]:
-        """The words of a new set: the names for whose values too few places are free above `depth`."""
+        """The words of a new set: the names whose values need more places than are free above `depth`."""
         words, full, first = self.actions[number, NAMES : NAMES + 3].tolist()
         opened = [0] * words
         for _, _, _, reserve, _, *names in self.actions[number + first : number + first + full].tolist():
@@ -178,7 +178,7 @@ class StackAutomaton:
         return int(self.returns[stack.pop() + operand])
 
     def walk(self, state: int, stack: list[int], text: bytes) -> int:
-        """The state after `text`, or `DEAD`; changes the stack."""
+        """Steps over `text`: returns the state after it or `DEAD`, and changes the stack."""
         for byte in text:
             if state == DEAD:
                 break

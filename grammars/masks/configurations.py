@@ -1,7 +1,7 @@
 """Configurations: a state of the automaton with what a walk has pushed, numbered, and the steps between them.
 
 The step from each configuration by each byte class is computed once. A state on which nothing was pushed is
-its own configuration; the others have numbers from the number of states on.
+its own configuration; other configurations are numbered after the states.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ UNDECIDED, NOT_COMPUTED, CONFIGURATIONS_FULL = -2, -3, -4
 ASKED, OPENS = 1, 2
 """marks: the walk asked the stack below its start (a set, or the white space before); the walk needs free
 places on the stack"""
-_UNIT = 4  # in the marks: 1 taken from a count below the walk's start
+_UNIT = 4  # unit of counts in the marks: 1 taken from a count below the walk's start
 _IS_FRAME = -1
-_UNKNOWN = -1  # the value of a set of several words, whose names only the stack knows
+_UNKNOWN = -1  # stands for a set of several words, whose names only the stack knows
 _FIRST_CAPACITY = 1024
 
 
 class Configurations(NamedTuple):
-    """Part i is configuration i + states as (state, top frame or -1, marks), or a frame of the stack as
-    (value, frame below or -1, `_IS_FRAME`). A step is a configuration, `DEAD`, `UNDECIDED` or
-    `NOT_COMPUTED`."""
+    """Row i of `parts` is configuration i + states as (state, top frame or -1, marks), or a stack frame as
+    (value, frame below or -1, `_IS_FRAME`). A step is a configuration, `DEAD`, `UNDECIDED` or `NOT_COMPUTED`.
+    """
 
-    after_action: NDArray[np.int32]  # [actions], steps from states on which nothing was pushed
-    rows: NDArray[np.int32]  # [capacity, classes], steps from configurations
-    parts: DistinctRows  # [capacity, 3]
+    after_action: NDArray[np.int32]  # [actions]: steps by actions from states on which nothing was pushed
+    rows: NDArray[np.int32]  # [capacity, classes]: steps from configurations
+    parts: DistinctRows  # [capacity, 3]: configurations and frames
 
 
 @njit(cache=True, nogil=True)
@@ -69,7 +69,7 @@ def grow(configurations):
 
 @njit(cache=True, nogil=True)
 def follow(machine, configurations, here, column):
-    """Computes and stores the step from a configuration by a byte class; may be `CONFIGURATIONS_FULL`."""
+    """Computes and stores the step from a configuration by a byte class, or returns `CONFIGURATIONS_FULL`."""
     if configurations.parts.used[0] + 3 > len(configurations.rows):
         return np.int32(CONFIGURATIONS_FULL)
     states = len(machine.transitions)
@@ -103,7 +103,7 @@ def _configuration(machine, configurations, state, frame, marks):
 
 @njit(cache=True, nogil=True)
 def _act(machine, configurations, action, frame, marks):
-    """The step of an action."""
+    """The step that an action makes from a frame."""
     parts = configurations.parts.rows
     kind, target, operand, reserve, gap, words = machine.actions[action, : WORDS + 1].astype(np.int64)
     is_count = kind in (COUNT, COUNT_CALL)
@@ -113,7 +113,7 @@ def _act(machine, configurations, action, frame, marks):
         return np.int32(UNDECIDED)
     if frame < 0 and is_count and marks // _UNIT == TAIL:
         return np.int32(UNDECIDED)
-    if gap:  # the walk goes on as if the reply had chosen the widest way
+    if gap:  # the walk continues as if the reply had chosen the widest way
         marks |= ASKED
         if kind not in (POP, CLOSE):
             target += WIDEST_WAY[gap]
@@ -149,7 +149,7 @@ def _act(machine, configurations, action, frame, marks):
 
 @njit(cache=True, nogil=True)
 def _part(configurations, first, second, third):
-    """The number of this part, which is added if it is new. The caller ensures the capacity."""
+    """The number of a row of `parts`, which is added if it is new. The caller ensures the capacity."""
     rows, new = configurations.parts.rows, configurations.parts.used[0]
     rows[new, 0], rows[new, 1], rows[new, 2] = first, second, third
     return number_next(configurations.parts)

@@ -32,17 +32,17 @@ class Edges(NamedTuple):
     `ends[e, 1:]`; the first starts at `ends[e, 0]`. Edge `END_OF_SEQUENCE` holds the end-of-sequence tokens;
     edge `NOTHING` stands for every edge in the trie of other tokens that allows none."""
 
-    of_entry: NDArray[np.int32]  # [states + actions, root groups], 0 where not walked yet
-    visited: NDArray[np.int32]  # [capacity], nodes of quote-free tokens that the walk visits
-    ends: NDArray[np.int32]  # [capacity, 4]
-    codes: NDArray[np.uint64]  # [capacity, 3], a hash of each span
+    of_entry: NDArray[np.int32]  # [states + actions, root groups]: each entry's edge, 0 before it is walked
+    visited: NDArray[np.int32]  # [capacity]: number of quote-free tokens' nodes that the edge's walk visits
+    ends: NDArray[np.int32]  # [capacity, 4]: the ends of each edge's spans
+    codes: NDArray[np.uint64]  # [capacity, 3]: a hash of each span
     tokens: NDArray[np.int32]
-    used: NDArray[np.int64]  # [2], number of edges and of tokens
+    used: NDArray[np.int64]  # [2]: number of edges and number of tokens in use
 
 
 class WalkedStates(NamedTuple):
-    """`states[i]` has the edges `met[met_ends[i - 1]:met_ends[i]]`. If it is costly, edges of quote-free
-    tokens are left out."""
+    """`states[i]` has the edges `met[met_ends[i - 1]:met_ends[i]]`. If the state is costly, these include no
+    edges of quote-free tokens."""
 
     states: NDArray[np.int32]
     met: NDArray[np.int32]
@@ -53,7 +53,7 @@ class WalkedStates(NamedTuple):
 class Limits(NamedTuple):
     """A state is costly if its quote-free tokens exceed one of these."""
 
-    nodes: int  # to visit
+    nodes: int  # maximal number of nodes to visit
     tokens: int
 
 
@@ -81,7 +81,7 @@ def walk_states(context, edges, states, may_end, is_costly, limits):
     walked = WalkedStates(
         states, np.empty(_FIRST_MET, np.int32), np.zeros(len(states), np.int64), is_costly.copy()
     )
-    done = np.int64(0)  # no literal, for which numba would compile the callee once more
+    done = np.int64(0)  # not a literal, for which numba would compile the callee once more
     while 0 <= done < len(states):
         walked, edges = _with_capacity(walked, edges, done, 2 * len(context.buffers.allowed))
         done = _walk_from(context, edges, walked, may_end, done, limits)
@@ -90,7 +90,7 @@ def walk_states(context, edges, states, may_end, is_costly, limits):
 
 @njit(cache=True, nogil=True)
 def _with_capacity(walked, edges, done, tokens):
-    """The edges with capacity for those of one more state and for this many more tokens."""
+    """The edges with capacity for the edges of one more state and for `tokens` more tokens."""
     of_entry, visited, ends, codes, found, used = edges
     states, met, met_ends, costly = walked
     most = of_entry.shape[1] + 1
@@ -157,7 +157,7 @@ def _meet_others(context, edges, met, count):
 
 @njit(nogil=True, forceinline=True)
 def _meet_quote_free(context, edges, met, count, limits):
-    """The same for quote-free tokens; also returns whether they exceed the limits."""
+    """Does the same as `_meet_others` for quote-free tokens; also returns whether they exceed the limits."""
     groups = context.groups
     visited = allowed = 0
     for group in range(groups.ends[QUOTE_FREE], groups.ends[QUOTE_FREE + 1]):
@@ -188,7 +188,7 @@ def _row(machine, state, column):
 
 @njit(nogil=True, forceinline=True)
 def _least_visited(groups, machine, configurations, state):
-    """A lower bound of the nodes that a state's walk of the quote-free tokens visits."""
+    """A lower bound of the number of nodes that a state's walk of the quote-free tokens visits."""
     least = 0
     for group in range(groups.ends[QUOTE_FREE], groups.ends[QUOTE_FREE + 1]):
         entry = machine.transitions[state, groups.columns[group]]
@@ -225,7 +225,7 @@ def _walk_quote_free(context, edges, group, max_nodes):
 
 @njit(nogil=True, forceinline=True)
 def _walk_by_child(context, counts, node, column, visited, max_nodes):
-    """The new counts of the buffers, and the number of visited nodes or `CONFIGURATIONS_FULL`."""
+    """Returns the new counts of the buffers, and the number of visited nodes or `CONFIGURATIONS_FULL`."""
     tries, machine, levels = context.tries, context.machine, context.levels
     places, at, until = levels[0], levels[1], levels[2]
     level = 0
@@ -272,7 +272,7 @@ def _next_level(context, level):
 
 @njit(nogil=True, forceinline=True)
 def _keep(edges, found, counts, visited):
-    """Adds an edge with the contents of the buffers; may be `_EDGES_FULL`."""
+    """Adds an edge with the contents of the buffers. Returns its number, or `_EDGES_FULL`."""
     edge, end = edges.used[0], edges.used[1]
     if end + counts[0] + counts[1] + counts[2] > len(edges.tokens):
         return np.int64(_EDGES_FULL)
@@ -287,7 +287,7 @@ def _keep(edges, found, counts, visited):
 
 @njit(nogil=True, forceinline=True)
 def _append(tokens, end, more, count):
-    """The new end, and a hash of the added tokens."""
+    """Appends tokens. Returns the new end, and a hash of the added tokens."""
     code, start = np.uint64(0), np.uint64(end)
     for i in range(np.uint64(count)):
         tokens[start + i] = more[i]

@@ -9,9 +9,9 @@ from ...runtime.automaton_format import LIST_COLUMNS, OPENERS, START, TOKENS
 from ..jit import njit
 from .lists import list_of
 
-_MIN_TOKENS = 64  # of a list for which a search is worthwhile
+_MIN_TOKENS = 64  # tokens of the shortest list for which a search is worthwhile
 _DECIDED, _OPENER = 1, 2
-_MAX_GROWTH = 4  # of a list's length by its replacement, as the stack's decision takes time for each token
+_MAX_GROWTH = 4  # maximal factor of a list's length: the stack's decision takes time for each token
 
 
 @njit(cache=True, nogil=True)
@@ -59,8 +59,8 @@ def _are_marked(lists, number, marks):
 
 @njit(cache=True, nogil=True)
 def renumber(lists, lists_of_state):
-    """The lists that states use, and list 0: int32 [lists, LIST_COLUMNS] without `SAFE_DEPTH`, and their
-    tokens. Renumbers `lists_of_state` to match."""
+    """Keeps list 0 and the lists that states use, and renumbers `lists_of_state` to match. Returns the lists,
+    int32 [lists, LIST_COLUMNS] without `SAFE_DEPTH`, and their tokens."""
     number = np.full(lists.used[0], -1, np.int32)
     number[0] = 0
     for state in range(len(lists_of_state)):

@@ -25,7 +25,7 @@ class Lists(NamedTuple):
     offsets: NDArray[np.int64]
     openers: NDArray[np.int32]
     slots: NDArray[np.int32]  # hash table of lists, -1 where empty
-    used: NDArray[np.int64]  # [1], number of lists
+    used: NDArray[np.int64]  # [1]: number of lists in use
 
 
 @njit(cache=True, nogil=True)
@@ -49,7 +49,7 @@ def list_of(lists, number):
 
 @njit(cache=True, nogil=True)
 def add_list(lists, tokens, openers):
-    """The number of this list, which is added if it is new. The caller ensures the capacity."""
+    """Returns the number of this list, and adds the list if it is new. The caller ensures the capacity."""
     if len(tokens) + len(openers) == 0:
         return np.int32(0)
     slot = _slot(lists, tokens, openers)
@@ -72,7 +72,7 @@ def add_list(lists, tokens, openers):
 
 @njit(cache=True, nogil=True)
 def with_capacity(lists, tokens, count):
-    """The lists with capacity for `count` more, of `tokens` tokens in total."""
+    """The lists with capacity for `count` more lists, of `tokens` tokens in total."""
     kept, most = lists.tokens, lists.used[0] + count
     end = lists.offsets[lists.used[0]] + tokens
     if end > len(kept):

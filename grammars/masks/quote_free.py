@@ -17,10 +17,10 @@ from .unowned import unowned
 from .walker import Walker
 from .walks import Buffers, make_buffers
 
-MAX_LIST_SHARE = 4  # a list of differences takes at most 1/4 of a mask's bytes
-MAX_REMEMBERED = 2048  # masks, of 16 KB each for 131k tokens
-MAX_COMPARED = 64  # masks from which a new mask may be stored as differences
-_BLOCK = 256  # words
+MAX_LIST_SHARE = 4  # a list of differences takes at most a mask's bytes divided by this
+MAX_REMEMBERED = 2048  # masks that are remembered; each has 16 KB for 131k tokens
+MAX_COMPARED = 64  # remembered masks from which a new mask may be stored as differences
+_BLOCK = 256  # words that are compared at once
 _NOTHING = np.empty(0, np.int32)
 
 
@@ -38,14 +38,14 @@ class VocabularyTables:
     def __init__(self, tries: TokenTries) -> None:
         self.tries = tries
         self.max_differences = tries.mask_words // MAX_LIST_SHARE
-        """tokens by which two states may differ that share a mask"""
+        """number of tokens by which two states may differ that share a mask"""
         self.buffers: Buffers = make_buffers(len(tries.tokens) + len(tries.eos))
         self.token_lengths = token_lengths(tries)
         self.marks = np.zeros(32 * tries.mask_words, np.int8)
-        """scratch, one for each token; all 0 between uses"""
+        """scratch, one number for each token; all 0 between uses"""
         self.fingerprinter = Fingerprinter()
         self.remembered: OrderedDict[int, QuoteFreeMask] = OrderedDict()
-        """by fingerprint, the least recently used first"""
+        """masks by fingerprint, the least recently used first"""
 
     def trim(self) -> None:
         while len(self.remembered) > MAX_REMEMBERED:
@@ -60,7 +60,7 @@ class QuoteFreeMasks:
         self._vocabulary = vocabulary
         self._walker = walker
         self._kinds: dict[int, int] = {}
-        """by fingerprint"""
+        """number of each kind by fingerprint"""
         self._stored: list[tuple[int, NDArray[np.int32]]] = []
         """for each kind, the index of its mask, and the tokens that differ from that mask"""
         self._masks_of_kinds: list[QuoteFreeMask] = []
@@ -99,8 +99,8 @@ class QuoteFreeMasks:
         return QuoteFreeMask(words, undecided.copy(), openers.copy())
 
     def _store(self, words: NDArray[np.uint32]) -> tuple[int, NDArray[np.int32]]:
-        """The mask from which a new one differs least, and the tokens that differ; the new mask itself if
-        they are too many."""
+        """Finds the mask from which a new mask differs least. Returns it and the tokens that differ, or the
+        new mask if they are too many."""
         differing, nearest = self._vocabulary.buffers.allowed[: self._vocabulary.max_differences], -1
         for number in range(len(self.masks))[-MAX_COMPARED:]:
             count = _differences(words, self.masks[number], differing)

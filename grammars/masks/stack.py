@@ -1,4 +1,4 @@
-"""Builds the tables of an automaton: see the package's docstring for the steps."""
+"""Builds the tables of an automaton, in the steps that the package's docstring lists."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from .token_trie import TokenTries
 from .walker import Walker
 from .walks import Machine
 
-MAX_MASK_BYTES = 16 << 20  # of one grammar
-MAX_NODES = 1024  # to visit for one state; beyond, computing its fingerprint is faster
+MAX_MASK_BYTES = 16 << 20  # maximal bytes of one grammar's masks
+MAX_NODES = 1024  # nodes to visit for one state; with more, computing the state's fingerprint is faster
 
 
 class StackMasks:
@@ -64,7 +64,7 @@ class _MaskBuilder:
         self._tables = StateTables(np.zeros((states, 3), np.int32), np.full(states, NO_MASK, np.int32))
 
     def build(self) -> AutomatonTables:
-        """Walks all states; those that turn out to be costly get a mask, the others only lists."""
+        """Walks all states. Those that turn out to be costly get a mask, the others only lists."""
         automaton = self._automaton
         states = np.arange(len(automaton.accepting), dtype=np.int32)
         walked = self._walker.states(states, automaton.accepting, automaton.body_of_state != 0, self._limits)
@@ -82,7 +82,7 @@ class _MaskBuilder:
             raise TooLargeError(f"more than {MAX_MASK_BYTES >> 20} MiB of masks")
 
     def _max_tokens(self) -> int:
-        """The tokens that all lists may hold beside the masks."""
+        """The number of tokens that all lists may hold together beside the masks."""
         return (MAX_MASK_BYTES - sum(words.nbytes for words in self._quote_free.masks)) // 4
 
     def _gather(self) -> AutomatonTables:
@@ -107,9 +107,9 @@ class _MaskBuilder:
 def safe_depths(
     actions: NDArray[np.int32], lists: NDArray[np.int32], lengths: NDArray[np.int32]
 ) -> NDArray[np.int32]:
-    """The `SAFE_DEPTH` of each list. `lengths`: the bytes of each list's tokens, one list after the other."""
+    """The `SAFE_DEPTH` of each list. `lengths`: bytes of each token, one list after the other."""
     opens = actions[:, KIND] == OPEN
-    places = 1 + int(actions[opens, WORDS].max(initial=0))  # that one byte may fill
+    places = 1 + int(actions[opens, WORDS].max(initial=0))  # number of stack places that one byte may fill
     reserve = max(int(actions[:, RESERVE].max(initial=0)) - places, 0)
     longest = np.zeros(len(lists), np.int32)
     has_openers = lists[:, OPENERS] > 0

@@ -31,16 +31,16 @@ from .token_trie import MAX_QUOTE_FREE_BYTES, QUOTE
 from .unowned import unowned
 from .walks import Machine
 
-_MAX_VERDICTS = 64  # of a call; a call with more verdicts gets a fingerprint of its own
+_MAX_VERDICTS = 64  # maximal number of a call's verdicts; a call with more gets a fingerprint of its own
 
 
 class Weights(NamedTuple):
-    bytes: NDArray[np.uint64]  # [256]
-    roles: NDArray[np.uint64]  # 0: what follows an action; 1: every state; 2 + v: the return by verdict v
+    bytes: NDArray[np.uint64]  # [256]: the weight of each byte
+    roles: NDArray[np.uint64]  # weights. 0: what follows an action; 1: any state; 2 + v: return by verdict v
 
 
 class Fingerprinter:
-    """One instance's fingerprints are comparable, across all automata."""
+    """Computes fingerprints, which are comparable across all automata if one instance computes them."""
 
     def __init__(self) -> None:
         self._weights = Weights(_random(256), _random(_MAX_VERDICTS + 2))
@@ -57,8 +57,9 @@ def _random(count: int) -> NDArray[np.uint64]:
 
 @njit(cache=True, nogil=True)
 def _fingerprint(machine, states, weights, salt):
-    """See `Fingerprinter`. `salt`, new each time, marks what depends on more than bytes and code points, so
-    that it equals nothing of another automaton."""
+    """Computes `Fingerprinter.fingerprint`. `salt`, new each time, marks what depends on more than bytes and
+    code points, so that it equals nothing of another automaton.
+    """
     machine, weights = unowned((machine, weights))
     actions = machine.actions
     verdicts = np.full(len(actions), -1, np.int32)
@@ -125,9 +126,9 @@ class _Calls(NamedTuple):
     """The return states of calls, once for all calls that push the same base. `first[action]` is where the
     return states of a call start among those of all bases, one for each verdict."""
 
-    first: NDArray[np.int64]  # [actions]
+    first: NDArray[np.int64]  # [actions]: first return state of each call
     bases: NDArray[np.int32]
-    widths: NDArray[np.int32]  # [bases], number of verdicts
+    widths: NDArray[np.int32]  # [bases]: number of verdicts
 
 
 @njit(cache=True, nogil=True)
@@ -172,10 +173,10 @@ def _after_verdicts(machine, calls, of_states, row, roles):
 
 
 class _Steps(NamedTuple):
-    """Quote-free bytes lead from row i to `targets[first[i]:first[i + 1]]`, each listed once: a row, or
-    -1 - action. A step's weight is the sum of the weights of its bytes."""
+    """Steps by quote-free bytes: row i leads to `targets[first[i]:first[i + 1]]`, each listed once as a row
+    or -1 - action. A step's weight is the sum of the weights of its bytes."""
 
-    first: NDArray[np.int64]  # [rows + 1]
+    first: NDArray[np.int64]  # [rows + 1]: index of each row's first step
     targets: NDArray[np.int32]
     weights: NDArray[np.uint64]
 
@@ -281,7 +282,7 @@ def _note(state, row, pending, count):
 
 @njit(cache=True, nogil=True)
 def _verdicts_of(machine, target):
-    """One more than the greatest verdict with which a call of `target` returns."""
+    """The number of verdicts with which a call of `target` may return: one more than the greatest."""
     pending = [target]
     seen = np.zeros(len(machine.transitions), np.bool_)
     seen[target] = True

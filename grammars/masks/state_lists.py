@@ -13,20 +13,20 @@ from .unowned import unowned
 
 
 class StateTables(NamedTuple):
-    """The lists and the mask of each state: see `AutomatonTables`."""
+    """The lists and the mask of each state, as `AutomatonTables` describes them."""
 
-    lists: NDArray[np.int32]  # [all states, 3]
-    mask: NDArray[np.int32]  # [all states]
+    lists: NDArray[np.int32]  # [all states, 3]: the lists SHARED, OWN and DECIDED
+    mask: NDArray[np.int32]  # [all states]: the mask
 
 
 class Kinds(NamedTuple):
     """Kinds of costly states: those of one kind treat quote-free tokens alike. `ends[i]` are the ends of
-    three spans of `tokens`: those that differ from the kind's mask, undecided ones and openers. Each span
-    starts where the one before ends."""
+    three spans of `tokens`: tokens that differ from the kind's mask, undecided tokens and openers. Each
+    span starts where the previous one ends."""
 
-    masks: NDArray[np.int32]  # [kinds]
+    masks: NDArray[np.int32]  # [kinds]: the mask of each kind
     tokens: NDArray[np.int32]
-    ends: NDArray[np.int64]  # [kinds, 3]
+    ends: NDArray[np.int64]  # [kinds, 3]: ends of each kind's spans
 
 
 @njit(cache=True, nogil=True)

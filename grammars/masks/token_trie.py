@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from ..jit import njit
 from .spellings import Spellings
 
-MAX_QUOTE_FREE_BYTES = 32  # a longer token goes into the other trie
+MAX_QUOTE_FREE_BYTES = 32  # bytes of the longest quote-free token; a longer token goes into the other trie
 QUOTE = 0x22
 OTHER, QUOTE_FREE = 0, 1
 
 
 class TokenTries(NamedTuple):
-    """Two tries: *quote-free* tokens (no quote, at most `MAX_QUOTE_FREE_BYTES`), and all other tokens.
+    """Two tries: *quote-free* tokens (no quote, at most `MAX_QUOTE_FREE_BYTES` bytes), and all other tokens.
 
     The effect of a quote-free token inside a string does not depend on what follows the string.
 
@@ -27,23 +27,23 @@ class TokenTries(NamedTuple):
     1]]`; their bytes stand side by side, as most walks reject most children.
     """
 
-    roots: NDArray[np.int32]  # [2, 256], the node of each first byte in `OTHER` and `QUOTE_FREE`, or -1
-    ends: NDArray[np.int32]  # [nodes]
-    depth: NDArray[np.uint16]  # [nodes], bytes before the byte of the node
-    byte: NDArray[np.uint8]  # [nodes]
-    token_starts: NDArray[np.int32]  # [nodes + 1]
+    roots: NDArray[np.int32]  # [2, 256]: the node of each first byte in `OTHER` and `QUOTE_FREE`, or -1
+    ends: NDArray[np.int32]  # [nodes]: the end of each node's subtree
+    depth: NDArray[np.uint16]  # [nodes]: number of bytes before the byte of the node
+    byte: NDArray[np.uint8]  # [nodes]: the byte of each node
+    token_starts: NDArray[np.int32]  # [nodes + 1]: index of the first token of each node
     tokens: NDArray[np.int32]
-    first_child: NDArray[np.int32]  # [nodes + 1]
+    first_child: NDArray[np.int32]  # [nodes + 1]: index of the first child of each node
     child: NDArray[np.int32]
     child_byte: NDArray[np.uint8]
     eos: NDArray[np.int32]
-    first_quote_free: int  # node
+    first_quote_free: int  # the first node of the quote-free trie
     mask_words: int
-    max_bytes: int  # of a token
+    max_bytes: int  # bytes of the longest token
 
 
 def build_tries(spellings: Spellings) -> TokenTries:
-    """Leaves out tokens without bytes."""
+    """The tries of a vocabulary, without tokens that have no bytes."""
     raw, offsets = spellings.data.tobytes(), spellings.offsets.tolist()
     spelled = [
         (raw[start:end], token)

@@ -20,7 +20,7 @@ def _unowned(typing: Any, arrays: Any) -> Any:
 
 
 unowned: Callable[[Any], Any] = _unowned
-"""The same arrays, or tuples of arrays. The caller must keep the originals while the result is in use."""
+"""The arrays without reference counts. The caller must keep the originals while it uses the result."""
 
 
 def _without_owner(context: Any, builder: Any, kind: Any, value: Any) -> Any:

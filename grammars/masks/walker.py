@@ -26,12 +26,11 @@ class Walker:
         is_costly: NDArray[np.bool_],
         limits: Limits,
     ) -> WalkedStates:
-        """See `walk_states`."""
         while True:
             walked, edges, had_capacity = walk_states(
                 self.context, self.edges, states, may_end, is_costly, limits
             )
-            self.edges = Edges(*edges)  # also after a failure: the edges walked so far are valid
+            self.edges = Edges(*edges)  # kept even after a failure, because the edges walked so far are valid
             if had_capacity:
                 return WalkedStates(*walked)
             self._grow()

@@ -46,21 +46,21 @@ class RootGroups(NamedTuple):
     `nodes[first[g]:first[g + 1]]`. Trie t has the groups from `ends[t]` up to `ends[t + 1]`."""
 
     nodes: NDArray[np.int32]
-    first: NDArray[np.int32]  # [groups + 1]
-    columns: NDArray[np.int32]  # [groups]
-    sizes: NDArray[np.int32]  # [groups], nodes with their children
-    ends: NDArray[np.int32]  # [3]
+    first: NDArray[np.int32]  # [groups + 1]: index of the first node of each group
+    columns: NDArray[np.int32]  # [groups]: the byte class of each group
+    sizes: NDArray[np.int32]  # [groups]: number of nodes and their children
+    ends: NDArray[np.int32]  # [3]: where each trie's groups begin
 
 
 class Context(NamedTuple):
-    """All that walks of one automaton read and write."""
+    """All tables and buffers that walks of one automaton read and write."""
 
     tries: TokenTries
     groups: RootGroups
     machine: Machine
     configurations: Configurations
     buffers: Buffers
-    levels: NDArray[np.int32]  # [3, longest token + 1], where a walk is at each depth of the trie
+    levels: NDArray[np.int32]  # [3, longest token + 1]: where a walk is at each depth of the trie
 
 
 @njit(cache=True, nogil=True)
@@ -104,7 +104,7 @@ def add(found, count, tokens, first, last):
 
 @njit(nogil=True, forceinline=True)
 def step_of(machine, configurations, here, column):
-    """The step from a configuration by a byte class; may be `CONFIGURATIONS_FULL`."""
+    """The step from a configuration by a byte class, or `CONFIGURATIONS_FULL`."""
     states = len(machine.transitions)
     if here < states:
         step = machine.transitions[here, column]
@@ -123,7 +123,7 @@ def marks_of(context, configuration):
 
 @njit(nogil=True, forceinline=True)
 def sort_tokens(context, counts, node, step):
-    """Adds the tokens of a node that a step reached to the buffers; all of its subtree if it is undecided.
+    """Adds the tokens of a node that a step reached to the buffers; its whole subtree if it is undecided.
     Returns the new counts of the three buffers."""
     tries, found = context.tries, context.buffers
     allowed, undecided, openers = counts

@@ -1,7 +1,7 @@
 """Messages over a socket: the length in four bytes, then the bytes.
 
 A forked process sends and receives with blocking calls. The scheduler has a `Channel` to a process that may
-not answer; every call of it has a deadline.
+not answer; every call of the channel has a deadline.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class ChannelClosedError(Exception):
 
 
 class Channel:
-    """For use by one thread at a time.
+    """The scheduler's end of a socket to a process, for one thread at a time.
 
-    max_bytes: of a message that the process may send
+    max_bytes: maximal bytes of a message from the process
     """
 
     def __init__(self, ours: socket.socket, max_bytes: int) -> None:

@@ -14,15 +14,15 @@ from .compiler_process import CompilerProcess, GoOn
 from .fork_client import RestartingForkServer
 from .messages import CompileJob, Outcome
 
-MAX_PROCESSES = 192  # that follow grammars; each takes about 4 MB, and the memory of its grammar
+MAX_PROCESSES = 192  # processes that follow grammars; each takes about 4 MB, and its grammar's memory
 
 
 class CompilerPool:
     """Processes forked from one server, which starts with the first job. A hostile grammar ends one of them
     and delays only its own request; the next job gets a new process within milliseconds. Thread-safe.
 
-    max_message: bytes that a process may send at once
-    charge: is called with the tenant and the seconds of each job
+    max_message: maximal bytes of a message from a process
+    charge: function that is called with the tenant and the seconds of each job
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class CompilerPool:
         self._charge = charge
         self._lock = threading.Lock()
         self._idle: list[CompilerProcess] = []
-        self._tenants: dict[int, str] = {}  # by process number
+        self._tenants: dict[int, str] = {}  # tenants by process number
         self._last_number = 0
 
     @property
@@ -47,7 +47,7 @@ class CompilerPool:
     def run(self, job: CompileJob, tenant: str, go_on: GoOn) -> tuple[Outcome, CompilerProcess]:
         """The job's outcome, and its process for the caller to keep or `release`. Raises the errors of
         `CompilerProcess.run`, and BusyError if the tenant has too many processes."""
-        self.server.wait_ready()  # no tenant is charged for its start
+        self.server.wait_ready()  # no tenant is charged for the server's start
         process = self._take_idle() or self._fork(tenant)
         began = time.monotonic()
         try:
@@ -73,7 +73,7 @@ class CompilerPool:
             process.end()
 
     def _take_idle(self) -> CompilerProcess | None:
-        """The process that ran the last job, whose caches are the fullest."""
+        """Takes the idle process that ran the last job, because its caches are the fullest."""
         with self._lock:
             while self._idle:
                 process = self._idle.pop()

@@ -33,11 +33,11 @@ from .messages import (
     encode,
 )
 
-END_DEADLINE_S = 5.0  # for the server to report how a process ended; a slower server is killed
-REPORT_DEADLINE_S = 0.1  # for the same report, until the process's replies end without it
-MARGIN_S = 20.0  # of real time, beyond a job's limit of processor time; then its process counts as hung
-SHORT_S = 0.1  # of processor time; of 877 usual schemas, four take longer
-LOOK_S = 0.05  # between looks at the processor time of a short job
+END_DEADLINE_S = 5.0  # seconds for the server to report how a process ended; a slower server is killed
+REPORT_DEADLINE_S = 0.1  # seconds for the same report, after which the process's replies end without it
+MARGIN_S = 20.0  # seconds beyond a job's limit of processor time, after which its process counts as hung
+SHORT_S = 0.1  # seconds of processor time of a short job; of 877 usual schemas, four take longer
+LOOK_S = 0.05  # seconds between looks at the processor time of a short job
 _TOO_DEEP = "it is nested too deep"
 _TOO_MUCH_MEMORY = "it takes too much memory"
 _SIGNALS = {
@@ -46,10 +46,10 @@ _SIGNALS = {
     -signal.SIGABRT: _TOO_MUCH_MEMORY,
     -signal.SIGKILL: _TOO_MUCH_MEMORY,
 }
-"""The limit that a grammar's process exceeded if a signal ended it."""
+"""the limit that a grammar's process exceeded, by the signal that ended the process"""
 
 GoOn: TypeAlias = Callable[[], bool]
-"""Whether a job that takes longer than a short one may go on."""
+"""decides whether a job that takes longer than a short one may continue"""
 
 
 class TakesLongError(Exception):
@@ -57,8 +57,8 @@ class TakesLongError(Exception):
 
 
 class CompilerProcess:
-    """A process that runs one job at a time. It ends on a call of `end`, or when no reference to this object
-    is left."""
+    """A process that runs one job at a time. The process ends on a call of `end`, or when no reference
+    to this object is left."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class CompilerProcess:
         self.channel = channel
         self.number = number
         self.fault: Exception | None = None
-        """Why the process can't be used any more."""
+        """why the process can't be used any more"""
         self._server = server
         self._on_compiling = on_compiling
         self._pid: int | None = None
@@ -86,7 +86,7 @@ class CompilerProcess:
         return is_usable and self._server.is_alive and not self.channel.has_ended()
 
     def run(self, job: CompileJob, go_on: GoOn) -> Outcome:
-        """The job's outcome.
+        """Runs a job and returns its outcome.
 
         Raises the grammar's error, TooLargeError past a limit of states, memory or time, TakesLongError if
         the job may not go on, BusyError if there is no process, CompilerError for other failures.
@@ -102,7 +102,7 @@ class CompilerProcess:
             fault = self._stop_hung()
         except ChannelClosedError:
             fault = self._find_reason(END_DEADLINE_S, f"it takes more than {job.deadline_s:g} s")
-        except ValueError:  # garbled bytes
+        except ValueError:  # the process has sent garbled bytes
             fault = CompilerError("its process sent an invalid answer")
         else:
             if error is not None:
@@ -112,7 +112,7 @@ class CompilerProcess:
         raise bare_copy(fault)  # not `fault`: its traceback would keep this object alive
 
     def _wait(self, job: CompileJob, go_on: GoOn) -> Outcome:
-        """The job's outcome. Raises TimeoutError if the process hangs, and TakesLongError."""
+        """Waits for the job's outcome. Raises TimeoutError if the process hangs, and TakesLongError."""
         ends_at = time.monotonic() + job.deadline_s + MARGIN_S
         short_until_s = self._processor_s() + min(SHORT_S, job.deadline_s)
         is_short = True

@@ -17,15 +17,15 @@ from ..errors import CompilerError
 from .limits import describe_status
 from .messages import FORK, CompilesOwnCode, ForkedProcessEnded, decode_report
 
-END_DEADLINE_S = 2.0  # for the server to end
+END_DEADLINE_S = 2.0  # seconds for the server to end
 MAX_KNOWN_ENDS = 1024
 
 
 class RestartingForkServer:
     """Starts a fork server when it is needed, and again if it died. Thread-safe.
 
-    does: what the server does, for errors: "the process that …"
-    start_deadline_s: until the server must be ready
+    does: what the server does, as errors say after "the process that"
+    start_deadline_s: seconds until the server must be ready
     program, first, on_compiling: see `ForkServerProcess`
     """
 
@@ -60,7 +60,7 @@ class RestartingForkServer:
                     self._running.close()
                 try:
                     self._running = self._start()
-                except OSError as error:  # no descriptor or no memory is left
+                except OSError as error:  # no file descriptor or no memory is left
                     raise self._not_started(error) from error
             running = self._running
         if not running.ready.wait(self._start_deadline_s):

@@ -1,6 +1,6 @@
 """A process that has loaded everything its forks need, so that they share its memory.
 
-It has one thread, as forking several is unsafe, and reads no grammar itself. It ends when the scheduler's end
+It has one thread, because forking is unsafe otherwise. It reads no grammar. It ends when the scheduler's end
 of the control socket closes.
 """
 
@@ -45,7 +45,7 @@ def prepare_to_fork() -> None:
         sys.exit("a library started a thread, which forked processes would lack")
     gc.collect()
     give_back_freed_memory()
-    gc.freeze()  # a collection would write to the memory that forks share
+    gc.freeze()  # because a collection would write to the memory that forks share
     gc.disable()
 
 
@@ -65,8 +65,8 @@ class ForkServer:
         self._control = control
         self._serve = serve
         self._max_growth = max_growth
-        self._numbers: dict[int, int] = {}  # process numbers, by pid
-        self._first_bytes: dict[int, int] = {}  # memory at the fork, by pid
+        self._numbers: dict[int, int] = {}  # process numbers by pid
+        self._first_bytes: dict[int, int] = {}  # bytes of memory at the fork, by pid
         self._child_ended, self._wake = socket.socketpair()
         self._wake.setblocking(False)
         self._child_ended.setblocking(False)
@@ -100,7 +100,7 @@ class ForkServer:
     def _handle_request(self) -> bool:
         try:
             message, descriptors, _, _ = socket.recv_fds(self._control, 64, 1)
-        except ConnectionResetError:  # the scheduler ended with unread messages
+        except ConnectionResetError:  # the scheduler ended without reading all messages
             return False
         if not message:
             return False
@@ -140,7 +140,7 @@ class ForkServer:
             self._serve(channel)
             status = 0
         except (EOFError, OSError):
-            status = 0  # the scheduler has closed the channel
+            status = 0  # the scheduler has closed the channel, which is no error
         finally:
             os._exit(status)
 

@@ -35,7 +35,7 @@ def measure_processor_s(process: int) -> float:
 
 
 def run_limited(deadline_s: float, work: Callable[[], Outcome]) -> Outcome:
-    """The outcome of `work`, or its error. Ends the process after `deadline_s` of processor time."""
+    """The outcome of `work`, or its error. Ends the process after `deadline_s` seconds of processor time."""
     signal.setitimer(signal.ITIMER_PROF, deadline_s)
     error: Exception
     try:
@@ -46,7 +46,7 @@ def run_limited(deadline_s: float, work: Callable[[], Outcome]) -> Outcome:
         error = TooLargeError("it takes too much memory")
     except RecursionError:
         error = TooLargeError("it is nested too deep")
-    except BaseException:  # a fault of ours, or a panic of llguidance's
+    except BaseException:  # an error in our code, or a panic of llguidance
         error = CompilerError(traceback.format_exc()[-4000:])
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -87,7 +87,7 @@ def describe_status(status: int) -> str:
     """An exit status, as `subprocess` gives it, in words."""
     if status >= 0:
         return f"exit status {status}"
-    names = {number.value: number.name for number in signal.Signals}  # real-time signals have none
+    names = {number.value: number.name for number in signal.Signals}  # real-time signals have no names
     return names.get(-status, f"signal {-status}")
 
 

@@ -15,10 +15,10 @@ from ...runtime.grammar_spec import GrammarSpec
 from ..errors import Fault
 from ..machine.automaton import Automaton
 
-FORK, KILL = b"F", b"K"  # to a fork server, followed by a process number in 8 bytes
-NOT_FORKED = -1000  # a status: the fork failed
-MAX_AUTOMATON = 1 << 30  # bytes of a message with an automaton
-MAX_STATE = 4 << 20  # bytes of any other message; a mask of a million tokens has 128 KiB
+FORK, KILL = b"F", b"K"  # first bytes of requests to a fork server, followed by a process number in 8 bytes
+NOT_FORKED = -1000  # in place of a process's status: the fork failed
+MAX_AUTOMATON = 1 << 30  # maximal bytes of a message with an automaton
+MAX_STATE = 4 << 20  # maximal bytes of any other message; a mask of a million tokens has 128 KiB
 
 
 class ForkedProcessEnded(Struct, tag=True, array_like=True):
@@ -34,7 +34,7 @@ class CompilesOwnCode(Struct, tag=True, array_like=True):
 
 
 class CompileJob(Struct, array_like=True):
-    """A grammar to compile within `deadline_s` of processor time, or a structural tag to describe. `key`
+    """A grammar to compile within `deadline_s` processor seconds, or a structural tag to describe. `key`
     names the automaton."""
 
     task: Literal["compile", "describe"]
@@ -71,7 +71,7 @@ class MatcherReady(Struct, tag=True, array_like=True):
 
 
 class TagDescription(Struct, tag=True, array_like=True):
-    """The function of each JSON schema in a structural tag, and what may replace the schema."""
+    """The function that each JSON schema in a structural tag belongs to, and what may replace the schema."""
 
     schemas: list[tuple[str, Literal["refuse", "object", "value"]]]
 
@@ -91,7 +91,7 @@ class Finished(Struct, tag=True, array_like=True):
 
 
 class Advance(Struct, tag=True, array_like=True):
-    """Advances the matcher by these tokens. Its first message creates it."""
+    """Advances the matcher by these tokens. The first message for a matcher creates it."""
 
     matcher: int
     tokens: list[int]

@@ -23,8 +23,8 @@ _END = 256
 
 
 def compile_regex(regex: str) -> StackAutomaton:
-    """An automaton that never uses its stack. `regex` has no anchors and matches whole texts (see
-    `pattern.without_anchors`)."""
+    """Compiles a regex to an automaton that never uses its stack. `regex` has no anchors and matches whole
+    texts (see `pattern.without_anchors`)."""
     try:
         index = Index(f"{SENTINEL}(?:{regex}){SENTINEL}", _one_byte_tokens())
     except ValueError as error:
@@ -48,7 +48,7 @@ def compile_regex(regex: str) -> StackAutomaton:
         end = _walk(table, state, sentinel)
         if end is not None and index.is_final_state(end):
             labels[position] = 0
-    transitions, labels = minimize_table(dense, labels)  # without the states of the closing sentinel
+    transitions, labels = minimize_table(dense, labels)  # drops the states of the closing sentinel
     if not len(labels):
         raise GrammarError("the regex matches no text at all")
     columns, class_of_byte = distinct_columns(transitions)

@@ -33,10 +33,10 @@ class Dfa:
     The code points from `cuts[i]` up to the next cut belong to class `class_of_cut[i]`.
     """
 
-    cuts: NDArray[np.int32]  # ascending, the first is 0
+    cuts: NDArray[np.int32]  # ascending code points, the first is 0
     class_of_cut: NDArray[np.int32]
-    transitions: NDArray[np.int32]  # [states, classes], a state or DEAD
-    labels: NDArray[np.int32]  # [states]
+    transitions: NDArray[np.int32]  # [states, classes]: a state or DEAD
+    labels: NDArray[np.int32]  # [states]: the label of each state
 
     def label(self, text: str) -> int:
         points = np.array([ord(character) for character in text], np.int32)
@@ -103,7 +103,7 @@ def complement(dfa: Dfa) -> Dfa:
 
 
 def intersect(left: Dfa, right: Dfa) -> Dfa:
-    """The automaton of the texts that both accept, with the left one's labels."""
+    """The automaton of the texts that both automata accept, with the labels of `left`."""
     return combine(left, right, lambda a, b: a if a >= 0 and b >= 0 else REJECT)
 
 
@@ -164,8 +164,8 @@ def _common_classes(left_cuts, left_classes, right_cuts, right_classes):
 
 @njit(cache=True)
 def _product(left, right, left_class, right_class, limit):
-    """The pairs reached from (0, 0), and their transitions. A pair's number of states stands for the dead
-    state. The search stops at `limit` pairs."""
+    """The pairs reached from (0, 0), and their transitions. In a pair, an automaton's number of states is its
+    dead state. The search stops at `limit` pairs."""
     n_left, n_right, classes = len(left), len(right), len(left_class)
     pairs = no_rows(np.zeros((64, 2), np.int32))
     transitions = np.empty((64, classes), np.int32)
@@ -270,7 +270,7 @@ def alive_states(transitions, labels):
 
 @njit(cache=True)
 def _number_blocks(transitions, block):
-    """One state of each reached block, breadth first."""
+    """One state of each block that is reached, in breadth-first order."""
     seen = np.zeros(block.max() + 1, np.bool_)
     order = np.empty(block.max() + 1, np.int64)
     order[0] = 0

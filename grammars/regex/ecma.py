@@ -48,7 +48,7 @@ class _Flags(NamedTuple):
     multiline: bool = False
 
 
-_SHOWN = 200  # characters of a pattern in a message
+_SHOWN = 200  # characters of a pattern that a message shows
 TOO_DEEP = "has groups that are nested too deep: leave out those that it does not need"
 _SYNTAX = frozenset("^$\\.*+?()[]{}|/")
 _CONTROLS = {"f": 0x0C, "n": 0x0A, "r": 0x0D, "t": 0x09, "v": 0x0B}
@@ -76,7 +76,7 @@ def shorten(pattern: str) -> str:
 
 
 def parse(pattern: str) -> Node:
-    """Raises RegexError."""
+    """Parses a pattern. Raises RegexError."""
     try:
         return _parse(pattern)
     except _SyntaxError as error:
@@ -103,7 +103,7 @@ class _Parser:
         self._is_unicode = is_unicode
         self._at = 0
         self._names: frozenset[str] = frozenset()
-        """of the groups that may match together with what follows"""
+        """names of the groups that may match in the same text as the following part"""
         self._groups = sum(found[1] is not None for found in _GROUP.finditer(pattern))
 
     def whole(self) -> Node:
@@ -120,7 +120,7 @@ class _Parser:
         return self._pattern.startswith(text, self._at)
 
     def _take(self, text: str) -> bool:
-        """Whether the rest begins with the text, which is then behind."""
+        """Whether the unread rest begins with the text, which then counts as read."""
         if not self._rest(text):
             return False
         self._at += len(text)
@@ -184,7 +184,7 @@ class _Parser:
         else:
             least = _read_bound(found[1])
             most = None if found[2] and not found[3] else _read_bound(found[3] or found[1])
-        self._take("?")  # a lazy quantifier matches the same texts
+        self._take("?")  # a lazy quantifier matches the same texts as a greedy one
         if self._rest("+"):
             raise _SyntaxError("has a possessive quantifier, which ECMA-262 does not know")
         if most is not None and most < least:
@@ -248,7 +248,7 @@ class _Parser:
         return invert(whole) if is_negated else whole
 
     def _range(self, low: Ranges, high: Ranges) -> Ranges:
-        """The members from one to the other."""
+        """The code points of a class from `low` to `high`."""
         if not (len(low) == len(high) == 1 and low[0][0] == low[0][1] and high[0][0] == high[0][1]):
             if self._is_unicode:
                 raise _SyntaxError("has a range that begins or ends with a class")
@@ -302,7 +302,7 @@ class _Parser:
         raise _SyntaxError(_unknown_escape(letter))
 
     def _read_number(self, in_class: bool) -> int:
-        """The code point of `\\0`, or of an octal number in annex B; a back-reference is refused."""
+        """The code point of `\\0`, or of an octal number in annex B; refuses a back-reference."""
         self._at -= 1
         number = re.compile(r"[0-9]+").match(self._pattern, self._at)
         assert number is not None
@@ -326,7 +326,7 @@ class _Parser:
         raise _SyntaxError(_unknown_escape("c"))
 
     def _hexadecimal(self, count: int) -> str:
-        """The digits that follow, which are then behind; empty if there are fewer."""
+        """Reads `count` hexadecimal digits; empty, without reading, if fewer follow."""
         found = re.compile(f"[0-9A-Fa-f]{{{count}}}").match(self._pattern, self._at)
         self._at += count if found else 0
         return found[0] if found else ""
@@ -367,7 +367,7 @@ class _Parser:
 
 
 def _read_bound(digits: str) -> int:
-    """The number, or one that is too large anyway."""
+    """The number that the digits write; of long ones, some number that is too large anyway."""
     return int(digits[-12:]) if len(digits.lstrip("0")) <= 12 else 10**12
 
 

@@ -1,5 +1,5 @@
-"""Look-ahead in regexes: the automaton follows what it asks of the rest of the text beside the rest of the
-regex, as an intersection."""
+"""Look-ahead in regexes: the automaton checks the look-ahead's condition on the rest of the text beside the
+rest of the regex, as an intersection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .nodes import LookAhead
 from .ranges import EVERYTHING, Ranges
 
 Asked: TypeAlias = "frozenset[tuple[int, int]]"
-"""What the rest of the text must satisfy: numbers of look-aheads, each with the state of its automaton."""
+"""conditions on the rest of the text: numbers of look-aheads, each with the state of its automaton"""
 
 
 def determinize(nfa: Nfa, start: int, end: int, *, at_start: bool = True) -> Dfa:
@@ -46,7 +46,7 @@ class _Asking:
 
     @cached_property
     def _satisfied(self) -> int:
-        """The state in which every rest of the text will do, or `DEAD`."""
+        """The state in which every rest of the text satisfies the look-ahead, or `DEAD`."""
         own = (state for state, row in enumerate(self._rows) if self.may_end(state) and set(row) == {state})
         return next(own, DEAD)
 
@@ -61,7 +61,7 @@ class _Asking:
 
 
 class _Follower:
-    """Makes an automaton without look-ahead. Its nodes are the old ones with what has been asked so far."""
+    """Makes an automaton without look-ahead. Its nodes are the old ones with the conditions so far."""
 
     def __init__(self, nfa: Nfa, end: int) -> None:
         self._old, self._old_end = nfa, end
@@ -101,7 +101,7 @@ class _Follower:
                 self._new.move(own, taken, self._node(target, rest, False))
 
     def _with(self, asked: Asked, look: LookAhead, at_start: bool) -> Asked | None:
-        """What is asked after a look-ahead; None if nothing satisfies it."""
+        """The conditions after a look-ahead; None if no text satisfies them."""
         key = (look, at_start)
         if key not in self._numbers:
             self._numbers[key] = len(self._asking)
@@ -112,7 +112,7 @@ class _Follower:
         return asked if self._asking[number].is_satisfied(0) else asked | {(number, 0)}
 
     def _advance(self, asked: Asked, ranges: Ranges) -> Iterable[tuple[Asked, Ranges]]:
-        """What is asked after one of these code points, with those that lead to it."""
+        """The conditions after one of these code points, each with the code points that lead to them."""
         if not asked:
             return [(asked, ranges)]
         cuts = sorted({cut for number, _ in asked for cut in self._asking[number].cuts})
@@ -126,7 +126,7 @@ class _Follower:
         return [(rest, tuple(taken)) for rest, taken in found.items()]
 
     def _after(self, asked: Asked, code: int) -> Asked | None:
-        """What is still asked after a code point; None if it breaks something."""
+        """The conditions left after a code point; None if the code point breaks one."""
         rest = []
         for number, state in asked:
             asking = self._asking[number]

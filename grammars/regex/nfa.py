@@ -77,7 +77,7 @@ class Nfa:
         self.jump(start, end)
 
     def _add_part(self, part: Node, start: int) -> int:
-        """Adds the part behind a node. Returns the node after it."""
+        """Adds the part of a regex behind a node. Returns the node after the part."""
         following = self.node()
         self.add(part, start, following)
         return following
@@ -90,7 +90,7 @@ class Nfa:
         sources = np.array([source for source, row in enumerate(self.moves) for _ in row], np.int32)
         targets = np.array([target for row in self.moves for _, target in row], np.int32)
         ends = self._find_reaching(end, END)
-        place = np.full(len(self.moves), -1, np.int32)  # of nodes with moves, and of the end
+        place = np.full(len(self.moves), -1, np.int32)  # places of the end node and of nodes with moves
         kept = np.union1d(sources, np.flatnonzero(ends)).astype(np.int32)
         place[kept] = np.arange(len(kept))
         words = -(-len(kept) // 64) or 1
@@ -127,7 +127,7 @@ class Nfa:
         return cuts, class_of_cut.astype(np.int32), takes[:, columns][of_move]
 
     def _edges(self, *conditions: Anchor) -> Edges:
-        """The jumps that are open where these anchors hold."""
+        """The jumps that are open at positions where these anchors hold."""
         jumps = self._list_passable(*conditions)
         return edges(len(self.moves), jumps[:, 0], jumps[:, 1])
 
@@ -141,7 +141,7 @@ class Nfa:
         return np.unpackbits(bits.view(np.uint8), bitorder="little")[:nodes].astype(np.bool_)
 
     def _list_passable(self, *conditions: Anchor) -> NDArray[np.int32]:
-        """[jumps, 2]"""
+        """The jumps that can be passed at all, [jumps, 2]."""
         passable = [
             (source, target)
             for source, jumps in enumerate(self.jumps)

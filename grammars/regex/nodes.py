@@ -10,7 +10,7 @@ from .ranges import Ranges
 
 
 class Characters(Struct, frozen=True):
-    """One code point of these."""
+    """Matches one of these code points."""
 
     ranges: Ranges
 
@@ -38,7 +38,7 @@ class Anchor(Struct, frozen=True):
 
 
 class LookAhead(Struct, frozen=True):
-    """The rest of the text begins with the part, or does not."""
+    """Requires that the rest of the text begins with the part, or that it does not."""
 
     part: Node
     is_negative: bool

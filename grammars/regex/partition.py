@@ -19,20 +19,20 @@ class _Partition(NamedTuple):
     """The elements of set s are `elements[first[s]:past[s]]`, the first `marked[s]` of them marked."""
 
     elements: NDArray[np.int32]
-    place: NDArray[np.int32]  # of each element
+    place: NDArray[np.int32]  # the index of each element in `elements`
     set_of: NDArray[np.int32]
     first: NDArray[np.int32]
     past: NDArray[np.int32]
     marked: NDArray[np.int32]
     touched: NDArray[np.int32]  # sets with marks
-    counts: NDArray[np.int32]  # [2] numbers of sets and of touched sets
+    counts: NDArray[np.int32]  # [2]: number of sets and number of touched sets
 
 
 @njit(cache=True)
 def equal_futures(transitions, labels):
     """A number for each state, int32: equal for states from which equal texts lead to equal labels.
 
-    transitions: [states, classes], negative where there is none
+    transitions: [states, classes], negative if there is no transition
     labels: int32 [states]
     """
     tails, columns, heads = list_edges(transitions)

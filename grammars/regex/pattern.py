@@ -43,7 +43,7 @@ _LOOK_AROUND = {
     (op.ASSERT_NOT, -1): "negative look-behind (?<!…)",
 }
 _MAX_REPEAT = 10_000
-MAX_LENGTH = 1_000_000  # characters that a regex may ask for; unbounded repetitions count once
+MAX_LENGTH = 1_000_000  # maximal characters that a regex may ask for; unbounded repetitions count once
 _NO_PROPERTIES = (
     r"has a Unicode property \p, which is not supported: "
     "write its characters as a class, such as [A-Za-zÀ-ÖØ-öø-ɏ]"
@@ -53,7 +53,7 @@ Item = tuple[Any, Any]
 
 
 def read_regex(spec: GrammarSpec) -> str:
-    """The regex, without anchors, of a regex or a choice. Raises GrammarError."""
+    """Reads a regex or a choice of strings as a regex without anchors. Raises GrammarError."""
     return without_anchors(spec.text) if spec.kind == "regex" else _choice_of(spec.text)
 
 
@@ -115,8 +115,8 @@ def literal(text: str) -> str:
 
 
 class _Writer:
-    """Writes a parsed pattern in Rust's syntax. `at_start`, `at_end`: nothing comes before, after this
-    part."""
+    """Writes a parsed pattern in Rust's syntax. `at_start`, `at_end`: whether nothing comes before or after
+    this part."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 LAST_CODE_POINT = 0x10FFFF
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
-"""First and last code points in rising order, with gaps between the ranges."""
+"""first and last code points of each range in rising order, with gaps between the ranges"""
 
 DIGIT: Ranges = ((0x30, 0x39),)
 WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))

@@ -29,7 +29,7 @@ class _UnwrittenError(Exception):
 
 
 def _pad(node: Node) -> str:
-    """The node with any text around it, as far as no anchor forbids that."""
+    """The node with any text before and after it, unless an anchor forbids that."""
     if isinstance(node, Choice):
         return "|".join(map(_pad, node.branches))
     parts = list(_flat(node))

@@ -15,7 +15,7 @@ from .dfa import DEAD
 class Edges(NamedTuple):
     """The edges of node n lead to `targets[first[n]:first[n + 1]]`."""
 
-    first: NDArray[np.int64]  # [nodes + 1]
+    first: NDArray[np.int64]  # [nodes + 1]: first edge of each node
     targets: NDArray[np.int32]
 
 
@@ -23,10 +23,10 @@ class Moves(NamedTuple):
     """Place p has the moves from `first[p]` up to `first[p + 1]`. A move leads to the places
     `reached[leads_to[move]]`."""
 
-    first: NDArray[np.int64]  # [places + 1]
-    takes: NDArray[np.bool_]  # [moves, classes]
-    leads_to: NDArray[np.int64]  # [moves]
-    reached: NDArray[np.uint64]  # [sets, words], a bit for each place
+    first: NDArray[np.int64]  # [places + 1]: first move of each place
+    takes: NDArray[np.bool_]  # [moves, classes]: whether the move reads the class
+    leads_to: NDArray[np.int64]  # [moves]: a set of `reached`
+    reached: NDArray[np.uint64]  # [sets, words]: a bit for each place
 
 
 def edges(nodes: int, sources: NDArray[np.int32], targets: NDArray[np.int32]) -> Edges:
@@ -37,7 +37,7 @@ def edges(nodes: int, sources: NDArray[np.int32], targets: NDArray[np.int32]) ->
 
 @njit(cache=True)
 def closures(edges, sources, place, words):
-    """For each source the places of all nodes that edges lead to, and its own: uint64 [sources, words].
+    """For each source, its place and the places of all nodes that edges lead to: uint64 [sources, words].
 
     place: the place of each node, -1 for a node without one
     """
@@ -66,10 +66,10 @@ def closures(edges, sources, place, words):
 def subsets(start, moves, limit):
     """The sets that texts lead to, uint64 [states, words], and their transitions [states, classes].
 
-    State 0 is the empty text's, and no text leads back to it. The search stops at `limit` states.
+    State 0 is the set of the empty text, and no other text leads to it. The search stops at `limit` states.
     """
     words, classes = len(start), moves.takes.shape[1]
-    sets = no_rows(np.zeros((64, words), np.uint64))  # but the first
+    sets = no_rows(np.zeros((64, words), np.uint64))  # all but the first row
     transitions = np.empty((64, classes), np.int32)
     following = np.empty((classes, words), np.uint64)
     current = 0

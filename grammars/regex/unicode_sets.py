@@ -33,7 +33,7 @@ _BINARY = (
     "Variation_Selector space White_Space XIDC XID_Continue XIDS XID_Start"
 )
 _SCRIPTS = ("Script", "sc", "Script_Extensions", "scx")
-_LAST_CASED = 0x1FFFF  # no code point behind it has cases
+_LAST_CASED = 0x1FFFF  # no code point after this one has cases
 
 
 @lru_cache(64)
@@ -57,15 +57,15 @@ def _is_among(name: str, names: str) -> bool:
 def _find_ranges(name: str) -> Ranges | None:
     try:
         found = regex.compile(rf"\p{{{name}}}+", regex.V1)
-    except regex.error:  # an unknown script
+    except regex.error:  # the name of an unknown script
         return None
     everything = "".join(map(chr, range(LAST_CODE_POINT + 1)))
     return tuple((match.start(), match.end() - 1) for match in found.finditer(everything))
 
 
 def with_other_cases(ranges: Ranges, *, is_unicode: bool) -> Ranges:
-    """The code points, and all that differ from one of them in case only. `is_unicode`: as the flag u has it,
-    by Unicode's simple case folding; otherwise by the upper-case letters."""
+    """The code points, and all that differ from one of them in case only. `is_unicode`: compares as the
+    flag u does, by Unicode's simple case folding; otherwise compares upper-case letters."""
     cases = _cases(is_unicode)
     cased = _collect_cases(is_unicode)
     more = [

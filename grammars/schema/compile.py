@@ -29,7 +29,7 @@ _OF_NUMBERS = {"maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum", "mu
 class CompiledSchema(NamedTuple):
     machine: StackAutomaton
     left_out: tuple[tuple[str, str], ...]
-    """Keyword and path of each constraint that the machine does not enforce."""
+    """keyword and path of each constraint that the machine does not enforce"""
 
 
 class SchemaCompiler:
@@ -39,12 +39,12 @@ class SchemaCompiler:
         self._scalars = Scalars()
 
     def compile(self, spec: GrammarSpec, *, is_checked: bool = False) -> CompiledSchema:
-        """The automaton of exactly the JSON texts with the spec's white space that its schema allows.
+        """The automaton of exactly the JSON texts, with the spec's white space, that its schema allows.
 
         Declared properties come in the schema's order, followed by undeclared ones; or in any order, except
         in objects with more than `MAX_SEEN` properties or whose properties depend on each other too much. A
         schema that no value with only declared properties satisfies is compiled as it is written.
-        `is_checked`: the whole value is checked against the schema later, which may enforce more keywords.
+        `is_checked`: whether the whole value is checked against the schema later, for more keywords.
 
         Raises GrammarError for a wrong schema, NotCoveredError for a keyword without an automaton that may
         not be left out, and TooLargeError beyond a limit.
@@ -68,7 +68,7 @@ class SchemaCompiler:
     def _compile_part(
         self, spec: GrammarSpec, schema: Json, document: SchemaDocument, reading: Reading
     ) -> CompiledSchema | None:
-        """None if no value has only declared properties."""
+        """Compiles a part of a schema; None if no value has only declared properties."""
         solver = Solver(ValueGraph(document, self._scalars, any_order=spec.property_order == "any"))
         try:
             value = solver.solve([document.whole])

@@ -32,11 +32,11 @@ from ..processes.limits import keep_to_limits, measure_memory, run_limited
 from ..processes.messages import AutomatonReady, CompilesOwnCode, Failed, Finished, decode_job, encode
 from .builder import AutomatonBuilder
 
-EXTRA_BYTES = 1536 << 20  # of address space for building, in addition to the loaded code and data
+EXTRA_BYTES = 1536 << 20  # bytes of address space for building, in addition to the loaded code and data
 COMPILING_NICENESS = 5
 """gives compiling a quarter of a busy core, so that it ends before `BUILDER_START_S` (compiler.py)"""
 KEEP_BELOW = 384 << 20
-"""Bytes of memory; a process that has grown by more ends with its job."""
+"""bytes; a process that has grown by more ends with its job"""
 
 
 class BeforeCompiling(Listener):
@@ -73,7 +73,7 @@ def warm_up(builder: AutomatonBuilder, notice: BeforeCompiling) -> None:
     tell = notice.tell
 
     def lower_priority_and_tell() -> None:
-        niceness = os.getpriority(os.PRIO_PROCESS, 0)  # of this thread
+        niceness = os.getpriority(os.PRIO_PROCESS, 0)  # niceness of this thread
         os.setpriority(os.PRIO_PROCESS, 0, max(niceness, COMPILING_NICENESS))
         tell()
 
@@ -84,7 +84,7 @@ def warm_up(builder: AutomatonBuilder, notice: BeforeCompiling) -> None:
     notice.tell = lower_priority_and_tell
     with ThreadPoolExecutor(1) as executor:
         thread = executor.submit(run).result()
-    while Path(f"/proc/self/task/{thread}").exists():  # the system ends it a moment after the join
+    while Path(f"/proc/self/task/{thread}").exists():  # the system ends the thread a moment after the join
         time.sleep(0.001)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic, Protocol, TypeVar
 
-ENTRY_BYTES = 4096  # for each grammar, in addition to its own size
+ENTRY_BYTES = 4096  # bytes counted for each grammar in addition to its own size
 
 
 class Sized(Protocol):
@@ -20,7 +20,7 @@ Made = TypeVar("Made", bound=Sized)
 
 
 class GrammarCache(Generic[Source, Made]):
-    """Futures by source. Only completed futures are evicted. For one thread.
+    """Keeps futures by source, and evicts only completed ones. For one thread.
 
     `on_done` is called from any thread, when a future completes.
     """
@@ -31,7 +31,7 @@ class GrammarCache(Generic[Source, Made]):
         self._futures: OrderedDict[Source, Future[Made]] = OrderedDict()
         self._sizes: dict[Source, int] = {}
         self._done: deque[tuple[Source, Future[Made]]] = deque()
-        """completed in other threads, and not counted yet"""
+        """futures that completed in other threads and are not counted yet"""
         self._nbytes = 0
 
     def get(self, source: Source, start: Callable[[], Future[Made]]) -> Future[Made]:

@@ -31,12 +31,12 @@ from .refused import RefusedGrammars
 
 Answer: TypeAlias = Compiled | GrammarError | CompilerError | BusyError
 CACHE_BYTES = 256 << 20
-THREADS = 4  # each waits for one grammar, compiled by a process
-LARGE_THREADS = 2  # threads that may compile large or slow grammars
-MAX_TEXT = 1 << 20  # characters; parsing a longer text would delay the loop
-MAX_TAGS_TEXT = 8 << 20  # enough for a hundred tools; a faster parser reads them
+THREADS = 4  # threads, each of which waits for one grammar that a process compiles
+LARGE_THREADS = 2  # how many of these threads may compile large or slow grammars
+MAX_TEXT = 1 << 20  # maximal characters of a grammar; parsing a longer text would delay the loop
+MAX_TAGS_TEXT = 8 << 20  # maximal characters of a structural tag: a hundred tools; a faster parser reads it
 BUILDER_START = "from arbora.grammars.service.builder_process import main; main()"
-BUILDER_START_S = 1200.0  # at its first start the server compiles its own code
+BUILDER_START_S = 1200.0  # seconds; at its first start the server compiles its own code
 HOST_START = "from arbora.grammars.host.server import main; main()"
 HOST_START_S = 60.0
 
@@ -93,11 +93,11 @@ class GrammarCompiler:
         self._threads.submit(0, lambda _: self._compile_own_code())
 
     def submit(self, ticket: str, spec: GrammarSpec, *, tenant: str = "") -> None:
-        """Begins to compile a grammar for a ticket. The compile time is charged to `tenant`."""
+        """Begins to compile a grammar for a ticket. Charges `tenant` for the compile time."""
         self._tickets[ticket] = self._find_future(spec, tenant)
 
     def cancel(self, ticket: str) -> None:
-        """Forgets a ticket. A grammar that only this ticket asked for is not begun."""
+        """Forgets a ticket. If only this ticket asked for a grammar, does not begin it."""
         future = self._tickets.pop(ticket, None)
         if future is not None and future not in self._tickets.values() and future.cancel():
             self._take_done()
@@ -152,7 +152,7 @@ class GrammarCompiler:
 
     def _compile_own_code(self) -> None:
         if not CompiledNote(FOLDER).holds():
-            with suppress(CompilerError):  # the first job tries again
+            with suppress(CompilerError):  # on failure the first job tries again
                 self._builders.server.wait_ready()
 
     def _announce(self) -> None:

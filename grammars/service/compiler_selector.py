@@ -30,23 +30,24 @@ from .files import GrammarFiles
 Compiled: TypeAlias = Automaton | HostGrammar
 Kind = TypeVar("Kind", AutomatonReady, MatcherReady, TagDescription)
 
-DEADLINE_S = 2.0  # of processor time, for each compiler
-MAX_LOGGED = 80  # characters of a grammar
+DEADLINE_S = 2.0  # seconds of processor time, for each compiler
+MAX_LOGGED = 80  # characters of a grammar that the log shows
 _ANY_TEXT = '{"type":"any_text"}'
 _ROUNDS: dict[tuple[GrammarKind, Unenforced], tuple[Unenforced, ...]] = {
     ("json_schema", "allow"): ("annotations", "allow"),
     ("json_object", "allow"): ("annotations", "allow"),
 }
-"""What both compilers may leave unenforced in each of several rounds; otherwise there is one round. A keyword
-that llguidance enforces is not left out by our compiler."""
+"""What both compilers may leave unenforced in each round; other specs have one round. Our compiler enforces a
+keyword if llguidance does.
+"""
 _HANDED_ON = (NotCoveredError, NoValueError, TooLargeError, CompilerError)
-"""The errors of our compiler after which llguidance tries."""
+"""the errors of our compiler after which llguidance tries"""
 
 log = logging.getLogger(__name__)
 
 
 class CompileRequest(NamedTuple):
-    """A grammar to compile, and the tenant whose compile time it counts as."""
+    """A grammar to compile, and the tenant who is charged for its compile time."""
 
     spec: GrammarSpec
     tenant: str

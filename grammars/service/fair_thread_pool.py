@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 from ..errors import Expected, bare_copy
 from ..processes.compiler_process import GoOn, TakesLongError
 
-LARGE = 16 << 10  # characters; a longer grammar may need the whole of its time limit
+LARGE = 16 << 10  # characters of a large grammar, which may need the whole of its time limit
 PACE = 4096  # characters of a grammar that delay its turn by one second
 MAX_SIZE_DELAY_S = 8.0
 HALF_LIFE_S = 30.0
-HEAVY_S = 1.0  # of recent compiling: usual schemas never take so long, hostile ones do at once
+HEAVY_S = 1.0  # seconds of recent compiling: usual schemas never take so long, hostile ones do at once
 DELAY_FACTOR = 4.0  # seconds of delay for each second of the tenant's recent compiling
 MAX_TENANT_DELAY_S = 60.0
 MAX_TENANTS = 1024
@@ -32,7 +32,7 @@ class RecentTimes:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = Lock()
-        self._spent: dict[str, tuple[float, float]] = {}  # seconds, and when they were counted
+        self._spent: dict[str, tuple[float, float]] = {}  # seconds by tenant, and when they were counted
 
     def add(self, tenant: str, seconds: float) -> None:
         with self._lock:
@@ -178,7 +178,7 @@ def _complete(task: _Task, go_on: GoOn) -> bool:
         made = task.make(go_on)
     except TakesLongError:
         return False
-    except BaseException as error:  # the future's owner handles it
+    except BaseException as error:  # the owner of the future handles it
         failure = bare_copy(error) if isinstance(error, Expected) else error
     if not is_begun and not task.future.set_running_or_notify_cancel():
         return True

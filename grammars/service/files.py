@@ -21,7 +21,7 @@ from ...runtime.compiled_code import version
 from ..machine.automaton import Automaton
 
 MAX_BYTES = 256 << 20
-FOLDER = Path(__file__).parents[1]  # of the sources of this package
+FOLDER = Path(__file__).parents[1]  # folder of this package's sources
 _DIGEST_BYTES = 32
 
 log = logging.getLogger("arbora.grammars")
@@ -43,7 +43,7 @@ class GrammarFiles:
         self._made_by = f"{version(FOLDER)} {vocabulary} "
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._sizes: OrderedDict[str, int] = OrderedDict()  # least recently used first
+        self._sizes: OrderedDict[str, int] = OrderedDict()  # sizes in bytes, least recently used file first
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = [(entry.name, entry.stat()) for entry in os.scandir(directory)]

@@ -10,7 +10,7 @@ from ..errors import ParserFailedError, ProcessEndedError, TooLargeError, bare_c
 
 REFUSED_S = 300.0
 MAX_REFUSED = 4096
-PARSER_FAILURES = 3  # within `REFUSED_S`: a parser may fail on only some of a grammar's texts
+PARSER_FAILURES = 3  # failures within `REFUSED_S` until a refusal: a parser may fail on only some texts
 
 
 class RefusedGrammars:
@@ -20,7 +20,7 @@ class RefusedGrammars:
         self._clock = clock
         self._reasons: OrderedDict[bytes, tuple[float, Exception]] = OrderedDict()
         self._failures: OrderedDict[bytes, tuple[float, int]] = OrderedDict()
-        """The parser's failures at a grammar: the time of the first, and their number since."""
+        """the parser's failures at each grammar: the time of the first, and the number of failures since"""
 
     def note(self, digest: bytes, error: BaseException | None) -> None:
         """Remembers a grammar's error if it ended a process."""

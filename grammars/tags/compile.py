@@ -40,9 +40,9 @@ from .free_text import Pattern, free_text
 from .linker import AmbiguousError, Linker
 
 BytesOf = Callable[[str], bytes]
-"""The bytes of a text; the name of a special token becomes the bytes of the token."""
+"""returns the bytes of a text; the name of a special token becomes the bytes of the token"""
 CompileSchema = Callable[[str, tuple[str, str] | None, bool], CompiledSchema]
-"""Compiles a schema, given its text, its own separators and whether whole values are checked later."""
+"""compiles a schema, given its text, its own separators and whether whole values are checked later"""
 _Made: TypeAlias = CompiledSchema | GrammarError | TooLargeError
 _INSTEAD = {"object": '{"type":"object"}', "value": "true"}
 
@@ -54,7 +54,7 @@ class TagCompiler:
         self._schemas = schemas
 
     def compile(self, spec: GrammarSpec, bytes_of: BytesOf) -> CompiledSchema:
-        """Compiles a structural tag. The spec's white space is that of JSON without separators of its own.
+        """Compiles a structural tag. The spec's white space is for JSON without separators of its own.
         Raises GrammarError for a wrong or ambiguous format, otherwise as `SchemaCompiler.compile`.
 
         The path of a keyword that is left out begins with the name of the function whose parameters have it.
@@ -78,7 +78,7 @@ class TagCompiler:
 
 class _Place(NamedTuple):
     """A position in the text. `texts`: the fixed texts with which all continuations begin, and the state
-    after each; None if some continuation begins otherwise. `may_end`: the text may end here."""
+    after each; None if a continuation begins otherwise. `may_end`: whether the text may end here."""
 
     state: int
     texts: tuple[tuple[bytes, int], ...] | None = None
@@ -297,8 +297,8 @@ def _name_function(error: GrammarError | TooLargeError, format: JsonSchema) -> G
 
 
 def _first_mistake(text: str) -> GrammarError | None:
-    """The error of the first keyword with a meaningless value in any subschema, or of a schema that obviously
-    allows no value."""
+    """The error of the first keyword with a meaningless value in any subschema, or the error of a schema that
+    obviously allows no value."""
     formulas = Formulas()
     try:
         root = json.loads(text, parse_float=Decimal)

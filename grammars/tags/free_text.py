@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from ...runtime.automaton_format import ACTION_COLUMNS, DEAD
 from ..machine.stack_automaton import StackAutomaton
 
-_START = 256  # a letter that stands for the position before the text's first byte
+_START = 256  # code of a letter that stands for the position before the text's first byte
 _NONE = -1
 
 
 class Pattern(NamedTuple):
-    """`at_start`: the pattern counts only at the text's start."""
+    """A pattern. `at_start`: whether it counts only at the text's start."""
 
     text: bytes
     at_start: bool = False
@@ -67,7 +67,7 @@ class _Trie:
         self.children: list[dict[int, int]] = [{}]
         self.ends = [_NONE]
         self.order = [0]
-        """The nodes by depth."""
+        """the nodes by depth"""
         self._failures = [0]
         for number, pattern in enumerate(patterns):
             self._add(number, [_START] * pattern.at_start + list(pattern.text))

@@ -32,9 +32,9 @@ from .format import (
 
 _TEXT = "/(?s:.+)/"
 Terms = Callable[[str], list[str]]
-"""A literal text as terms of Lark; the name of a special token becomes the token, such as <[7]>."""
+"""returns a literal text as terms of Lark; the name of a special token becomes the token, such as <[7]>"""
 ReadSchema = Callable[[JsonSchema], dict[str, Any]]
-"""A schema with llguidance's options."""
+"""returns a schema with llguidance's options"""
 
 
 def write_lark(format: Format, terms: Terms, read_schema: ReadSchema, special: Collection[int]) -> str:

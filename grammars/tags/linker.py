@@ -31,16 +31,17 @@ from ..machine.stack_automaton import StackAutomaton
 from ..regex.dfa import distinct_columns
 
 MAX_STATES = 100_000
-MAX_CELLS = 8_000_000  # 32 MB
+MAX_CELLS = 8_000_000  # maximal cells of the transition table; they take 32 MB
 
 
 class AmbiguousError(GrammarError):
-    """Two alternatives begin alike, and at least one of them nests."""
+    """Two alternatives begin alike, and at least one of them uses the stack."""
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A copy of `machine` from state `first` on; `leaves` maps some of its states to others."""
+    """A copy of `machine` with its states renumbered from `first`. `leaves`: states of the machine in which
+    the text may also continue elsewhere, each with the state where it does."""
 
     first: int
     machine: StackAutomaton
@@ -95,8 +96,8 @@ class Linker:
         self._holes[hole] = state
 
     def add(self, machine: StackAutomaton, following: Mapping[int, int]) -> int:
-        """Adds a copy of the machine and returns its start. In a state that `following` has as a key, the
-        text may also continue from the state's value there, if the stack is empty."""
+        """Adds a copy of the machine and returns its start. In a state that is a key of `following`, the
+        text may also continue from the state `following[key]` if the stack is empty."""
         first = self._reserve(len(machine.transitions))
         goes_on = (machine.transitions != DEAD).any(axis=1)
         leaves = {
@@ -288,7 +289,7 @@ def _actions(machine: StackAutomaton, own: NDArray[np.int32], first_return: int)
 
 
 def _pops(machine: StackAutomaton) -> NDArray[np.bool_]:
-    """The states from which a pop can be reached on their own level, apart from calls into code points."""
+    """The states from which a pop can be reached on their own level, not counting calls into code points."""
     entries = machine.transitions
     acts = np.flatnonzero(machine.actions[:, KIND] == POP)
     pops: NDArray[np.bool_] = np.logical_or.reduce(np.isin(-2 - entries, acts), axis=1)

@@ -1,4 +1,4 @@
-"""The effect of an automaton's action on a row's stack, for numba: see `AutomatonTables`."""
+"""Applies an automaton's actions to a row's stack, compiled by numba. `AutomatonTables` describes actions."""
 
 from typing import TypeAlias
 
@@ -42,7 +42,7 @@ _pass_gap = inlined(pass_gap)
 
 @inlined
 def act(actions: Ints, number: int, depth: int, stack: Ints, returns: Ints):
-    """Returns the state and depth after an action. Changes the stack in place."""
+    """Applies an action to the stack in place. Returns the new state and depth."""
     action = actions[number]
     kind = action[KIND]
     if depth + action[RESERVE] > STACK_DEPTH:
@@ -106,7 +106,7 @@ def _see(target: int, name: int, depth: int, stack: Ints) -> tuple[int, int]:
 
 @inlined
 def _look_up(action: Ints, way: int, depth: int, stack: Ints, returns: Ints) -> tuple[int, int]:
-    """The state and depth after NEED, HAVE or CLOSE, which test the set on the top."""
+    """Applies NEED, HAVE or CLOSE, which test the set on top of the stack. Returns state and depth."""
     has_all = True
     for word in range(SET_WORDS):
         names = action[NAMES + word]

@@ -1,4 +1,4 @@
-"""The effect of automata's actions on the stacks of many lanes, on CUDA: see `AutomatonTables`."""
+"""Applies automata's actions to the stacks of many lanes on CUDA. `AutomatonTables` describes actions."""
 
 import triton
 import triton.language as tl
@@ -39,8 +39,8 @@ LINES = tl.constexpr(automaton_format.LINES)
 
 @triton.jit
 def act(acts, entry, depth, stack, actions, returns):
-    """State, depth and stack of all lanes after their actions; the entries of lanes without an action are
-    states.
+    """Applies each lane's action. Returns all lanes' state, depth and stack. The entry of a lane without an
+    action is its next state.
 
     entry, depth: int32 [lanes]; stack: int32 [lanes, STACK_PLACES], valid up to depth
     """
@@ -72,7 +72,7 @@ def act(acts, entry, depth, stack, actions, returns):
         stack = _with_set(opens, words, entry, depth, stack, actions)
     depth += tl.where(alive, _growth(kind, words), 0)
     gap = tl.load(action + GAP, mask=alive, other=0)
-    if tl.max(gap) > 0:  # after the rest, so that fewer values take registers at once
+    if tl.max(gap) > 0:  # placed after the other cases, so that fewer values take registers at once
         way, style, lines = pass_gap(gap, _at(stack, gap * 0 + STYLE), _at(stack, gap * 0 + LINES))
         state = tl.where((way == DEAD_WAY) | (state == DEAD), DEAD, state + way)
         stack = tl.where((level == STYLE) & (gap > 0)[:, None], style[:, None], stack)
@@ -89,8 +89,9 @@ def _at(stack, place):
 
 @triton.jit
 def _with_set(opens, words, entry, depth, stack, actions):
-    """Returns the stacks. In lanes that open a set, writes it above the place that the action pushes; it has
-    the names whose values do not fit."""
+    """Opens a set in the lanes whose action opens one: writes it above the place that the action pushes. It
+    begins with the names whose values do not fit. Returns the stacks.
+    """
     action = actions + ACTION_COLUMNS * (-2 - entry)
     level = tl.arange(0, STACK_PLACES)[None, :]
     for word in tl.static_range(SET_WORDS):
@@ -102,7 +103,7 @@ def _with_set(opens, words, entry, depth, stack, actions):
 
 @triton.jit
 def _full_names(opens, word, action, depth):
-    """A word of the names whose values do not fit on the stack."""
+    """A word of bits: the names whose values do not fit on the stack."""
     rows = tl.load(action + FULL_ROWS, mask=opens, other=0)
     row = action + ACTION_COLUMNS * tl.load(action + FIRST_FULL, mask=opens, other=0)
     names = tl.zeros_like(depth)
@@ -116,7 +117,7 @@ def _full_names(opens, word, action, depth):
 
 @triton.jit
 def _growth(kind, words):
-    """The change of depth by an action."""
+    """By how much an action changes the depth of the stack."""
     growth = tl.where((kind == PUSH) | (kind == CALL) | (kind == COUNT_CALL), 1, 0)
     growth = tl.where(kind == OPEN, 1 + words, growth)
     growth = tl.where((kind == POP) | (kind == DROP), -1, growth)
@@ -132,7 +133,7 @@ def _read(kind, words):
 
 @triton.jit
 def _set_allows(acts, kind, name, seen, action, depth, stack):
-    """Whether the set on the top allows the action; `seen` is its word with the name."""
+    """Whether the set on top of the stack allows the action; `seen` is the set's word with the name."""
     asks = acts & ((kind == NEED) | (kind == HAVE) | (kind == CLOSE))
     lacking = tl.zeros_like(depth)
     for word in tl.static_range(SET_WORDS):

@@ -1,4 +1,4 @@
-"""Stepping of pooled automata on the CPU, for numba: see `AutomatonTables`."""
+"""Steps pooled automata on the CPU, compiled by numba. `AutomatonTables` describes the tables."""
 
 from typing import NamedTuple, TypeAlias
 
@@ -64,12 +64,12 @@ from .rows import AutomatonRows, PoolTables
 Ints: TypeAlias = NDArray[np.int32]
 
 MANY = 1 << 31
-"""more than the rows of any table"""
+"""a bound of array lengths that the kernel is not told: more than any table's rows"""
 _INT, _BYTE = np.int32(0), np.uint8(0)
 
 
 class Automaton(NamedTuple):
-    """The tables of one grammar that a step reads: those of the pool from the grammar's first rows on."""
+    """The tables of one grammar that a step reads: views of the pool's tables from the grammar's start."""
 
     class_of_byte: NDArray[np.uint8]
     states: Ints
@@ -89,7 +89,7 @@ def mask(rows: AutomatonRows, own_masks: int) -> torch.Tensor:
 
 
 def arrays(rows: AutomatonRows) -> tuple[Ints, Ints, PoolTables]:
-    """Slots, registers and tables."""
+    """Slots, registers and tables of the rows as arrays."""
     assert rows.tables is not None
     return rows.slots.numpy(), rows.registers.numpy(), rows.tables
 
@@ -109,7 +109,7 @@ def _automaton(tables: PoolTables, grammar: Ints) -> Automaton:
 def _walk(
     state: int, depth: int, stack: Ints, text: NDArray[np.uint8], automaton: Automaton
 ) -> tuple[int, int, int]:
-    """The state and depth after a text, and the number of bytes stepped: fewer than all if a byte is dead.
+    """Steps over a text. Returns the state, the depth and the number of bytes before the first dead one.
 
     Changes the stack in place."""
     class_of_byte, states, entries, actions, returns = automaton
@@ -160,7 +160,7 @@ def _mask(slots: Ints, registers: Ints, tables: PoolTables, own_masks: int) -> I
 
 @compiled
 def mask_row(own: Ints, tables: PoolTables, own_mask: int) -> int:
-    """Returns the index in `tables.masks` of the mask for a slot's registers `own`; -1: no mask. If the state
+    """Returns the index in `tables.masks` of the mask for a slot's registers `own`, or -1. If the state
     has lists, first writes the mask at index `own_mask`."""
     if own[STATE] == NO_AUTOMATON:
         return -1
@@ -204,7 +204,7 @@ def _decide(
     tokens: Ints,
     words: Ints,
 ) -> None:
-    """Set the bits of the tokens that these registers accept and clear those of the others.
+    """Set the bits of the tokens that the registers `own` accept and clear those of the other tokens.
 
     Tokens are nearly sorted: one that shares the previous token's bytes up to its dead byte is dead too.
     """
@@ -229,7 +229,7 @@ def _decide(
 
 @inlined
 def tables_at(addresses, words):
-    """The `PoolTables` at these addresses, int64 [TABLES]; their lengths are not known. words: of a mask"""
+    """The `PoolTables` at these addresses, int64 [TABLES]. words: the length of a mask in words"""
     return PoolTables(
         _table(addresses[SPANS], _INT, 2),
         numba.carray(pointer(addresses[TOKEN_BYTES], _BYTE), (MANY,)),

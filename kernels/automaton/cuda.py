@@ -12,7 +12,7 @@ from .rows import SlotRegisters
 LANES = 256
 TILE = 1024
 DECIDERS = 4
-"""programs that decide a row's tokens"""
+"""number of programs that share the undecided tokens of one row"""
 DEAD = tl.constexpr(automaton_format.DEAD)
 NO_AUTOMATON = tl.constexpr(automaton_format.NO_AUTOMATON)
 NO_MASK = tl.constexpr(automaton_format.NO_MASK)
@@ -64,7 +64,7 @@ LIST_TOKENS = tl.constexpr(layout.LIST_TOKENS)
 def copy_kernel(slots, registers, tables, row_masks, words, TILE: tl.constexpr):
     """One program for each row and TILE words: copies the mask of the row's state to its slot.
 
-    tables: int64 [TABLES], addresses; not read for rows without an automaton
+    tables: int64 [TABLES], addresses of the pool's tables; not read for rows without an automaton
     row_masks: int32 [slots, words]
     """
     row, tile = tl.program_id(0), tl.program_id(1)
@@ -86,7 +86,7 @@ def copy_kernel(slots, registers, tables, row_masks, words, TILE: tl.constexpr):
 
 @triton.jit
 def flip_kernel(slots, registers, tables, row_masks, words, LANES: tl.constexpr):
-    """Programs (row, 0) and (row, 1) flip the tokens of the state's shared list, and of its own list."""
+    """Programs (row, 0) and (row, 1) flip the bits of the tokens in the state's shared list and own list."""
     slot = tl.load(slots + tl.program_id(0))
     own = registers + slot * REGISTERS
     state = tl.load(own)
@@ -167,7 +167,7 @@ def _bytes(tables, number):
 
 @triton.jit
 def advance(row, slot, token, registers, tables, stepped):
-    """The state of a slot's automaton after a token; writes the new registers to a row of stepped.
+    """Returns the state of a slot's automaton after a token. Writes the new registers to a row of `stepped`.
 
     stepped: int32 [rows, REGISTERS], for `keep_kernel`; its depth is UNCHANGED without an automaton
     """
@@ -206,7 +206,7 @@ def keep_kernel(slots, stepped, registers):
 def _walk(state, depth, stack, token, tables, grammar):
     """The state and depth, int32 [lanes], and the stack, int32 [lanes, depths], after each lane's token.
 
-    grammar: its columns in the pool's table; lanes with a state below 0 stay
+    grammar: the grammar's columns in the pool's table. Lanes with a state below 0 do not change.
     """
     spans, token_bytes = _ints(tables, SPANS), _bytes(tables, TOKEN_BYTES)
     class_of_byte = _bytes(tables, CLASS_MAPS) + 256 * tl.load(grammar + CLASS_MAP)
@@ -242,10 +242,10 @@ def _entry(live, state, kind, states, entries):
 
 
 def write_masks(slots: torch.Tensor, registers: SlotRegisters, addresses: torch.Tensor) -> None:
-    """Writes the masks of distinct slots, int32 [rows], that follow an automaton, into `registers.masks`.
+    """Writes masks to `registers.masks` for the distinct slots, int32 [rows], that follow an automaton.
 
-    addresses: see `AutomatonRows`. Launches follow each other because they change bits in words that other
-    threads wrote.
+    addresses: see `AutomatonRows`. The work takes several launches, because later ones change bits in
+    words that other threads wrote.
     """
     number, words = len(slots), registers.masks.shape[1]
     parts = (slots, registers.values, addresses, registers.masks, words)

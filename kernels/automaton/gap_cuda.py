@@ -103,14 +103,14 @@ def pass_gap(gap, style, lines):
 
 @triton.jit
 def _way_of_choice(choice, colon, opens):
-    """The way that an earlier choice leaves, where the container has no lines."""
+    """The way that an earlier choice leaves, if the container is on one line."""
     spaced, free = tl.where(colon, AFTER_COLON_SPACED, SPACED), tl.where(colon, AFTER_COLON_FREE, FREE)
     return tl.where(choice == 0, free, tl.where(choice == SPACE, spaced, tl.where(opens, STARTED, 0)))
 
 
 @triton.jit
 def _indent(gap, breaks, way, style):
-    """Way and style where a line breaks or its indentation goes on; and which lanes are dead."""
+    """Way and style of lanes at a line break or inside an indentation, and which of these lanes are dead."""
     unit = style >> UNIT & 15
     level = (style >> LEVEL & 63) - tl.where(gap == LAST_LINE, 1, 0)
     left = tl.where(unit == TAB, level, level * (unit - 1))

@@ -11,7 +11,7 @@ CLASS_MAP, STATE_0, ENTRY_0, ACTION_0, RETURN_0, MASK_0, LIST_0, TOKEN_0, GRAMMA
 """columns of a grammar: the row of its class map, and where each of its tables begins in the pool's"""
 
 NO_TOKENS = 0
-"""the pool's mask that allows no token: of dead rows, and the base of states without a mask of their own"""
+"""index of the pool's mask that allows no token: for dead rows, and the base of states without a mask"""
 
 (
     SPANS,

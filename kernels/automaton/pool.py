@@ -58,10 +58,9 @@ FIRST_GRAMMARS = 8
 
 
 class Arena:
-    """A tensor [capacity, *row_shape] with first-fit allocation of rows; it at least doubles when no span
-    fits.
+    """A tensor [capacity, *row_shape] with first-fit allocation of rows.
 
-    Growing replaces `tensor`, so callers must not keep it.
+    If no span fits, the tensor at least doubles. That replaces `tensor`, so callers must not keep it.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class Arena:
 
     def write(self, start: int, rows: NDArray[Any]) -> None:
         """Copy rows into an allocated span."""
-        own = np.require(rows, requirements=["C", "W"])  # PyTorch warns of arrays that are read-only
+        own = np.require(rows, requirements=["C", "W"])  # PyTorch warns if the array is read-only
         (self.tensor[start : start + len(rows)],) = upload([own], self.tensor.device)
 
     def free(self, start: int, length: int) -> None:
@@ -119,9 +118,9 @@ def _join(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 @dataclass(slots=True)
 class _Loaded:
     row: int
-    """row of the grammars' table"""
+    """the grammar's row in the pool's table of grammars"""
     spans: list[tuple[Arena, int, int]] = field(default_factory=list)
-    """(arena, start, length)"""
+    """the pool's memory that the grammar uses: (arena, start, length in rows)"""
 
     def add(self, arena: Arena, rows: NDArray[Any]) -> int:
         if not len(rows):
@@ -176,7 +175,7 @@ class AutomatonPool:
         first = self._masks.allocate(1)
         assert first == NO_TOKENS
         self._own_masks = self._masks.allocate(slots)
-        """on CPUs: the first of one mask for each slot, written when its state has lists"""
+        """on CPUs: index of slot 0's mask. A step writes a slot's mask if the slot's state has lists."""
         self._registers = registers
         self._loaded: dict[int, _Loaded] = {}
         self._find_tables()
@@ -256,8 +255,7 @@ class AutomatonPool:
 
 
 def smallest_pool(device: torch.device | str, vocab: int) -> AutomatonPool:
-    """A pool of one grammar, whose only state forbids all `vocab` tokens. Slot 0 is in that state; no token
-    has bytes."""
+    """A pool of one grammar, whose only state forbids all tokens. Slot 0 is in it; no token has bytes."""
     tables = AutomatonTables(
         class_of_byte=np.zeros(256, np.uint8),
         states=np.array([[0, 0, NO_MASK, 0, 0, 0]], np.int32),

@@ -20,7 +20,7 @@ class TokenMask:
     index: torch.Tensor
     """int32 [rows]: the row's mask in bits, -1 for none"""
     bits: torch.Tensor
-    """int32 [masks, ceil(vocab / 32)]"""
+    """int32 [masks, ceil(vocab / 32)]: the bits of each mask"""
 
 
 class PoolTables(NamedTuple):
@@ -30,9 +30,9 @@ class PoolTables(NamedTuple):
     """[vocab, 2]: the start and end of each token's bytes"""
     token_bytes: NDArray[np.uint8]
     grammars: NDArray[np.int32]
-    """[grammars, GRAMMAR_COLUMNS]"""
+    """int32 [grammars, GRAMMAR_COLUMNS]: where each grammar's part of each table begins"""
     class_maps: NDArray[np.uint8]
-    """[grammars, 256]"""
+    """uint8 [grammars, 256]: the class of each byte"""
     states: NDArray[np.int32]
     entries: NDArray[np.int32]
     actions: NDArray[np.int32]
@@ -51,11 +51,11 @@ class AutomatonRows:
     registers: torch.Tensor
     """int32 [slots, `layout.REGISTERS`]: state, depth, grammar and stack of each slot"""
     tables: PoolTables | None
-    """on a CPU"""
+    """the tables on the host; None on CUDA"""
     addresses: torch.Tensor
-    """int64 [`layout.TABLES`], addresses of the tables, which each CUDA launch reads"""
+    """int64 [`layout.TABLES`]: addresses of the tables, which each CUDA launch reads"""
     mask_index: torch.Tensor
-    """int32 [rows]: see `SlotRegisters.mask_index`"""
+    """int32 [rows]: index of each row's mask in `SlotRegisters.masks`, -1 for rows without an automaton"""
 
 
 class SlotRegisters:
@@ -64,10 +64,10 @@ class SlotRegisters:
     def __init__(self, slots: int, vocab: int, device: torch.device | str) -> None:
         self.padding_slot = slots
         self.values = torch.zeros(slots + 1, REGISTERS, dtype=torch.int32, device=device)
-        """int32 [slots + 1, REGISTERS]: state, depth, grammar and stack"""
+        """int32 [slots + 1, REGISTERS]: state, depth, grammar and stack of each slot"""
         self.values[:, STATE] = NO_AUTOMATON
         self.masks = torch.zeros(slots, -(-vocab // 32), dtype=torch.int32, device=device)
-        """int32 [slots, words]: on CUDA, the mask of each slot"""
+        """on CUDA: int32 [slots, words], the mask of each slot"""
         self._mask_index = np.full(slots, NO_MASK_HERE, np.int32)
 
     def follow(self, slot: int, *, follows: bool) -> None:

@@ -23,8 +23,8 @@ WORD = 4
 
 
 class CellFormat(NamedTuple):
-    """Floats of 16 and 32 bits are stored as they are. int8 and FP8 (E4M3): codes, then a float32 scale; a
-    value is its code times the scale. Only the CUDA kernels have FP8.
+    """How a cell stores its values: 16- and 32-bit floats unchanged, int8 and FP8 (E4M3) as codes and a
+    float32 scale. A value is its code times the scale. Only the CUDA kernels have FP8.
 
     A cell with a value that is infinite or NaN has the scale NaN, so that all its values are NaN.
     """
@@ -64,7 +64,7 @@ class CellFormat(NamedTuple):
         return cells
 
     def decode(self, cells: torch.Tensor, head_dim: int, dtype: torch.dtype) -> torch.Tensor:
-        """Values [..., head_dim] of cells [..., elements]; a view where they are stored as `dtype`."""
+        """Values [..., head_dim] of cells [..., elements]; a view if the cells store values as `dtype`."""
         if not self.is_scaled:
             return cells.to(dtype)
         values = torch.empty((*cells.shape[:-1], head_dim), dtype=dtype, device=cells.device)
@@ -74,8 +74,8 @@ class CellFormat(NamedTuple):
 
 
 def codes_and_scales(kv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Views of the cache as int8 and as float32, for kernels that read codes and scales. The cache itself
-    twice if its cells have no scales."""
+    """Views of the cache as int8 and as float32, for kernels that read codes and scales. Returns the cache
+    itself twice if its cells have no scales."""
     if not CellFormat(kv.dtype).is_scaled:
         return kv, kv
     return kv.view(torch.int8), kv.view(torch.float32)

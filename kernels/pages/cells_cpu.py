@@ -99,7 +99,7 @@ def write_cell(cell, head_dim, values):
 
 @compiled_fast
 def copy_to_cell(cell, head_dim, source, buffer):
-    """Store the values at `source`; buffer: capacity for head_dim float32 values."""
+    """Store the values at `source` in a cell. buffer: capacity for head_dim float32 values."""
     if not is_scaled(cell):
         for i in range(head_dim):
             cell[i] = source[i]

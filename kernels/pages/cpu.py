@@ -9,7 +9,7 @@ from ..common.numba_tools import fetch_add, pointer, shift
 from ..common.threads import ParallelKernel, thread_count
 from .segments import Segments, gather_pages, set_pages
 
-WORD = 4  # bytes
+WORD = 4  # size of a copied word in bytes
 
 
 def copy_pages(
@@ -51,7 +51,7 @@ class CpuMoves:
 
 @ParallelKernel
 def copy_pages_kernel(arguments):
-    """Each turn copies the keys or the values of one head of one page in one layer.
+    """Copies pages in turns: a turn copies the keys or the values of one head of one page in one layer.
 
     Arguments: the number of turns taken so far, which all threads count up; the numbers of layers, of KV
     heads and of pages to copy; the address of an array with the address of each layer's cache; the address

@@ -19,7 +19,7 @@ PROGRAMS = 16
 each, 256 KB are in flight: 4 µs of a bus with 55 GB/s (PCIe 5.0 × 16), whose latency is 1 to 2 µs (our
 assumption)."""
 TILE = 4096
-"""words that a program moves at a time"""
+"""words that a program copies at a time"""
 WARPS = 8
 
 
@@ -34,7 +34,7 @@ def _caches(like, addresses):
 def copy_pages_kernel(
     like, addresses, move_count, layers, planes, pages, page_words, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """addresses: of the layers' caches; then the sources, and the destinations."""
+    """addresses: the addresses of the layers' caches, then the source pages, then the destination pages"""
     move = tl.program_id(0)
     layer = tl.program_id(1) // planes
     plane = (tl.program_id(1) % planes).to(tl.int64)
@@ -53,9 +53,9 @@ def move_pages_kernel(
     memory, addresses, move_count, all_layers, first, layers, planes, pages, page_words, place_words,
     SAVE: tl.constexpr, PIECES: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
-    """Moves `layers` layers from `first` on, `PIECES` planes of pages at a time.
+    """Copies pages of `layers` layers, beginning with layer `first`, `PIECES` planes at a time.
 
-    addresses: of all layers' caches; then the pages, and the places. memory: pinned host memory
+    addresses: all layers' caches, then the pages, then the places. memory: pinned host memory
     """
     moves = addresses + all_layers
     count = move_count * layers * planes
@@ -139,14 +139,14 @@ def copy_pages(
 
 
 def _planes_and_words(kv: torch.Tensor) -> tuple[int, int]:
-    """The planes of a layer's cache, and the words of a page in one of them."""
+    """The number of planes in a layer's cache, and the number of words of a page in one plane."""
     page_bytes = kv.shape[3] * kv.shape[4] * kv.element_size()
     assert page_bytes % 4 == 0, f"{page_bytes} bytes of a page's keys are no whole number of words"
     return kv.shape[0] * kv.shape[1], page_bytes // 4
 
 
 def _table(kvs: Sequence[torch.Tensor], first: Sequence[int], second: Sequence[int]) -> torch.Tensor:
-    """int64 on the device: the layers' addresses, then both lists."""
+    """int64 on the device: the addresses of the layers' caches, then both lists."""
     assert all(kv.is_contiguous() and kv.shape == kvs[0].shape for kv in kvs)
     addresses = [kv.data_ptr() for kv in kvs]
     (table,) = upload([np.array([*addresses, *first, *second], np.int64)], kvs[0].device)

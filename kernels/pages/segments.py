@@ -17,7 +17,7 @@ class Segments(NamedTuple):
     """
 
     tokens: int
-    """how many tokens a segment has"""
+    """tokens in a segment"""
     segment: int
     """cells from the start of a segment to the start of the next one"""
     head: int
@@ -35,7 +35,7 @@ class Segments(NamedTuple):
         return Segments(kv.shape[3], kv.stride(2) // cell, kv.stride(1) // cell, kv.stride(0) // cell)
 
     def first_cell(self, slot: int) -> int:
-        """The number of the cell that holds the first head's key of a slot."""
+        """The index of the cell that holds the key of the first head for a slot."""
         return slot // self.tokens * self.segment + slot % self.tokens
 
 

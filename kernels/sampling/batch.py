@@ -12,13 +12,14 @@ GREEDY_BELOW = 1e-5
 """Temperatures below this choose the most likely token."""
 LOGPROB_FLOOR = -9999.0
 LISTED = (5, 20)
-"""numbers of alternatives for which CUDA kernels are compiled: the most in OpenAI's completions and chat"""
+"""numbers of alternatives for which CUDA kernels are compiled: OpenAI's limits for completions and chat"""
 NOTHING_ALLOWED, NOT_A_NUMBER = 1, 2
-"""why a row is bad: masks, bans and biases leave no token, or its maximum is infinite; its logits hold NaN"""
+"""Why a row is bad. NOTHING_ALLOWED: masks, bans and biases leave no token, or the maximum is infinite.
+NOT_A_NUMBER: a logit is NaN."""
 
 
 def listed(alternatives: int) -> int:
-    """The smallest of `LISTED` that suffices, otherwise the same number."""
+    """The smallest number in `LISTED` that is at least `alternatives`, or else `alternatives`."""
     return next((most for most in LISTED if alternatives <= most), alternatives)
 
 
@@ -29,9 +30,9 @@ class LogitBias:
     row_start: torch.Tensor
     """int32 [rows + 1]: row r owns entries row_start[r] … row_start[r + 1]"""
     ids: torch.Tensor
-    """int32 [entries]"""
+    """int32 [entries]: token ids"""
     values: torch.Tensor
-    """float32 [entries]"""
+    """float32 [entries]: added to the logits of `ids`"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class BannedTokens:
     row_start: torch.Tensor
     """int32 [rows + 1]: row r owns entries row_start[r] … row_start[r + 1]"""
     ids: torch.Tensor
-    """int32 [entries]"""
+    """int32 [entries]: token ids"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +58,12 @@ class Penalties:
     prompt_seen: torch.Tensor
     """int32 [entries, ceil(vocab / 32)]: packed bits of the prompt's tokens"""
     output_counts: torch.Tensor
-    """int32 [entries, vocab]"""
+    """int32 [entries, vocab]: how often the output has each token"""
 
 
 @dataclass(frozen=True, slots=True)
 class HostMask:
-    """As `TokenMask`, on the host."""
+    """Packed bits of allowed tokens, like `TokenMask`, in host memory."""
 
     index: NDArray[np.int32]
     bits: NDArray[np.int32]
@@ -85,11 +86,11 @@ class SamplingBatch:
     all_greedy: bool = False
     """true if every row is greedy: then only the maximum is computed"""
     top_k: torch.Tensor | None = None
-    """int32 [rows]; 0: off"""
+    """int32 [rows]; 0 keeps all tokens"""
     top_p: torch.Tensor | None = None
-    """float32 [rows]; 1: off"""
+    """float32 [rows]; 1 keeps all tokens"""
     min_p: torch.Tensor | None = None
-    """float32 [rows]; 0: off"""
+    """float32 [rows]; 0 keeps all tokens"""
     bias: LogitBias | None = None
     banned: BannedTokens | None = None
     mask: TokenMask | None = None
@@ -109,6 +110,6 @@ class Sampled:
     top_ids: torch.Tensor | None
     """int32 [rows, n]: most likely tokens by raw logits, ties by lower id"""
     top_logprobs: torch.Tensor | None
-    """float32 [rows, n]"""
+    """float32 [rows, n]: log-probabilities of `top_ids`"""
     states: torch.Tensor | None = None
     """int32 [rows]: the automata's states after the tokens, where the batch has automata"""

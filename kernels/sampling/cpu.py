@@ -53,7 +53,7 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None)
 
 
 def row_integers(batch: SamplingBatch) -> Array:
-    """int64 [rows, `row_cpu.INTEGERS`]"""
+    """The rows' integer parameters, int64 [rows, `row_cpu.INTEGERS`]."""
     numbers = np.zeros((len(batch.temperature), column.INTEGERS), np.int64)
     numbers[:, column.SEED], numbers[:, column.POSITION] = batch.seed, batch.position
     numbers[:, column.TOP_K] = 0 if batch.top_k is None else batch.top_k
@@ -70,7 +70,7 @@ def row_integers(batch: SamplingBatch) -> Array:
 
 
 def row_floats(batch: SamplingBatch) -> Array:
-    """float32 [rows, `row_cpu.FLOATS`]"""
+    """The rows' float parameters, float32 [rows, `row_cpu.FLOATS`]."""
     numbers = np.zeros((len(batch.temperature), column.FLOATS), np.float32)
     temperature = batch.temperature.numpy()
     warm = temperature >= GREEDY_BELOW
@@ -85,7 +85,7 @@ def row_floats(batch: SamplingBatch) -> Array:
 
 
 def collect_tensors(batch: SamplingBatch) -> dict[int, torch.Tensor]:
-    """The tensors of the batch that a row's numbers refer to, by their place in `row_cpu`'s arguments."""
+    """The batch's tensors that the kernel reads, each by its index in `row_cpu`'s arguments."""
     parts = {}
     if batch.mask is not None:
         parts[column.MASK_BITS] = batch.mask.bits

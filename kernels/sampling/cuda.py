@@ -1,6 +1,6 @@
 """Sampling on CUDA: two launches for greedy rows, three for sampled ones, eight where rows are filtered.
 
-One more keeps the registers of automata."""
+One more launch stores the registers of automata."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -18,17 +18,17 @@ from .race_cuda import finish_kernel, race_kernel
 
 CHUNK = 4096
 STRETCH = 2048
-"""tokens of a program of the race and of the filters"""
+"""tokens that one program of the race or of the filters reads"""
 TILE = 512
-"""tokens of a list that are cut in registers"""
+"""listed tokens that the cut reads at a time, in registers"""
 RACE_TILE = 256
-"""tokens of a list that race at once"""
+"""listed tokens that race at a time"""
 BUCKETS = 1024
-"""buckets of distances from the largest logit"""
+"""buckets of the histogram of distances from the largest logit"""
 SAMPLES = 2048
-"""tokens from which a row's buckets are placed"""
+"""sampled tokens that determine which distances a row's buckets cover"""
 UNFUSED = {"enable_fp_fusion": False}
-"""products and sums then round as on the CPU"""
+"""without fused multiply-add, products and sums round as on the CPU"""
 
 
 class _Chunks(NamedTuple):
@@ -41,9 +41,9 @@ class _Chunks(NamedTuple):
     raw: tuple[torch.Tensor | None, ...]
     """raw_maxima, raw_sums, top_values and top_ids, or None each"""
     number: int
-    """chunks of a row"""
+    """number of chunks in a row"""
     tops: int
-    """alternatives that are reported"""
+    """number of reported alternatives"""
 
     @property
     def width(self) -> int:
@@ -116,7 +116,7 @@ def _new_chunks(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | 
 
 
 class _Filtered(NamedTuple):
-    """What the filters keep of each row: see the kernels of `filter_cuda` and `cut_kernel`."""
+    """What the filters keep of each row, as `cut_kernel` and the kernels of `filter_cuda` write it."""
 
     bounds: torch.Tensor
     lengths: torch.Tensor
@@ -138,7 +138,7 @@ class _Processed(NamedTuple):
     values: torch.Tensor
     """[rows, vocab]"""
     mask: tuple[torch.Tensor | None, torch.Tensor | None]
-    """index and bits of a mask that has still to be applied"""
+    """index and bits of a mask that the reader has to apply; (None, None): no mask"""
 
     @property
     def arguments(self) -> tuple[torch.Tensor | int | None, ...]:
@@ -146,7 +146,7 @@ class _Processed(NamedTuple):
 
 
 def _process(logits: torch.Tensor, batch: SamplingBatch, chunks: _Chunks) -> _Processed:
-    """The processed logits are written only if something besides the automata's mask changes them."""
+    """Processes the logits. Writes them only if something besides the automata's mask changes them."""
     rows, vocab = logits.shape
     parts = _parts(batch)
     if _edits(batch):
@@ -173,7 +173,7 @@ def _process(logits: torch.Tensor, batch: SamplingBatch, chunks: _Chunks) -> _Pr
 
 
 def _filter(x: _Processed, batch: SamplingBatch, chunks: _Chunks) -> _Filtered | None:
-    """None without filters."""
+    """Filters the processed logits. Returns None if no row has a filter."""
     if not _is_filtered(batch):
         return None
     rows, vocab = x.values.shape
@@ -302,13 +302,13 @@ def _every_filter(batch: SamplingBatch) -> tuple[torch.Tensor, torch.Tensor, tor
 
 
 def _edits(batch: SamplingBatch) -> bool:
-    """Whether anything besides the automata's mask changes logits."""
+    """Whether a host mask, ban, bias or penalty changes logits."""
     parts = (batch.host_mask, batch.banned, batch.bias, batch.penalties)
     return any(part is not None for part in parts)
 
 
 def _parts(batch: SamplingBatch) -> tuple[torch.Tensor | None, ...]:
-    """The kernel's arguments mask_index … output_counts: none of them, a mask only, or all.
+    """The kernel's arguments mask_index … output_counts: all None, only a mask, or all present.
 
     Parts that the batch lacks get values without effect, so that few variants are compiled.
     """

@@ -23,7 +23,7 @@ def cut_kernel(
     CHUNKS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Row r keeps the tokens above key cuts[r, 0], and those at it up to id cuts[r, 1].
+    """Row r keeps the tokens above key cuts[r, 0], and of those with that key the ids up to cuts[r, 1].
 
     bounds, targets, lengths and listed: as the kernels of `filter_cuda` write them; cuts: int32 [rows, 2]
     """
@@ -82,7 +82,7 @@ def _span(first, keys, n, TILE: tl.constexpr):
 def _cut_at(
     first, weights, keys, n, target, low, high, largest, inverse, by_mass: tl.constexpr, TILE: tl.constexpr
 ):
-    """The largest cut in low … high such that tokens from it upwards weigh at least target (low's do)."""
+    """The largest key in low … high such that tokens from it upwards weigh at least target; low is one."""
     low, high = low.to(tl.int64), high.to(tl.int64)
     while low < high:
         middle = (low + high + 1) >> 1
@@ -96,8 +96,8 @@ def _cut_at(
 
 @triton.jit
 def _weight_from(first, weights, keys, n, floor, largest, inverse, by_mass: tl.constexpr, TILE: tl.constexpr):
-    """Mass, or number, of the listed tokens with key ≥ floor. first, weights: of the first TILE, in
-    registers."""
+    """Mass, or number, of the listed tokens with key ≥ floor. first, weights: of the first TILE, held in
+    registers"""
     weight = tl.sum(tl.where(first >= floor, weights, 0)).to(tl.int64)
     for start in range(TILE, n, TILE):
         lane = start + tl.arange(0, TILE)
@@ -112,7 +112,7 @@ def _weight_from(first, weights, keys, n, floor, largest, inverse, by_mass: tl.c
 
 @triton.jit
 def _nth_tie(first, first_ids, counts, ids, keys, n, vocab, cut, number, TILE: tl.constexpr):
-    """The number-th lowest id of the tokens whose key is cut; vocab - 1 where there are not more."""
+    """The number-th lowest id of the tokens whose key is `cut`; vocab - 1 if fewer tokens have that key."""
     high = tl.full((), 0, tl.int32) + vocab - 1
     all_ties = _ties_up_to(first, first_ids, counts, ids, keys, n, cut, high, TILE)
     low = tl.where(all_ties <= number, high, 0)
@@ -127,7 +127,7 @@ def _nth_tie(first, first_ids, counts, ids, keys, n, vocab, cut, number, TILE: t
 
 @triton.jit
 def _ties_up_to(first, first_ids, counts, ids, keys, n, cut, last, TILE: tl.constexpr):
-    """The number of tokens whose key is cut, up to id `last`."""
+    """The number of tokens whose key is `cut` and whose id is at most `last`."""
     ties = tl.sum(tl.where((first == cut) & (first_ids <= last), counts, 0))
     for start in range(TILE, n, TILE):
         lane = start + tl.arange(0, TILE)

@@ -1,7 +1,7 @@
-"""min-p, top-k and top-p on CUDA, up to the lists from which `cut_cuda` cuts: several programs for each row.
+"""First half of min-p, top-k and top-p on CUDA: lists a row's candidates, among which `cut_cuda` cuts.
 
-min-p needs no list. For top-k the list has the tokens above a bound; for top-p alone, the tokens of one
-bucket of a histogram of probabilities. Only launches pass data between threads.
+min-p needs no list. For top-k the list has the tokens above a bound. For top-p alone it has the tokens of one
+bucket of a histogram of probabilities. Programs exchange data only between launches.
 """
 
 import triton
@@ -105,8 +105,8 @@ def weigh_kernel(
     STRETCH: tl.constexpr,
     BUCKETS: tl.constexpr,
 ):
-    """One program for stretch s of row r, for TOP_P: adds the masses of its tokens to their buckets, those of
-    the first and the last one in registers.
+    """One program for stretch s of row r, for TOP_P: adds the masses of its tokens to their buckets, but
+    counts the first and the last bucket in registers.
 
     Threads load single logits, as they add single masses: with wider loads the masses would change threads.
     """
@@ -170,10 +170,10 @@ def gather_kernel(
     STRETCH: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """One program for stretch s of row r: adds the stretch's tokens to the row's lists, if it has them.
+    """One program for stretch s of row r: adds the stretch's tokens to the row's lists, if the row has lists.
 
     listed: int32 [rows, 2, vocab], ids and keys in any order. The first lengths[r, 0] are the tokens from
-    which the row is cut, the last lengths[r, 1] those above, which are kept.
+    which the row is cut, the last lengths[r, 1] the tokens above those, which are all kept.
     """
     row, stretch = tl.program_id(0), tl.program_id(1)
     lowest, highest = tl.load(bounds + 3 * row + 1), tl.load(bounds + 3 * row + 2)
@@ -188,7 +188,7 @@ def gather_kernel(
 
 @triton.jit
 def _append(ids, vocab, count, token, key, wanted, at_end: tl.constexpr):
-    """Adds the wanted of the tokens of `tokens_from` to a list, which begins or ends a row's memory."""
+    """Adds the wanted tokens of `tokens_from` to the list at the start or end of a row's memory."""
     ones = wanted.to(tl.int32)
     of_words = tl.sum(ones, axis=1)
     number = tl.sum(of_words)
@@ -211,7 +211,7 @@ def largest_of(maxima, row, chunks, CHUNKS: tl.constexpr):
 def bucket_of(distance, own_range, BUCKETS: tl.constexpr):
     """The bucket of tokens at a distance ≤ 0 from the largest: 0 above the range, the last one below it.
 
-    own_range: the range's upper end, a distance, and its width
+    own_range: the upper end of the buckets' range, a distance, and the range's width
     """
     begin, width = tl.load(own_range), tl.load(own_range + 1)
     past = begin - distance
@@ -222,14 +222,14 @@ def bucket_of(distance, own_range, BUCKETS: tl.constexpr):
 
 @triton.jit
 def _first_key_of(bucket, own_range, largest, inverse, BUCKETS: tl.constexpr):
-    """The smallest key of a token in `bucket` or in one above it, which have smaller numbers.
+    """The smallest key of a token in `bucket` or in a bucket with a smaller number, thus with larger tokens.
 
     Each turn tries BUCKETS keys at once.
     """
     last = order_key(largest).to(tl.int64)
     low = tl.full((), KEY_OF_MINUS_INFINITY + 1, tl.int64)
     beyond = last + 1 - low
-    while beyond > 0:  # the key is one of low … low + beyond
+    while beyond > 0:  # the key is in low … low + beyond
         step = (beyond + BUCKETS - 1) // BUCKETS
         key = low + step * tl.arange(0, BUCKETS)
         distance = (value_of_key(tl.minimum(key, last).to(tl.int32)) - largest) * inverse
@@ -260,7 +260,7 @@ def _min_p_key(largest, inverse, lowest):
 
 @triton.jit
 def _kth_key(keys, n, k, SIZE: tl.constexpr):
-    """The largest key that at least k of n ≤ SIZE keys reach; the lowest finite one if k > n."""
+    """The k-th largest of n ≤ SIZE keys; the key of the lowest finite float if k > n."""
     lane = tl.arange(0, SIZE)
     key = tl.load(keys + lane, mask=lane < n, other=KEY_OF_MINUS_INFINITY)
     low, high = tl.full((), KEY_OF_MINUS_INFINITY + 1, tl.int64), tl.max(key).to(tl.int64)

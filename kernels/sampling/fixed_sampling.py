@@ -23,17 +23,17 @@ from .packed_results import PackedResults
 from .state import BANNED, BIAS, PENALTIES, Array, SamplingState, assemble
 
 MAX_LISTED = 4096
-"""capacity for biases of a step, and for banned tokens"""
+"""maximal number of biases in a step, and of banned tokens"""
 EDITS = (*BIAS, *BANNED, *PENALTIES)
 
 
 class Variant(NamedTuple):
-    """The launches of a step."""
+    """Which launches a step's sampling has."""
 
     edited: bool
-    """masks of the host, biases, bans and penalties change the logits"""
+    """whether host masks, biases, bans or penalties change the logits"""
     alternatives: int | None = None
-    """to report with log-probabilities; None: no log-probabilities"""
+    """alternatives to report with log-probabilities; None: no log-probabilities"""
 
 
 VARIANTS = (Variant(True), Variant(False), *(Variant(True, most) for most in LISTED))
@@ -126,7 +126,7 @@ def _numbers(rows: int, padding_slot: int) -> dict[str, Array]:
 
 
 def _edits(rows: int) -> dict[str, Array]:
-    """A padding row's list ends before it starts."""
+    """The batch's edits of the logits. A padding row's lists are empty: each ends before it starts."""
     return {
         "host_mask": np.full(rows, -1, np.int32),
         "bias_start": np.zeros(rows + 1, np.int32),
@@ -143,7 +143,7 @@ def _edits(rows: int) -> dict[str, Array]:
 
 @triton.jit
 def record_kernel(tokens, slots, last_tokens, entries, output_counts, vocab):
-    """One program for each row. entries and output_counts are None where no row has penalties."""
+    """Records a row's token in one program. entries and output_counts are None if no row has penalties."""
     row = tl.program_id(0)
     token = tl.load(tokens + row)
     tl.store(last_tokens + tl.load(slots + row), token)
@@ -157,7 +157,7 @@ def record_kernel(tokens, slots, last_tokens, entries, output_counts, vocab):
 def record(
     tokens: torch.Tensor, slots: torch.Tensor, last_tokens: torch.Tensor, penalties: Penalties | None
 ) -> None:
-    """tokens and slots: int32 [rows]. If several rows have the same slot, only one is sure to be recorded."""
+    """Records tokens, int32 [rows], as their slots' last ones. Of rows with the same slot, any one wins."""
     if penalties is None:
         record_kernel[(len(tokens),)](tokens, slots, last_tokens, None, None, 0, num_warps=1)
         return

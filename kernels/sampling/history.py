@@ -10,8 +10,7 @@ FIRST_PENALTY_ENTRIES = 4
 
 
 class TokenHistory:
-    """Prompt bits and output counts of the slots with penalties. The tensors grow with the number of such
-    slots."""
+    """Prompt bits and output counts of the slots with penalties. The tensors grow with their number."""
 
     def __init__(self, vocab: int, device: torch.device) -> None:
         self._vocab = vocab
@@ -48,7 +47,7 @@ class TokenHistory:
         self.output_counts.view(-1)[start + tokens[row_index]] += 1
 
     def entries(self, slots: NDArray[np.int32]) -> NDArray[np.int32] | None:
-        """int32 [rows], -1 for slots without penalties; None if no slot has any."""
+        """The slots' entries in the tensors, int32 [rows], -1 for none; None if no slot has any."""
         if not self._entry_of_slot or self._entry_of_slot.keys().isdisjoint(slots.tolist()):
             return None
         return np.array([self._entry_of_slot.get(slot, -1) for slot in slots.tolist()], np.int32)

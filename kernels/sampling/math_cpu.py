@@ -14,7 +14,7 @@ I32 = np.int32
 KEY_OF_INFINITY = 0x7F800000
 KEY_OF_MINUS_INFINITY = -0x7F800001
 MAX_GUMBEL = F32(22.9)
-"""-log(2^-33) rounded up"""
+"""upper bound of the noise: -log(2^-33) rounded up"""
 
 _LOW_WORD = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
@@ -28,7 +28,7 @@ _LN2_HIGH, _LN2_LOW = F32(0.693359375), F32(-2.12194440e-4)
 _LOG2_E = F32(1.44269504)
 _NO_MASS_BELOW = F32(-30)
 _MASS_EXPONENT = I32(40 + 127)
-"""the exponent of 2^40; 127 is the bias of float32's exponents"""
+"""the exponent bits of the float32 2^40; 127 is the bias of float32's exponents"""
 
 # Minimax polynomials of the Cephes library's logf and expf, highest power first.
 _LOG = tuple(
@@ -49,7 +49,7 @@ _EXP = tuple(
 
 @inlined
 def order_key(x):
-    """int32 that orders as the float32 x does (-0 as +0); NaN's key is beyond those of the infinities."""
+    """An int32 key that orders as the float32 x does (-0 as +0). NaN's lies beyond the infinities' keys."""
     bits = F32(x + _ZERO).view(np.int32)
     return I32(bits ^ I32(I32(bits >> 31) & I32(0x7FFFFFFF)))
 
@@ -68,8 +68,7 @@ def philox_word(seed, position, token):
 
 @inlined
 def philox(c0, c1, c2, c3, seed):
-    """The four words for a counter and a 64-bit key, all uint64. Written out, as loops would not be
-    unrolled."""
+    """The four words for a counter and a 64-bit key, all uint64. Loops would not be unrolled."""
     k0, k1 = seed & _LOW_WORD, seed >> _HALF
     c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0, k1, 0)
     c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0, k1, 1)

@@ -9,14 +9,14 @@ import triton.language as tl
 KEY_OF_INFINITY = tl.constexpr(0x7F800000)
 KEY_OF_MINUS_INFINITY = tl.constexpr(-0x7F800001)
 KEY_OF_NOTHING = tl.constexpr(-0x80000000)
-"""below the key of every number"""
+"""a key below the key of every number"""
 KEY_STEP_0, KEY_STEP_1 = tl.constexpr(0x9E3779B9), tl.constexpr(0xBB67AE85)
 SQRT_HALF = tl.constexpr(0.70710678)
 
 
 @triton.jit
 def order_key(x):
-    """int32 that orders as the float32 x does (-0 as +0)."""
+    """An int32 key that orders as the float32 x does (-0 as +0)."""
     bits = (x + 0.0).to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
@@ -38,7 +38,7 @@ def random_word(seed, position, tokens):
     )
     k0, k1 = seed.to(tl.uint32), (seed >> 32).to(tl.uint32)
     for _ in tl.static_range(10):
-        # A product of 64 bits is one instruction; its halves would be two.
+        # A 64-bit product is one instruction; computing its halves separately would take two.
         a, b = c0.to(tl.uint64) * 0xD2511F53, c2.to(tl.uint64) * 0xCD9E8D57
         c0, c2 = (b >> 32).to(tl.uint32) ^ c1 ^ k0, (a >> 32).to(tl.uint32) ^ c3 ^ k1
         c1, c3 = b.to(tl.uint32), a.to(tl.uint32)
@@ -48,7 +48,7 @@ def random_word(seed, position, tokens):
 
 @triton.jit
 def gumbel(word):
-    """-log(-log(1 - u)) for u = (word + 0.5) / 2^32: the smaller the word, the larger."""
+    """-log(-log(1 - u)) for u = (word + 0.5) / 2^32: a smaller word gives larger noise."""
     u = (word.to(tl.float32) + 0.5) * 2.3283064365386963e-10
     rest = ((0xFFFFFFFF - word).to(tl.uint32).to(tl.float32) + 0.5) * 2.3283064365386963e-10
     exponent, centred = _split(rest)
@@ -59,10 +59,10 @@ def gumbel(word):
 
 @triton.jit
 def may_reach(word, noise):
-    """Whether `gumbel(word)` may be at least `noise`; False is certain.
+    """Whether `gumbel(word)` may be at least `noise`. False is exact, True an estimate.
 
-    -log(1 - u) ≥ u, so a larger word than 2^32 exp(-noise) gives less. The bound is a thousandth higher: much
-    more than what rounding can change.
+    -log(1 - u) ≥ u, so a word above 2^32 exp(-noise) gives less noise. The bound is a thousandth higher: far
+    more than rounding can change.
     """
     most = tl.exp2(noise * -1.44269504) * 4.3e9 + 1.0
     return word.to(tl.float32) <= most

@@ -8,7 +8,7 @@ from ...runtime.automaton_format import NO_AUTOMATON
 from .batch import Sampled
 
 INTEGERS = 3
-"""tokens, bad, states"""
+"""int32 columns per row: token, bad, state"""
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class PackedResults:
     log-probabilities of `alternatives` tokens for each row"""
     capacity: int
     alternatives: int | None
-    """None: no log-probabilities"""
+    """reported alternatives of each row; None: no log-probabilities"""
 
     @staticmethod
     def empty(capacity: int, alternatives: int | None, device: torch.device) -> "PackedResults":

@@ -9,7 +9,7 @@ MINUS_INFINITY = tl.constexpr(float("-inf"))
 MIN_FLOAT = tl.constexpr(-3.4028234663852886e38)
 SUB_BLOCK = tl.constexpr(128)
 WORD = tl.constexpr(32)
-"""tokens of a word of a bit mask"""
+"""tokens in one word of a bit mask"""
 
 
 @triton.jit(do_not_specialize=["top_count"])
@@ -44,7 +44,7 @@ def process_kernel(
     top_count,
     CHUNK: tl.constexpr,
 ):
-    """One program for chunk c of row r. Optional pointers are None if their part is unused.
+    """Processes chunk c of row r in one program. Optional pointers are None if their part is unused.
 
     processed float32 [rows, vocab]; maxima float32, leaders (first id of the maximum) and nan int32 [rows,
     chunks]; sub_maxima int32 [rows, chunks * CHUNK / 128]: largest keys; raw_maxima and raw_sums (of
@@ -97,15 +97,15 @@ def process_kernel(
 
 @triton.jit
 def tokens_from(first, SIZE: tl.constexpr):
-    """SIZE tokens from `first`, a multiple of 32: int32 [SIZE / 32, 32], a row for each word of a mask."""
+    """SIZE token ids from `first`, a multiple of 32: int32 [SIZE / 32, 32], one row for each mask word."""
     return first + tl.arange(0, SIZE // WORD)[:, None] * WORD + tl.arange(0, WORD)[None, :]
 
 
 @triton.jit
 def load_processed(x, row, row_stride, token, vocab, mask_index, mask_bits):
-    """Processed logits of a row as float32: x after the mask, if there is one, and with -inf for NaN.
+    """A row's processed logits as float32: `x` after the mask, if there is one, with NaN replaced by -inf.
 
-    token: as `tokens_from` returns it, or of any shape if each token's word of the mask may be read apart
+    token: ids from `tokens_from`, which read each mask word once, or ids of any shape
     """
     value = tl.load(x + row.to(tl.int64) * row_stride + token, mask=token < vocab, other=MINUS_INFINITY)
     value = value.to(tl.float32)
@@ -117,7 +117,7 @@ def load_processed(x, row, row_stride, token, vocab, mask_index, mask_bits):
 
 @triton.jit
 def _bits(words, token, vocab):
-    """The bits of tokens in a bit mask. Tokens of `tokens_from` read each word once."""
+    """The bits of tokens in a bit mask. If `token` comes from `tokens_from`, each word is read once."""
     if len(token.shape) == 2:
         word = tl.min(token, axis=1) // WORD
         word = tl.load(words + word, mask=word * WORD < vocab, other=0)[:, None]

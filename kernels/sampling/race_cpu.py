@@ -17,7 +17,7 @@ from .select_cpu import BLOCK, take_block
 _WORD_UNIT = F32(2.0**-32)
 _MINUS_INFINITY = F32(-np.inf)
 _MARGIN = F32(1.001)
-"""for the rounding of exp"""
+"""factor that allows for the rounding of exp"""
 
 
 @compiled
@@ -56,8 +56,7 @@ def draw(seed, position, start, words):
 
 @compiled
 def score_kept(words, values, largest, inverse, cut, last, scores):
-    """The scores of values above the cut, or at it with an index up to last; minus infinity for the
-    others."""
+    """Fills `scores` for values above the cut, and at it up to index `last`. Others get minus infinity."""
     for i in range(len(values)):
         score = (values[i] - largest) * inverse + gumbel(np.uint64(words[i]))
         key = order_key(values[i])

@@ -44,7 +44,7 @@ def race_kernel(
     STRETCH: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """One program for part s of row r: its best score and that token's id, [rows, parts] each.
+    """Finds the best score in part s of row r, and its token's id. Writes both, [rows, parts] each.
 
     x: as `load_processed` reads it; maxima and leaders: as `process_kernel` writes them; bounds, lengths and
     listed: as `gather_kernel` writes them; cuts: int32 [rows, 2] as `cut_kernel` writes them. The last four
@@ -123,10 +123,10 @@ def _best_of_stretch(
     CHUNKS: tl.constexpr,
     STRETCH: tl.constexpr,
 ):
-    """The best score of a stretch of a row and its token. maxima, leaders: of the row's chunks
+    """The best score of a stretch of a row and its token. maxima, leaders: of the row's chunks.
 
-    Few tokens can have the noise with which they would beat the leaders of the row's chunks. Logarithms are
-    computed only in stretches that have such a token.
+    Few tokens draw enough noise to beat the leaders of the row's chunks. Logarithms are computed only in
+    stretches that have such a token.
     """
     lane = tl.arange(0, CHUNKS)
     highest = tl.load(maxima + lane, mask=lane < chunks, other=MINUS_INFINITY)

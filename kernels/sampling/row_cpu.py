@@ -23,10 +23,10 @@ from .select_cpu import (
 SEED, POSITION, TOP_K, MASK, HOST_MASK, ENTRY, BANNED_FROM, BANNED_TO, BIAS_FROM, BIAS_TO, INTEGERS = range(
     11
 )
-"""Columns of a row's int64 numbers; -1 for no mask and no penalty entry."""
+"""Columns of a row's int64 parameters. A mask or penalty entry of -1 means none."""
 
 INVERSE, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY, FLOATS = range(7)
-"""Columns of a row's float32 numbers; INVERSE is 1 / temperature, or 0 for greedy rows."""
+"""Columns of a row's float32 parameters; INVERSE is 1 / temperature, or 0 for greedy rows."""
 
 (
     NEXT,
@@ -206,7 +206,7 @@ def list_tops(x, maxima, highest, log_total, values, top_ids, top_logprobs):
                 if key > cut or (key == cut and i <= last):
                     top_ids[found], values[found] = i, x[i]
                     found += 1
-    # A stable sort of the remaining few: by descending value, ascending id.
+    # Sorts the few remaining values stably: by descending value, then ascending id.
     order = np.argsort(-values[:found], kind="mergesort")
     top_ids[:] = top_ids[order]
     for rank in range(found):

@@ -2,7 +2,7 @@
 
 A row's logits x [vocab] come with `maxima` [ceil(vocab / BLOCK)], the largest order key of each block, so
 that blocks without a candidate are skipped. A cut is a pair (key, last): it keeps the tokens above the key,
-and those at it up to id last. A value's mass is its probability divided by the largest one, in units of
+and at it up to id last. A value's mass is its probability divided by the largest one, in units of
 2^-40, rounded down.
 """
 
@@ -21,10 +21,10 @@ from .math_cpu import (
 
 BLOCK = 64
 MIN_KEY = KEY_OF_MINUS_INFINITY + 1
-"""the keys of finite values"""
+"""the smallest key of a finite value"""
 FIRST_REACH = 8.0
 FULL_REACH = 28.0
-"""farther from the largest, in units of the temperature, values have no mass"""
+"""distance from the largest value, in units of the temperature, beyond which values have no mass"""
 MASS_OF_LARGEST = 2.0**40
 BINS = 2048
 BINS_PER_UNIT = F32(64)
@@ -43,7 +43,7 @@ def block_maxima(x, maxima):
     whole = len(x) // BLOCK
     for block in range(whole):
         high, low = np.int32(KEY_OF_MINUS_INFINITY), np.int32(KEY_OF_INFINITY)
-        for i in range(BLOCK):  # a constant, so that the loop is unrolled, which is three times as fast
+        for i in range(BLOCK):  # the constant lets LLVM unroll the loop, which is three times as fast
             key = order_key(x[block * BLOCK + i])
             high, low = max(high, key), min(low, key)
         maxima[block] = high
@@ -124,8 +124,8 @@ def find_bin(value, largest, inverse):
 
 @compiled
 def crossing(x, maxima, floor, target, by_mass, largest, inverse, values):
-    """(cut, above): the largest key such that values with keys ≥ cut weigh at least target; the weight above
-    it.
+    """Returns (cut, above): the largest key such that values with keys ≥ cut weigh at least target, and the
+    weight of the values above it.
 
     The values with keys ≥ floor must weigh at least target. A histogram over the distance from the largest
     finds the bin where target is reached; histograms over ever smaller ranges of keys find the cut in that
@@ -151,7 +151,7 @@ def crossing(x, maxima, floor, target, by_mass, largest, inverse, values):
 
 @compiled
 def count_by_distance(values, by_mass, largest, inverse, bins, weights, places):
-    """Add the values' weights to bins; weights (ones at first) and places are scratch."""
+    """Add the values' weights to bins; weights (initially ones) and places are scratch."""
     for i in range(len(values)):
         places[i] = find_bin(values[i], largest, inverse)
     if by_mass:
@@ -162,7 +162,7 @@ def count_by_distance(values, by_mass, largest, inverse, bins, weights, places):
 
 @compiled
 def lowest_key_in_bin(number, largest, inverse):
-    """The lowest key of a value in this bin or a nearer one; for bin -1, a key above the largest."""
+    """The lowest key of a value in this bin or in a nearer bin; for bin -1, a key above the largest."""
     low, high = np.int64(KEY_OF_MINUS_INFINITY), np.int64(order_key(largest)) + 1
     while low < high:
         middle = (low + high) >> 1
@@ -184,7 +184,7 @@ def collect(block, low, high, values, n):
 
 @compiled
 def crossing_within(values, low, high, above, target, by_mass, largest, inverse, bins):
-    """`crossing` for values with keys in low … high, given the weight above them."""
+    """`crossing` among values with keys in low … high; `above` is the weight of larger values."""
     while low < high:
         shift = 0
         while (high - low) >> shift >= BINS:
@@ -217,7 +217,7 @@ def nth_with_key(x, maxima, key, number):
 
 @compiled
 def kth_largest(keys, k):
-    """The largest key that at least k ≤ len(keys) keys reach."""
+    """The k-th largest key; k ≤ len(keys)."""
     low, high = np.int64(KEY_OF_MINUS_INFINITY), np.int64(KEY_OF_INFINITY)
     while low < high:
         middle = (low + high + 1) >> 1
@@ -301,7 +301,7 @@ def nucleus_floor(x, maxima, target, top_p, largest, inverse):
     """A key such that values with keys ≥ it have the target's mass.
 
     Values farther than r from the largest have at most the mass len(x) * exp(-r) together. So
-    r = log(len(x) / allowed) suffices, where top-p may leave out the mass `allowed`; often a smaller r does.
+    r = log(len(x) / allowed) suffices, where top-p may leave out the mass `allowed`. Often less suffices.
     """
     left_out = (1 - top_p) / top_p * target / MASS_OF_LARGEST
     reach = min(FULL_REACH, np.log(len(x) / left_out) + 0.01)

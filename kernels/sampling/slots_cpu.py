@@ -22,7 +22,7 @@ from .state import SamplingState
 (SLOTS, SLOT_REGISTERS, LAST_TOKENS, STATES, OWN_MASKS, FIRST_TABLE) = range(
     column.ARGUMENTS, column.ARGUMENTS + 6
 )
-"""Columns of the block after those of `row_cpu`: addresses, and the first of the slots' masks in the pool."""
+"""Columns of the block after those of `row_cpu`: addresses, and the index of slot 0's mask in the pool."""
 BLOCK_COLUMNS = FIRST_TABLE + TABLES
 
 _FLOAT, _INT, _LONG = np.float32(0), np.int32(0), np.int64(0)
@@ -42,14 +42,14 @@ class SlotSampling:
         self._integers = np.zeros((slots, column.INTEGERS), np.int64)
         self._floats = np.zeros((slots, column.FLOATS), np.float32)
         self._used: tuple[SamplingBatch, PackedResults] | None = None
-        """what the block refers to"""
+        """keeps alive the arrays whose addresses the block holds"""
 
     def load(
         self, slots: NDArray[np.int32], tables: NDArray[np.int64], own_masks: int, alternatives: int | None
     ) -> PackedResults:
         """Prepares for rows that sample for distinct slots. Returns where their results will be.
 
-        tables, own_masks: see `AutomatonPool`. alternatives: to report with log-probabilities, or None.
+        tables, own_masks: see `AutomatonPool`. alternatives: how many to report with log-probabilities.
         """
         rows, block = len(slots), self._block
         batch = self._state.gather(slots)
@@ -80,7 +80,7 @@ class SlotSampling:
         return self._used is not None and self._used[0].banned is not None
 
     def run(self, logits: torch.Tensor) -> None:
-        """Samples for the loaded rows. Their next tokens may follow without another `load`.
+        """Samples for the loaded rows. Call it again for their next tokens, without another `load`.
 
         logits: float32 [rows, vocab], contiguous.
         """
@@ -107,7 +107,7 @@ def sample_slots(arguments):
 
 @compiled
 def _sample_from(arguments, row):
-    """Samples for a row, then for those that this thread takes from the counter."""
+    """Samples for `row`, then for the rows that this thread takes from the counter."""
     block = numba.carray(pointer(arguments[3], _LONG), (BLOCK_COLUMNS,))
     sizes = block[: column.ARGUMENTS].copy()
     rows = sizes[column.ROWS] = arguments[1]
@@ -133,7 +133,7 @@ def _sample_from(arguments, row):
 
 @compiled
 def _clear_logprobs(sizes, row):
-    """Writes what a row without finite logits reports."""
+    """Writes the log-probabilities that a row without finite logits reports."""
     if not sizes[column.WITH_LOGPROBS]:
         return
     rows, tops = sizes[column.ROWS], sizes[column.TOPS]

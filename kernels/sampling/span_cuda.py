@@ -1,8 +1,8 @@
-"""Where top-p may cut a flat row, on CUDA: the range of distances that the buckets of its histogram cover.
+"""The range of distances that the buckets of a row's histogram cover for top-p, on CUDA.
 
-A row with many tokens of similar probability would add most of them to buckets one by one. A sample of its
-tokens tells roughly where the cut is: the tokens above and below are added in registers. The range decides
-how long the list of the cut's bucket becomes, never which tokens are kept.
+In a flat row many tokens have a similar probability, so that most would be added to buckets one by one. A
+sample of the row's tokens tells roughly where the cut is: tokens above and below that range are added in
+registers. The range decides how long the list of the cut's bucket becomes, never which tokens are kept.
 """
 
 import triton
@@ -39,7 +39,7 @@ def range_of_cut(
     SUB_BLOCKS: tl.constexpr,
     SAMPLES: tl.constexpr,
 ):
-    """Its upper end, a distance ≤ 0 from the largest token, and its width.
+    """The range's upper end, a distance ≤ 0 from the largest token, and its width.
 
     The largest token of each sub-block counts as itself; sampled tokens stand for all others.
     """
@@ -55,7 +55,7 @@ def range_of_cut(
         low_weight *= (vocab - sub_blocks).to(tl.float32) / SAMPLES
         target = p * (tl.sum(low_weight) + tl.sum(high_weight))
         cut, _ = _reaching(target, low, low_weight, high, high_weight)
-        # What a token adds to the mass above the cut, less p of what it adds to the row's.
+        # What a token adds to the mass above the cut, minus p times what it adds to the row's mass.
         share = low_weight * tl.where(low >= cut, 1.0 - p, p)
         error = DEVIATIONS * tl.sqrt(tl.sum(share * share))
         _, begin = _reaching(target - error, low, low_weight, high, high_weight)
@@ -73,8 +73,8 @@ def _weigh(key, counts, largest, inverse):
 
 @triton.jit
 def _reaching(target, low, low_weight, high, high_weight):
-    """Two near distances: the tokens from the first one upwards weigh at least target, those from the second
-    one do not."""
+    """Two neighbouring distances: tokens up to the first weigh at least target, those up to the
+    second one do not."""
     reaches, misses = tl.full((), -DEEPEST, tl.float32), tl.full((), 0.0, tl.float32)
     for _ in range(HALVINGS):
         middle = (reaches + misses) * 0.5

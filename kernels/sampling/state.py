@@ -30,7 +30,7 @@ PENALTIES = ("entry", "repetition", "presence", "frequency")
 class SlotSettings:
     temperature: float = 1.0
     top_k: int = 0
-    """0: off"""
+    """0 keeps all tokens"""
     top_p: float = 1.0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
@@ -41,7 +41,7 @@ class SlotSettings:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     min_tokens: int = 0
     stop_ids: Sequence[int] = ()
-    """banned until the output has min_tokens tokens"""
+    """token ids that are banned until the output has min_tokens tokens"""
 
     @property
     def is_filtered(self) -> bool:
@@ -55,7 +55,7 @@ class SlotSettings:
 
 
 class SamplingState:
-    """Slots 0 … slots - 1: `set` for each request, then at each step `gather`, sample and `record`."""
+    """Slots 0 … slots - 1: call `set` for each request, then at each step `gather`, sample and `record`."""
 
     def __init__(self, slots: int, vocab: int, device: torch.device | str) -> None:
         self.padding_slot = slots
@@ -70,7 +70,7 @@ class SamplingState:
         self._banning: set[int] = set()
         """slots whose stop ids are or were banned"""
         self._banned_until = np.zeros(slots, np.int32)
-        """output tokens before which a slot's stop ids are banned"""
+        """[slots]: a slot's stop ids are banned while its output has fewer tokens than this"""
 
     def set(
         self, slot: int, settings: SlotSettings, prompt: NDArray[np.int32], output: NDArray[np.int32]
@@ -110,7 +110,7 @@ class SamplingState:
 
     def arrays(self, slots: NDArray[np.int32]) -> dict[str, Array]:
         """The arguments of `assemble` for rows that sample for slots, without parts that no row uses."""
-        # All three or none, so that fewer variants of the CUDA kernels are compiled.
+        # All three tensors or none, so that fewer variants of the CUDA kernels are compiled.
         filters = FILTERS if self._filtered[slots].any() else ()
         arrays = {name: self._numbers[name][slots] for name in (*NUMBERS, *filters)}
         return arrays | self._bias(slots) | self._banned(slots) | self._penalties(slots)
@@ -158,7 +158,7 @@ class SamplingState:
 
 
 def assemble(tensors: Mapping[str, torch.Tensor], history: TokenHistory, **parts: Any) -> SamplingBatch:
-    """The batch of named parameters and other parts; missing parameters are None."""
+    """The batch with these named tensors and this history; missing parameters are None."""
     t = tensors
     return SamplingBatch(
         temperature=t["temperature"],

@@ -25,7 +25,7 @@ class Variant(NamedTuple):
 
 
 def variants() -> Iterator[Variant]:
-    """Every variant but more log-probabilities than `LISTED`."""
+    """Every variant, except numbers of log-probabilities that `LISTED` lacks."""
     edits: tuple[dict[int, float], ...] = ({}, {0: 1.0})
     kinds = product((GREEDY, SAMPLED, FILTERED), edits, (False, True), (None, *LISTED))
     for settings, bias, automaton, logprobs in kinds:

@@ -27,7 +27,7 @@ class StoreCounts(Part):
     disk_pages: int = 0
     disk_bytes: int = 0
     saved_pages: int = 0
-    lost_pages: int = 0  # not saved: host memory was full of pages in use or not written yet
+    lost_pages: int = 0  # pages not saved, because host memory was full of pages in use or not written yet
     host_hits: int = 0  # pages fetched from host memory
     disk_hits: int = 0  # pages fetched from disk
     remote_hits: int = 0  # pages fetched from the remote store

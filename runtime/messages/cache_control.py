@@ -13,14 +13,14 @@ from .base import Message, StoreCounts, Tokens
 
 
 class QueryCache(Message):
-    """Report on the namespaces in `scope`. Tokens are shown of the namespace `own` alone."""
+    """Report on the namespaces in `scope`. Only tokens of the namespace `own` are shown."""
 
     client: int
     query: int
     scope: str
     own: str
-    tenant: str | None = None  # whose leases are listed; None: all tenants'
-    nodes: bool = False  # report on the nodes of the tree, not on the top prefixes
+    tenant: str | None = None  # tenant whose leases are listed; None: leases of all tenants
+    nodes: bool = False  # report the nodes of the tree, not the top prefixes
 
 
 class DropCache(Message):
@@ -47,8 +47,8 @@ class PinPrefix(Message):
 
     client: int
     query: int
-    pin: str  # a new name; a prefix that is pinned already keeps its name
-    scope: str  # all its pins share a quota
+    pin: str  # a new name for the pin; a prefix that is pinned already keeps its name
+    scope: str  # scope whose pins share a quota
     namespace: str
     tokens: Tokens
     ttl_s: float
@@ -71,17 +71,17 @@ class ExplainPrompt(Message):
 
 
 class QueryNode(Message):
-    """Read the tokens of one node of `own`."""
+    """Read the tokens of one node in the namespace `own`."""
 
     client: int
     query: int
     scope: str
     own: str
-    page: int  # the node's first page
+    page: int  # id of the node's first page, which names the node
 
 
 class TopPrefix(Struct):
-    """`idle` is the number of tokens that the cache has served or stored since the last hit. `text` is the
+    """`idle`: tokens that the cache has served or stored since the prefix's last hit. `text` is the
     beginning of the prefix, `end` its end."""
 
     namespace: str
@@ -115,7 +115,7 @@ class ShownLease(Struct):
 
 
 class HitRate(Struct, kw_only=True):
-    """`rate` is null before the first prompt."""
+    """Cached tokens of all tokens looked up; `rate` is null before the first prompt."""
 
     rate: float | None
     prompt_tokens: int
@@ -168,50 +168,51 @@ class CacheRoot(Struct):
 
 
 class CacheReport(Message):
-    """Used, cached and free pages add up to the total. Hits are of requests that read the cache."""
+    """Used, cached and free pages add up to the total. Hits count only requests that read the cache."""
 
     query: int
     pages_total: int
     pages_free: int
     pages_used: int
     pages_cached: int
-    pages_pinned: int  # of the scope; among the used pages
-    pages_pinnable: int  # quota of the scope
+    pages_pinned: int  # pinned pages of the scope; they also count as used
+    pages_pinnable: int  # quota of the scope in pages
     pages_leased: int  # pages that the scope's tenants lease
-    hits: HitRate  # since the start
+    hits: HitRate  # hit rate since the start
     recent_hits: HitRate
     evicted_pages: int
     store: StoreCounts
-    namespaces: dict[str, int]  # pages of the largest ones by name
+    namespaces: dict[str, int]  # pages of the largest namespaces by name
     prefixes: list[tuple[TopPrefix, Tokens, Tokens]]
-    """each with its first and last tokens; they are empty unless the namespace is the client's own"""
+    """each prefix with its first and last tokens, which are empty unless the namespace is the client's own"""
     pins: list[Pin]
-    leases: list[ShownLease]  # those that end last, except pins
+    leases: list[ShownLease]  # the leases that end last, without pins
     roots: list[CacheRoot] = []
     nodes: list[tuple[CacheNode, Tokens]] = []
-    """parents before their children, each with its first tokens in the same way"""
-    is_complete: bool = True  # otherwise the tree has more nodes than a report may count
+    """parents before their children, each with its first tokens, which are empty in the same cases
+    """
+    is_complete: bool = True  # False: the tree has more nodes than a report may visit
 
 
 class NodeTokens(Message):
     query: int
-    tokens: Tokens | None  # the first ones; None: there is no such node in the client's namespace
+    tokens: Tokens | None  # first tokens of the node; None: there is no such node in the client's namespace
 
 
 class CacheDropped(Message):
     query: int
-    pages: int  # in the KV cache
-    tokens: int  # in the KV cache
+    pages: int  # pages dropped from the KV cache
+    tokens: int  # tokens dropped from the KV cache
     host_pages: int = 0
-    disk_pages: int | None = 0  # None: the disk failed
-    remote_pages: int | None = 0  # None: the remote store could not be reached and still has its pages
+    disk_pages: int | None = 0  # pages dropped from disk; None: the disk failed
+    remote_pages: int | None = 0  # pages dropped from the remote store; None: it failed and keeps its pages
 
 
 class PromptExplained(Message):
     query: int
     matched: int  # leading tokens in the KV cache
-    remembered: int  # leading tokens in the KV cache, or evicted from it lately
-    behind: Tokens  # some that follow the matched ones in the cache
+    remembered: int  # leading tokens in the KV cache, or evicted from it recently
+    behind: Tokens  # some tokens that follow the matched ones in the cache
 
 
 class PinFits(Message):
@@ -227,7 +228,7 @@ class PrefixPinned(Message):
 
 class QueryRefused(Message):
     query: int
-    status: int  # HTTP
+    status: int  # HTTP status
     message: str
-    param: str | None  # the field at fault
+    param: str | None  # the request's field at fault
     code: str

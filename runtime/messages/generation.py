@@ -11,33 +11,33 @@ from .base import FinishReason, Message, Part, StoreCounts, Tokens
 
 LeaseKind = Literal["conversation", "breakpoint", "keep_alive", "session", "tool_pause"]
 BACKGROUND_PRIORITY = 1 << 31
-"""Of requests that start after all others, also after those of other API keys. Clients can't choose it."""
+"""priority of requests that start after all others, even of other API keys. Clients can't choose it."""
 
 
 class LeaseTerms(Part):
     """A lease that a request takes when it ends: its cached tokens are evicted last for a time."""
 
     kind: LeaseKind
-    ttl_s: float  # from the end of the request
-    key: str = ""  # a later request of the tenant with this key replaces the lease; empty: none does
-    end: int | None = None  # tokens of the prompt to lease; None: the whole prompt and reply
+    ttl_s: float  # seconds that the lease lasts from the end of the request
+    key: str = ""  # a later request of the tenant with this key replaces the lease; empty: no request does
+    end: int | None = None  # number of prompt tokens to lease; None: the whole prompt and reply
     most: int = 1
-    """most leases under the key. A new lease first replaces the leases on its own prefix, then the oldest."""
+    """maximal number of leases with the key. A new one replaces those on its own prefix, then the oldest."""
 
 
 class Generate(Message):
-    """One sequence to generate. A request with `n` choices is n of these."""
+    """One sequence to generate. A request with `n` choices becomes n messages."""
 
     request: str
     client: int
     prompt: Tokens
     sampling: SamplingParams
     grammar: GrammarSpec | None = None
-    namespace: str | None = ""  # in which it shares prefixes; None: the cache is neither read nor filled
+    namespace: str | None = ""  # namespace of its prefixes; None: the cache is neither read nor filled
     priority: int = 0  # lower numbers start first
-    tenant: str = ""  # the request counts towards this tenant's fair share
-    leases: list[LeaseTerms] = []  # ignored without a namespace
-    quota: Quota | None = None  # None: its key has no limits
+    tenant: str = ""  # the tenant towards whose fair share the request counts
+    leases: list[LeaseTerms] = []  # leases to take when it ends; ignored without a namespace
+    quota: Quota | None = None  # None: its API key has no limits
     is_streamed: bool = True  # False: the client gets the reply as a whole, so its tokens may come in bursts
 
 
@@ -58,11 +58,11 @@ class AwaitTools(Message):
     """A reply ended in tool calls: its `tool_pause` lease lasts until their results are likely to come."""
 
     request: str
-    tools: list[str]  # names
+    tools: list[str]  # names of the called tools
 
 
 class EndLease(Message):
-    """End the tenant's leases under `key`; without a key all leases of `kind`."""
+    """End the tenant's leases under `key`; without a key, all leases of `kind`."""
 
     namespace: str
     tenant: str
@@ -70,7 +70,7 @@ class EndLease(Message):
     kind: LeaseKind | None = None
 
     def ends(self, kind: str, key: str) -> bool:
-        """Whether a lease of the tenant in the namespace is one of them."""
+        """Whether the order ends a lease of the tenant in the namespace with this kind and key."""
         return kind == self.kind if self.key is None else key == self.key
 
 
@@ -83,56 +83,56 @@ class LeftOutKeyword(Part):
     """A keyword of a schema that is not enforced."""
 
     keyword: str
-    path: str  # its place in the schema
+    path: str  # place of the keyword in the schema
 
 
 class Accepted(Message):
     request: str
     left_out: list[LeftOutKeyword] = []
-    allowances: Allowances | None = None  # what its key has left after this request
+    allowances: Allowances | None = None  # what the API key has left after this request
 
 
 class Refused(Message):
     """The request is refused before it starts, so it gets no `Outputs`."""
 
     request: str
-    status: int  # HTTP
+    status: int  # HTTP status
     message: str
-    param: str | None = None  # the field at fault
+    param: str | None = None  # the request's field at fault
     code: str | None = None
-    retry_after: int | None = None  # seconds, if known
-    allowances: Allowances | None = None  # what its key has left
+    retry_after: int | None = None  # seconds until a retry may succeed, if known
+    allowances: Allowances | None = None  # what the API key has left
 
 
 class Logprobs(Part):
     """Log-probabilities (natural, of the raw logits) of n tokens with k alternatives each."""
 
-    chosen: bytes  # float32 [n]
-    top_ids: bytes  # int32 [n, k]
-    top_values: bytes  # float32 [n, k], descending
+    chosen: bytes  # float32 [n]: log-probabilities of the tokens
+    top_ids: bytes  # int32 [n, k]: ids of the alternatives
+    top_values: bytes  # float32 [n, k]: log-probabilities of the alternatives, descending
 
 
 class ReplyError(Part):
     """Why a reply ended early."""
 
     message: str
-    status: int = 500  # HTTP
-    param: str | None = None  # the field at fault
+    status: int = 500  # HTTP status
+    param: str | None = None  # the request's field at fault
     code: str = "error"
 
 
 class Output(Part):
-    """The tokens that one request got in a step. Its last output has `finish`."""
+    """The tokens that one request got in a step. The last output of a request has `finish`."""
 
     request: str
     tokens: Tokens = b""
     logprobs: Logprobs | None = None
     finish: FinishReason | None = None
-    stop_token: int | None = None  # the last of `tokens`, if that end-of-sequence or stop id ended the reply
+    stop_token: int | None = None  # the last of `tokens`, if this end-of-sequence or stop id ended the reply
     error: ReplyError | None = None
-    cached_tokens: int | None = None  # cached tokens of the prompt; in the first output
-    prompt_logprobs: Logprobs | None = None  # for the prompt's last tokens; in the first output
-    queued_s: float | None = None  # from its arrival to its start; in the first output
+    cached_tokens: int | None = None  # prompt tokens that were cached; only in the first output
+    prompt_logprobs: Logprobs | None = None  # for the prompt's last tokens; only in the first output
+    queued_s: float | None = None  # seconds from the request's arrival to its start; only in the first output
 
 
 class Outputs(Message):
@@ -143,14 +143,14 @@ class Stats(Message):
     """A snapshot of the scheduler. Counters count from the start of the epoch."""
 
     query: int
-    running: int  # requests
-    waiting: int  # requests
+    running: int  # number of running requests
+    waiting: int  # number of waiting requests
     pages_total: int
     pages_used: int
     pages_cached: int
     pages_pinned: int
     prompt_tokens_cached: int
-    prompt_tokens_looked_up: int  # of requests that read the cache
+    prompt_tokens_looked_up: int  # prompt tokens of requests that read the cache
     prompt_tokens_computed: int
     output_tokens: int
     forced_tokens: int
@@ -158,6 +158,6 @@ class Stats(Message):
     evicted_pages: int
     steps: int
     store: StoreCounts
-    leases: dict[str, int] = {}  # by kind
-    pages_leased: int = 0  # under a lease, even if a request or a pin uses them too
-    broken_leases: int = 0  # ended early because pages ran short, or by the quota
+    leases: dict[str, int] = {}  # number of leases of each kind
+    pages_leased: int = 0  # pages under a lease, even if a request or a pin uses them too
+    broken_leases: int = 0  # leases that ended early because pages ran short, or because of the quota

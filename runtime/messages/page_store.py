@@ -16,22 +16,22 @@ class SavedPages(Part):
 
     namespace: str
     keys: bytes
-    pages: bytes  # int32
+    pages: bytes  # page ids, int32
 
 
 class RestoredPages(Part):
     """Pages to fill from a fetch. The row that reads them may come in a later step."""
 
     fetch: int
-    first: int  # the fetch's page for the first of `pages`
-    pages: bytes  # int32
+    first: int  # index in the fetch of the first of `pages`
+    pages: bytes  # page ids, int32
 
 
-# scheduler → model, in order with its steps
+# scheduler → model, sent in order with the model's steps
 
 
 class SavePages(Message):
-    """Save these pages too; earlier steps compute their contents."""
+    """Save pages outside a step. Earlier steps compute their contents."""
 
     saves: list[SavedPages]
 
@@ -42,7 +42,7 @@ class ForgetPages(Message):
     scope: str
     namespace: str | None
     client: int
-    dropped: CacheDropped  # the answer to `client`; comes back in `PagesForgotten` with the store's numbers
+    dropped: CacheDropped  # answer to `client`; returns in `PagesForgotten` with the store's numbers
 
 
 class DiscardPages(Message):
@@ -53,17 +53,17 @@ class DiscardPages(Message):
 
 
 class FlushPages(Message):
-    """Save these pages too, make all saved pages outlive the process, then answer `PagesFlushed`."""
+    """Save these pages, make all saved pages outlive the process, then answer `PagesFlushed`."""
 
-    saves: list[SavedPages]  # most recently used first
-    fetches_over: list[int] = []  # see `StepPlan`
+    saves: list[SavedPages]  # pages to save, most recently used first
+    fetches_over: list[int] = []  # fetches that the store may drop, as in `StepPlan`
 
 
 # scheduler → page store
 
 
 class FindPages(Message):
-    """A prompt is queued: how many of these pages, from the first on, are stored?"""
+    """Asks for a queued prompt how many of these pages, counted from the first, are stored."""
 
     fetch: int
     namespace: str
@@ -77,36 +77,36 @@ class FetchPages(Message):
 
 
 class EndFetch(Message):
-    """The fetch is not needed any more, and no step restores any of it."""
+    """Ends a fetch of which no step restores pages any more."""
 
     fetch: int
 
 
 class UsedPages(Message):
-    """A request used these pages on the device: stored ones count as used, too."""
+    """Reports that a request used these pages on the device. Their stored copies then count as used too."""
 
-    keys: bytes  # a prefix of prompt and reply
+    keys: bytes  # page keys of a prefix of prompt and reply
 
 
 class LocatePages(Message):
     """Asks in which tiers pages are. Each group has the pages of one node."""
 
     question: int
-    groups: list[bytes]  # keys
+    groups: list[bytes]  # concatenated page keys of each node
 
 
 # page store → scheduler
 
 
 class PagesFound(Message):
-    """The first `pages` are stored. With 0 pages the fetch is over."""
+    """Tells that the first `pages` of the asked pages are stored. With 0 pages the fetch is over."""
 
     fetch: int
     pages: int
 
 
 class PagesFetched(Message):
-    """The first `pages` are ready, until a step's `fetches_over` names the fetch, or `EndFetch`."""
+    """The first `pages` of the fetch are ready until `StepPlan.fetches_over` or `EndFetch` names it."""
 
     fetch: int
     pages: int
@@ -129,4 +129,4 @@ class StoreReport(Message):
 
 
 class PagesFlushed(Message):
-    """All pages that could be saved are."""
+    """All pages that could be saved are saved."""

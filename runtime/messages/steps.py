@@ -1,7 +1,7 @@
 """Scheduler ↔ model: steps, grammar tables, results.
 
 The model process owns the length of each slot, that is how many of its tokens have KV. The scheduler plans a
-step before it knows how many tokens the step before has sampled, so it knows only an upper bound.
+step before it knows how many tokens the previous step sampled, so it knows only an upper bound.
 
 What a step samples is indexed by slot and offset: the first token that a row samples has offset 0. Today a
 row samples at most one token, so `StepMasks`, `RowLogprobs` and `RowError` name the slot alone.
@@ -25,12 +25,12 @@ class SlotSetup(Part):
     slot: int
     sampling: SamplingParams
     position: int = 0  # output position of the next token
-    prompt: Tokens = b""  # only for rows with penalties
-    output: Tokens = b""  # only for rows with penalties
-    banned_tokens: Tokens = b""  # may not be sampled before output position `min_tokens`
-    grammar: int | None = None  # a loaded automaton; None for rows without, or masked by the host
+    prompt: Tokens = b""  # sent only for rows with penalties
+    output: Tokens = b""  # sent only for rows with penalties
+    banned_tokens: Tokens = b""  # tokens that may not be sampled before output position `min_tokens`
+    grammar: int | None = None  # id of a loaded automaton; None: no grammar, or the host sends its masks
     state: int = 0  # the automaton's state
-    stack: bytes = b""  # the automaton's stack: int32, first push first
+    stack: bytes = b""  # the automaton's stack: int32, bottom first
 
 
 class Row(Part):
@@ -40,14 +40,14 @@ class Row(Part):
     """
 
     slot: int
-    start: int = 0  # position of the first of `tokens`; 0 in decode
-    tokens: Tokens = b""  # empty: the row decodes
-    samples: int = 1  # tokens that it samples at most, after its last position; 0: none
-    new_pages: bytes = b""  # int32, appended to the slot's page table
+    start: int = 0  # position of the first of `tokens`; 0 for a row in decode
+    tokens: Tokens = b""  # empty: the row is in decode
+    samples: int = 1  # tokens that the row samples at most after its last position; 0: none
+    new_pages: bytes = b""  # page ids to append to the slot's page table, int32
     targets: Tokens = b""
-    """for prompt log-probabilities, the token after each position; one fewer at the end of the prompt"""
-    untargeted: int = 0  # the row's first positions that have no target
-    host_mask: bool = False  # the mask comes with this step's `StepMasks`
+    """for prompt log-probabilities: the token after each position, except after the prompt's last one"""
+    untargeted: int = 0  # number of the row's first positions that have no target
+    host_mask: bool = False  # whether the row's mask comes in this step's `StepMasks`
 
 
 class PageCopy(Part):
@@ -58,36 +58,36 @@ class PageCopy(Part):
 class RowGroup(Part):
     """Consecutive rows of a step whose page tables begin with the same pages.
 
-    Two groups are disjoint, or the one that comes first has all rows of the other, which shares more.
+    Two groups are either disjoint, or the earlier one contains all rows of the later one, which share more.
     """
 
     first_row: int
     rows: int
-    shared_tokens: int  # tokens of the shared pages, which are whole
+    shared_tokens: int  # number of tokens on the shared pages, which are whole
 
 
 class StepPlan(Message):
     """One step, in the order of work: setups, saves, copies, restores, then the forward pass over `rows`.
 
-    Steps run in order. Saves and restores may run beside earlier steps, which neither write the pages of
-    `saves` nor use those of `restores`.
+    Steps run in order. Saves and restores may run beside earlier steps, which neither write the pages to
+    save nor use the pages to restore.
     """
 
-    step: int  # from 1
+    step: int  # number of the step, from 1
     rows: list[Row]
     setups: list[SlotSetup] = []
     copies: list[PageCopy] = []
     groups: list[RowGroup] = []
     saves: list[SavedPages] = []
     restores: list[RestoredPages] = []
-    fetches_over: list[int] = []  # the store may drop these fetches after this step's restores
+    fetches_over: list[int] = []  # fetches that the store may drop after this step's restores
 
 
 class StepMasks(Message):
     """Grammar masks of the step's rows with `host_mask`, except rows that have ended since it was planned."""
 
     step: int
-    slots: bytes  # int32 [rows]
+    slots: bytes  # int32 [rows]: the slot of each mask
     masks: bytes  # int32 [rows, ceil(vocab / 32)]; bit set: allowed
 
 
@@ -101,40 +101,41 @@ class DropGrammar(Message):
 
 
 class GroupCost(Part):
-    """What groups of rows cost on the model's device. The defaults are a CPU's."""
+    """When grouping rows pays on the model's device. The defaults are for CPUs."""
 
     merged_tokens: float = 16.0
-    """One more partial result of a row costs as much as reading this many tokens."""
+    """Merging one more partial result of a row costs as much as reading this many tokens."""
     min_shared_tokens: int = 128
-    """A group that is in no other group shares at least this many tokens. With fewer, reading them once for
-    each row mostly costs less than merging the rows' partial results."""
+    """An outermost group shares at least this many tokens. With fewer, reading them once for each row mostly
+    costs less than merging the rows' partial results.
+    """
     chunk_tokens: int = 8
-    """Chunks of more tokens are in no group."""
+    """Chunks with more tokens join no group."""
     levels: int = 0
-    """groups that may be nested; 0: any number"""
+    """maximal depth of nested groups; 0: no limit"""
 
 
 class CacheGroup(Part):
     """Layers whose attention reaches equally far. They have pages of their own."""
 
     layers: int
-    reach: int | None  # tokens that attention reads, up to the current one; None: all
+    reach: int | None  # number of latest tokens that attention reads; None: all
     num_pages: int
-    page_bytes: int  # a page of all these layers
+    page_bytes: int  # bytes of a page in all these layers
 
 
 class ModelReady(Message):
     """The model is loaded and can run steps with up to `slots` rows."""
 
-    groups: list[CacheGroup]  # one today
-    page_size: int  # tokens, the same in all groups
-    max_model_len: int  # tokens
+    groups: list[CacheGroup]  # only one group today
+    page_size: int  # tokens per page, the same in all groups
+    max_model_len: int  # maximal number of tokens of a prompt and its reply
     slots: int
     vocab_size: int
     device: str
     page_model: bytes = b""
-    """names what a page's content depends on beside its tokens, for page keys; empty: no page store"""
-    host_pages: int = 0  # pages of the page store's host memory
+    """hash of everything besides its tokens on which a page's content depends; empty: no page store"""
+    host_pages: int = 0  # pages in the page store's host memory
     group_cost: GroupCost = field(default_factory=GroupCost)
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
 
@@ -150,7 +151,7 @@ class ModelReady(Message):
 
 
 class RowError(Part):
-    """A row without a token. After `not_a_number` its KV must not be used again."""
+    """A row for which no token could be sampled. After `not_a_number` its KV must not be used again."""
 
     slot: int
     kind: Literal["not_a_number", "nothing_allowed", "mask_late"]
@@ -159,7 +160,7 @@ class RowError(Part):
 
 class RowPromptLogprobs(Part):
     slot: int
-    start: int  # position of the first token reported
+    start: int  # position of the first token with a log-probability
     logprobs: Logprobs
 
 
@@ -172,12 +173,12 @@ class StepResult(Message):
     """The tokens that a step sampled, one row after the other in the plan's order."""
 
     step: int
-    counts: bytes  # int32 [rows]: tokens of each row; at most `Row.samples`
+    counts: bytes  # int32 [rows]: number of sampled tokens of each row; at most `Row.samples`
     tokens: Tokens  # int32 [tokens]; 0 for a token that could not be sampled: see `errors`
-    states: bytes  # int32 [tokens]: automaton states after the token; -1: dead; -2: no automaton
+    states: bytes  # int32 [tokens]: the automaton's state after each token; -1: dead; -2: no automaton
     forward_tokens: int
     elapsed_ms: float
-    restored_ms: float = 0.0  # copying restored pages took; inside `elapsed_ms` or beside it
+    restored_ms: float = 0.0  # time of copying the restored pages, during `elapsed_ms` or an earlier step
     logprobs: list[RowLogprobs] = []
     prompt_logprobs: list[RowPromptLogprobs] = []
     errors: list[RowError] = []

@@ -10,7 +10,7 @@ from .steps import ModelReady
 
 
 class PeerUp(Message):
-    """The replica (scheduler and model) serves, in the given epoch."""
+    """The replica (scheduler and model) serves now, in the given epoch."""
 
     epoch: int
     ready: ModelReady
@@ -24,13 +24,13 @@ class PeerDown(Message):
 
 
 class PeerResponds(Message):
-    """Whether the replica, which is up, gives signs of life. A stuck one is ended after a while."""
+    """Whether the replica, which is up, gives signs of life. The supervisor ends a stuck one later."""
 
     responds: bool
 
 
 class NewKeys(Message):
-    """The known API keys are these from now on."""
+    """Replaces the known API keys."""
 
     keys: tuple[ApiKey, ...]
 
@@ -61,14 +61,14 @@ class Alive(Message):
     """A sign of life, every second."""
 
     pid: int
-    stalled_s: float  # since the main loop's last progress
+    stalled_s: float  # seconds since the main loop's last progress
 
 
 class Failed(Message):
     """The process cannot start, and exits after this."""
 
     role: Literal["tokenizer", "scheduler", "model"]
-    message: str  # shown to the user
+    message: str  # text that is shown to the user
     client: int = 0
 
 

@@ -6,7 +6,7 @@ from .base import Message, Tokens
 
 
 class RememberReply(Message):
-    """A reply's sampled ids, for the conversation's next turn, which any process may get."""
+    """The sampled ids of a reply, which the process that gets the conversation's next turn needs."""
 
     namespace: str
     prompt_text: str

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CacheSpec:
-    """The heads of the attention layers, which all have pages of one shape, and how far each layer sees."""
+    """The heads of the attention layers, which all have pages of the same shape, and each layer's reach."""
 
     heads: int
-    """of queries"""
+    """query heads"""
     kv_heads: int
     head_dim: int
     windows: tuple[int | None, ...]

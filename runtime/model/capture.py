@@ -27,11 +27,11 @@ class CaptureError(ConfigError):
 
 
 class GraphMemory(NamedTuple):
-    """Bytes that a graph takes."""
+    """How many bytes of memory a graph takes."""
 
     driver: int
     tensors: int
-    """for intermediate tensors; all graphs share them"""
+    """bytes for intermediate tensors, which all graphs share"""
 
 
 class CudaCapture:
@@ -70,16 +70,16 @@ class CudaCapture:
         self._stream = torch.cuda.Stream()
 
     def _warm_up(self, work: Replay) -> None:
-        """Before the capture, compiles and loads kernels and lets libraries allocate their workspaces, which
-        they have for each stream."""
+        """Runs `work` before the capture, so that kernels are compiled and loaded, and libraries have
+        allocated the workspaces that they need for each stream."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             work()
         torch.cuda.synchronize()
 
     def _end_failed(self, current: torch.cuda.Stream) -> None:
-        """PyTorch leaves a failed capture half-way: its stream is the current one, and until 2.12 the
-        allocator goes on with the graph's memory."""
+        """Ends a capture that failed, which PyTorch leaves half-way: its stream stays current, and until 2.12
+        the allocator keeps using the graph's memory."""
         torch.cuda.set_stream(current)
         with suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(self._device.index, self._pool)
@@ -96,13 +96,13 @@ class Captures:
     def capture(self, work: Replay, name: str) -> Replay | None:
         """The graph of `work`; None if capturing fails.
 
-        Raises the error if memory is lacking, because the steps would lack it too, and CaptureError if `work`
-        itself fails now.
+        Raises the error if memory is lacking, because the steps would lack it too. Raises CaptureError if
+        `work` itself fails now.
         """
         return self._try(self._capture, work, name)
 
     def measure(self, work: Replay, name: str) -> GraphMemory:
-        """The memory that a graph of `work` takes: none if it can't be captured. Raises as `capture` does."""
+        """The memory that a graph of `work` takes: none if it can't be captured. Raises like `capture`."""
         assert self._measure is not None
         return self._try(self._measure, work, name) or GraphMemory(0, 0)
 
@@ -133,7 +133,7 @@ class Captures:
 
 
 def lacked_memory(error: BaseException | None) -> bool:
-    """Whether memory ran out, also in a library or the driver, or at the end of a capture."""
+    """Whether the error means that memory ran out, in PyTorch, a library or the driver."""
     if error is None:
         return False
     lacked = isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)

@@ -17,7 +17,7 @@ def announce_compilation(device: str) -> CompilationNotice:
     """Announces kernels that are compiled from now on, until the caller calls `loaded` on the result."""
     notice = CompilationNotice()
     register("numba:compile", notice)
-    if device == "cuda" and find_spec("triton") is not None:  # without Triton the device is refused later
+    if device == "cuda" and find_spec("triton") is not None:  # without Triton a later check refuses CUDA
         from triton import knobs
 
         knobs.compilation.listener = notice.on_triton
@@ -47,7 +47,7 @@ class CompilationNotice(Listener):  # type: ignore[misc]
             self._count()
 
     def loaded(self) -> None:
-        """Ends the progress: what is compiled later belongs to requests."""
+        """Ends the progress display. Kernels compiled later are compiled for requests."""
         if self._progress is not None:
             self._progress.end()
         self._progress = None

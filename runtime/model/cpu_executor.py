@@ -19,8 +19,8 @@ from .recorded_steps import LoadedStep, RecordedSteps
 from .tiers import Restore
 
 MAX_LOGITS = 1 << 21
-"""Logits of a step whose program samples, as programs keep their memory. Steps with more logits spend little
-of their time in Python."""
+"""Maximal logits of a step whose program samples, because programs keep their memory. Steps with more spend
+little of their time in Python."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class _SampledStep:
     tables: NDArray[np.int64]
     """addresses of the automata's tables"""
     growing: GrowingRows | None
-    """None: the next step needs new inputs"""
+    """the rows whose inputs the next step may change in place; None: the next step needs new inputs"""
 
 
 class CpuExecutor:
@@ -54,10 +54,10 @@ class CpuExecutor:
         self._last: _SampledStep | None = None
         """the last step if its program samples"""
         self._results: PackedResults | None = None
-        """of the last step, until `sample` is called"""
+        """results of the last step until `sample` is called"""
 
     def build_inputs(self, plan: StepPlan) -> StepInputs | None:
-        """As `StepExecutor`. Returns the inputs of the last step again if the plan continues it."""
+        """As `StepExecutor.build_inputs`. If the plan continues the last step, returns its inputs again."""
         last, self._last = self._last, None
         if last is not None and self._move_on(last, plan):
             self._last = last
@@ -113,7 +113,7 @@ class CpuExecutor:
         return len(decoding) == len(plan.rows) and decoding == last.inputs.sampled_slots.tolist()
 
     def _move_on(self, last: _SampledStep, plan: StepPlan) -> bool:
-        """Makes the inputs of the last step those of the next one; false if the next one needs new inputs."""
+        """Turns the inputs of the last step into the next step's; False if that needs new inputs."""
         if last.growing is None or not self._has_same_rows(plan, last):
             return False
         slots = last.inputs.sampled_slots.astype(np.int64)
@@ -128,7 +128,7 @@ class CpuExecutor:
         return True
 
     def _find_begun_pages(self, slots: NDArray[np.int64], starts: NDArray[np.int64]) -> list[NewPage]:
-        """The rows whose tokens are the first ones of a page. They may have got it in an earlier step."""
+        """The rows whose tokens are the first on a page. An earlier step may have given them the page."""
         size = self._tables.page_size
         return [
             (row, int(self._tables.table(slot)[start // size]))

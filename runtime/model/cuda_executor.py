@@ -47,9 +47,9 @@ class CudaExecutor:
             self._sampling = SamplingGraphs(model.head, states, hidden, self._captures)
 
     def forward_bytes(self, kvs: Sequence[torch.Tensor]) -> int:
-        """Memory that the graphs still to be captured will take, as measured on one of them.
+        """Bytes that the graphs not yet captured will take, as measured on one of them.
 
-        kvs: may have fewer pages than later
+        kvs: caches that may have fewer pages than later
         """
         with self._capturing("one forward pass, to measure its memory"):
             return self._forward.bytes(self._model, kvs, self._captures)

@@ -30,7 +30,7 @@ class DecoderLayer:
         next_norm: torch.Tensor,
         batch_invariant: bool,
     ) -> None:
-        """next_norm: [hidden], of the norm that follows the layer"""
+        """next_norm: [hidden], the weights of the norm that follows the layer"""
         self._number, self._weights, self._next_norm = number, weights, next_norm
         self._is_last = number + 1 == config.layers
         self._window, self._eps = config.windows[number], config.rms_norm_eps
@@ -39,7 +39,6 @@ class DecoderLayer:
         self._batch_invariant = batch_invariant
 
     def forward(self, x: HiddenStates, step: LayerInputs) -> HiddenStates:
-        """See `Layer.forward`."""
         weights, residual = self._weights, x.residual
         outputs = step.batch.outputs if self._is_last else None
         q = self._write_kv(x.normal, step)
@@ -62,7 +61,7 @@ class DecoderLayer:
         return q
 
     def _attention(self, q: torch.Tensor, step: LayerInputs) -> torch.Tensor:
-        """[tokens, heads × head_dim] from queries [tokens, heads, head_dim]"""
+        """Attention, [tokens, heads × head_dim], of queries [tokens, heads, head_dim]."""
         kv, batch = step.kvs[self._number], step.batch.attention
         window, invariant = self._window, self._batch_invariant
         return paged_attention(q, kv, batch, self._scale, window, invariant, self._is_last).flatten(1)
@@ -78,7 +77,7 @@ class Decoder:
         device: torch.device,
         batch_invariant: bool = False,
     ) -> None:
-        """batch_invariant: see `paged_attention`; `weights` are loaded with the same"""
+        """batch_invariant: see `paged_attention`. `weights` are loaded with the same value."""
         self._config, self._weights, self._device = config, weights, device
         norms = [*(layer.input_norm for layer in weights.layers[1:]), weights.norm]
         self._layers: list[Layer] = [
@@ -118,7 +117,6 @@ class Decoder:
         kvs: Sequence[torch.Tensor],
         arrive: Callable[[int], None] | None = None,
     ) -> torch.Tensor:
-        """See `Model.forward`."""
         residual = self._weights.embedding(batch.tokens)
         first_norm = self._weights.layers[0].input_norm
         x = HiddenStates(residual, rms_norm(residual, first_norm, self._config.rms_norm_eps))

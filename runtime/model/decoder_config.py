@@ -14,7 +14,7 @@ from .cache_spec import CacheSpec
 from .rope_config import RopeConfig, parse_rope
 
 STRETCHED = ("linear", "dynamic", "yarn")
-"""kinds whose `max_position_embeddings` does not include the stretching"""
+"""kinds of stretching that `max_position_embeddings` does not include"""
 
 
 class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):

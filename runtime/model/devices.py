@@ -16,10 +16,10 @@ from ..config import ServeConfig
 from ..errors import ConfigError
 from ..system_memory import free_host_memory
 
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # glibc's parameters of mallopt
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # numbers of mallopt's parameters in glibc
 LOADING_BYTES = 1 << 20
 SERVING_BYTES = 32 << 20
-"""glibc's maximum: it raises its threshold from 128 KiB towards this as larger blocks are freed"""
+"""the maximum of glibc's mmap threshold, which glibc raises from 128 KiB as larger blocks are freed"""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -41,7 +41,7 @@ def _why_no_cuda() -> str:
 
 
 def choose_dtype(asked: str, stated: str | None, stored: torch.dtype) -> torch.dtype:
-    """The dtype `asked` by the user, otherwise `stated` in config.json, otherwise of the `stored` weights."""
+    """The dtype that the user `asked` for, else `stated` in config.json, else that of `stored` weights."""
     if asked != "auto":
         return DTYPES[asked]
     if stated is None:
@@ -55,7 +55,7 @@ def choose_dtype(asked: str, stated: str | None, stored: torch.dtype) -> torch.d
 
 
 def kv_dtype(config: ServeConfig, dtype: torch.dtype) -> torch.dtype:
-    """The dtype of the KV cache's tensors beside activations of `dtype`."""
+    """The dtype of the KV cache's tensors if activations have `dtype`."""
     return {"auto": dtype, "int8": torch.int8, "fp8": FP8}[config.kv_dtype]
 
 
@@ -78,7 +78,7 @@ def free_memory(device: torch.device) -> int:
 
 @contextmanager
 def outside_heap() -> Iterator[None]:
-    """Gives each block of a MiB or more its own mapping inside the context.
+    """Context in which each memory block of a MiB or more gets its own mapping.
 
     Temporary copies of weights would leave gaps in the heap, which keep their memory, and a block from the
     heap may have the memory of an earlier block before it is written. Later blocks come from the heap again,

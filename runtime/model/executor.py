@@ -35,7 +35,7 @@ class StepExecutor(Protocol):
     """Runs steps one after the other: `build_inputs` → `run` → `sample`."""
 
     def build_inputs(self, plan: StepPlan) -> StepInputs | None:
-        """The inputs of a plan whose slots and page tables are set up; None if the plan has no rows. Call it
+        """Builds the inputs of a plan whose slots and page tables are set up; None if it has no rows. Call it
         for every plan."""
         ...
 
@@ -45,8 +45,8 @@ class StepExecutor(Protocol):
         ...
 
     def sample(self, inputs: StepInputs, hidden: torch.Tensor, mask: HostMask | None) -> PackedResults:
-        """Launches the sampling of the step that ran last. The slots record their tokens. The next step may
-        overwrite the results.
+        """Launches the sampling of the step that ran last, and records the tokens in the slots. The next step
+        may overwrite the results.
 
         hidden: as `run` returned it. mask: masks of the host for the rows that sample.
         """
@@ -54,7 +54,7 @@ class StepExecutor(Protocol):
 
 
 class EagerExecutor:
-    """Launches the kernels of each step one by one. The other executors leave it the steps that they have not
+    """Launches the kernels of each step one by one. The other executors leave steps to it that they have not
     recorded."""
 
     def __init__(self, device: DeviceState) -> None:

@@ -25,9 +25,9 @@ from .model import Model
 from .slot_states import SlotStates
 
 MAX_TOKENS = 512
-"""in a graph with chunks; steps of rows in decode may have more"""
+"""maximal number of tokens in a graph with chunks; steps of rows in decode may have more"""
 SKIPPED = -1
-"""place of tokens whose keys and values are not written, and of pages that no table gets"""
+"""place of tokens whose keys and values are not written, and of new pages that no page table gets"""
 
 
 class SideStream:
@@ -39,8 +39,8 @@ class SideStream:
 
     @contextmanager
     def beside(self, launch: Callable[[], object]) -> Iterator[None]:
-        """Runs `launch` after all earlier launches of the current stream and beside those of the block. Later
-        launches of the current stream wait for both."""
+        """Runs `launch` after all earlier launches of the current stream and beside the context's launches.
+        Later launches of the current stream wait for both."""
         if self._stream is None:
             launch()
             yield
@@ -59,13 +59,13 @@ class _Captured(NamedTuple):
 
 
 class ForwardGraphs:
-    """The forward pass of steps with few tokens, as one graph for each of some numbers of tokens.
+    """The forward pass of steps with few tokens: one graph for each of several numbers of tokens.
 
     A branch of each graph writes the automata's masks of the rows that sample.
 
-    A step runs in the smallest graph that holds it; padding tokens attend to nothing and write nothing. The
-    steps of a graph have rows in decode and chunks in any mixture: its frame distinguishes only the sizes of
-    their tiles.
+    A step runs in the smallest graph that holds it; padding tokens attend to nothing and write nothing. A
+    graph serves any mixture of rows in decode and chunks: only the sizes of their tiles differ between
+    graphs.
     """
 
     @torch.inference_mode()
@@ -99,7 +99,7 @@ class ForwardGraphs:
 
     @torch.inference_mode()
     def bytes(self, model: Model, kvs: Sequence[torch.Tensor], captures: Captures) -> int:
-        """Memory that all graphs will take: each as much of the driver's as the first one.
+        """Bytes that all graphs will take, if each takes as much of the driver's memory as the first one.
 
         kvs: few pages suffice
         """
@@ -109,7 +109,7 @@ class ForwardGraphs:
         return memory.driver * sum(1 for _ in self._kinds()) + memory.tensors
 
     def forward(self, inputs: StepInputs) -> torch.Tensor | None:
-        """As `Model.forward`, but the next call overwrites the result; None if no graph holds the step."""
+        """Runs `Model.forward` as a graph; None if no graph fits. The next call overwrites the result."""
         outputs = len(inputs.outputs)
         if inputs.size > self._max_tokens or outputs > len(self._hidden):
             return None

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class _Recommended(msgspec.Struct):
-    """null: no recommendation"""
+    """Recommended values of sampling fields; null: no recommendation."""
 
     temperature: float | None = None
     top_k: int | None = None
@@ -47,8 +47,8 @@ _ALLOWED: dict[str, tuple[Callable[[float], bool], str]] = {
 
 
 def sampling_defaults(model: Path, gguf: GgufFile | None = None) -> SamplingDefaults:
-    """What generation_config.json recommends, or else the GGUF file, with llama.cpp's defaults for the fields
-    that it leaves out. `do_sample` does not count. Raises ConfigError for a value that no request may have.
+    """The values that generation_config.json recommends, or else the GGUF file, with llama.cpp's defaults for
+    fields without one. `do_sample` does not count. Raises ConfigError for a value that no request may have.
     """
     path = model / GENERATION_CONFIG_FILE
     if path.is_file():
@@ -68,7 +68,7 @@ def sampling_defaults(model: Path, gguf: GgufFile | None = None) -> SamplingDefa
 
 
 def _check(recommended: _Recommended, label: Callable[[str], str]) -> dict[str, Any]:
-    """The fields that are not null. Raises ConfigError for one that is out of its range."""
+    """Returns the fields that are not null. Raises ConfigError for one that is out of its range."""
     given = {name: value for name, value in msgspec.structs.asdict(recommended).items() if value is not None}
     for name, value in given.items():
         is_allowed, words = _ALLOWED[name]

@@ -24,14 +24,14 @@ ONE_TOKEN = bytes(4)
 
 @dataclass(frozen=True)
 class InputBatch:
-    """The inputs on the device."""
+    """The inputs of a step on the device."""
 
     tokens: torch.Tensor
-    """int32 [tokens]"""
+    """int32 [tokens]: token ids"""
     positions: torch.Tensor
-    """int64 [tokens]"""
+    """int64 [tokens]: the position of each token in its sequence"""
     places: torch.Tensor
-    """int64 [tokens]: where their keys and values are written, page × page_size + offset"""
+    """int64 [tokens]: where each token's keys and values are written, page × page_size + offset"""
     attention: AttentionBatch
     outputs: torch.Tensor | None
     """int64 [output tokens]: the tokens whose hidden states are returned; None: all, in order.
@@ -47,7 +47,7 @@ class StepInputs:
     """The inputs of a step on the host. `InputBatch` explains fields of the same name."""
 
     tokens: NDArray[np.int32]
-    """[tokens]; 0 for the token that a slot sampled last"""
+    """[tokens]: token ids; 0 for a token that a slot sampled last"""
     slots: NDArray[np.int32]
     """[tokens]: the slot whose last token takes the place of the one in `tokens`; `NO_SLOT`: none"""
     positions: NDArray[np.int64]
@@ -57,20 +57,20 @@ class StepInputs:
     """the page tables' changes: indices into `PageTables.on_device`, and pages"""
     attention: AttentionBatch
     rows: Sequence[Row]
-    """of the plan"""
+    """the plan's rows"""
     groups: Sequence[RowGroup]
-    """of the plan"""
+    """the plan's groups of rows"""
     sampled_slots: NDArray[np.int32]
-    """the slots of the rows that sample, each once: one token for each, at offset 0 (see `messages.steps`)"""
+    """the slots of the rows that sample, each once: one token for each at offset 0 (see `messages.steps`)"""
     logprobs: NDArray[np.int32]
-    """the alternatives to report for each of these rows; `NONE`: no log-probabilities"""
+    """number of alternatives to report for each of `sampled_slots`; `NONE`: no log-probabilities"""
     masked_slots: list[int]
-    """the slots among them that wait for masks of the host"""
+    """those of `sampled_slots` that wait for masks of the host"""
     target_rows: list[Row]
-    """the rows with targets"""
+    """the rows that have targets"""
     tables: PageTables
     last_tokens: torch.Tensor
-    """int32 [slots], on the device"""
+    """int32 [slots], on the device: the token that each slot sampled last"""
 
     @property
     def size(self) -> int:
@@ -109,8 +109,8 @@ class StepInputs:
 def build_step_inputs(
     rows: Sequence[Row], groups: Sequence[RowGroup], tables: PageTables, states: SlotStates
 ) -> StepInputs:
-    """`tables` already has the rows' new pages, and `states` their slots' parameters. Call it once for each
-    step, as it extends the slots' lengths."""
+    """Builds a step's inputs once `tables` has the rows' new pages and `states` their slots' parameters. Call
+    it once for each step, because it extends the slots' lengths."""
     last_tokens = states.sampling.last_tokens
     slots = np.array([row.slot for row in rows], np.int64)
     starts = np.array([row.start for row in rows], np.int64)

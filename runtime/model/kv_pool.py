@@ -14,14 +14,14 @@ from .cache_spec import CacheSpec
 from .decoder_config import DecoderConfig
 
 CPU_SHARE = 0.4
-"""of the free memory, unless --kv-memory says otherwise"""
+"""share of the free memory for the KV cache, unless --kv-memory says otherwise"""
 MAX_CPU_BYTES = 4 << 30
 HUGE_PAGE_BYTES = 2 << 20
 SEGMENT_TOKENS = 256
-"""The fewest tokens of a segment. Within a segment the keys of a head are contiguous."""
+"""minimal number of tokens in a segment. Within a segment the keys of a head are contiguous."""
 CUDA_SHARE = 0.9
 CUDA_STEP_TOKENS = 8192
-"""tokens of a step; memory for their activations is kept free"""
+"""tokens of a step for whose activations memory is kept free"""
 
 
 class PoolSize(NamedTuple):
@@ -30,7 +30,7 @@ class PoolSize(NamedTuple):
 
 
 def page_bytes(spec: CacheSpec, page_size: int, dtype: torch.dtype) -> int:
-    """Memory of one page in all layers. dtype: of the pool's tensors."""
+    """Bytes of one page in all layers. dtype: dtype of the pool's tensors."""
     cells = 2 * spec.layers * spec.kv_heads * page_size
     return cells * CellFormat(dtype).bytes(spec.head_dim)
 
@@ -40,7 +40,7 @@ def default_budget(
 ) -> int:
     """Bytes for the pages out of `free` bytes after the weights are loaded.
 
-    graph_bytes: of CUDA graphs that are captured after the pages are allocated
+    graph_bytes: bytes of CUDA graphs that are captured after the pages are allocated
     """
     if device.type == "cpu":
         return min(MAX_CPU_BYTES, int(free * CPU_SHARE))
@@ -63,9 +63,9 @@ def context_length(config: DecoderConfig, asked: int | None) -> int:
 def size_pool(
     *, budget: int, bytes_per_page: int, page_size: int, slots: int, context: int, context_was_asked: bool
 ) -> PoolSize:
-    """As many pages as `budget` bytes hold and `slots` full contexts need.
+    """The number of pages that `budget` bytes hold, but no more than `slots` full contexts need.
 
-    If they do not hold one context, it is shortened, or ConfigError is raised if the user asked for it.
+    If the pages do not hold one context, shortens it, or raises ConfigError if the user asked for it.
     """
     needed = -(-context // page_size)
     pages = min(budget // bytes_per_page, slots * needed)
@@ -110,8 +110,8 @@ def in_segments(device: torch.device) -> bool:
 
 def segment_pages(layer_page_bytes: int, page_size: int, num_pages: int) -> int:
     """The number of pages of a segment. In one layer it fills at least a huge page, and it has at least
-    `SEGMENT_TOKENS` tokens. Of the numbers from there to twice that, the one is returned whose segments
-    have the least room for more than `num_pages`."""
+    `SEGMENT_TOKENS` tokens. Among numbers from this minimum to its double, chooses the one
+    that leaves the least unused room in the last segment."""
     least = max(-(-HUGE_PAGE_BYTES // layer_page_bytes), -(-SEGMENT_TOKENS // page_size))
     if num_pages <= least:
         return num_pages
@@ -119,8 +119,8 @@ def segment_pages(layer_page_bytes: int, page_size: int, num_pages: int) -> int:
 
 
 def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """The system gives the tensor memory later: when `PageMemory` asks for it, or when a page is written. It
-    gives huge pages if it has them."""
+    """Zeros without memory yet. The system gives it when `PageMemory` asks for it or a page is written, in
+    huge pages if it has them."""
     size = torch.Size(shape).numel() * dtype.itemsize
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):

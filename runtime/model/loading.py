@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 MAX_PAGE_SIZE = 256
 CUDA_MIN_SHARED_TOKENS = 64
-"""See `GroupCost.min_shared_tokens`. On a GPU only the cost of merging was measured."""
+"""`GroupCost.min_shared_tokens` on a GPU, where only the cost of merging was measured"""
 log = logging.getLogger(__name__)
 
 
@@ -48,8 +48,8 @@ class LoadedModel(NamedTuple):
 
 
 def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -> LoadedModel:
-    """Raises ConfigError for a model or settings that cannot be served, and CaptureError if CUDA can't be
-    used after a graph's capture failed: then another process can serve without graphs.
+    """Loads the model. Raises ConfigError for a model or settings that cannot be served, and CaptureError if
+    CUDA can't be used after a failed capture of a graph: then another process can serve without graphs.
 
     `load_vocabulary` is called when the first grammar is loaded.
     """
@@ -87,7 +87,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         sampling=source.sampling,
     )
     if store is not None:
-        # Pages from other kernels must not be restored if bit-equal results are promised.
+        # If bit-equal results are promised, pages that other kernels computed must not be restored.
         computed = (arithmetic(),) if config.deterministic else ()
         described = (shape, config.page_size, cells, *computed)
         positions = model.describe_positions()
@@ -104,7 +104,7 @@ def _open_graphs(
     cells: torch.dtype,
     store: PageStore | None,
 ) -> tuple[CudaExecutor | None, int]:
-    """On a GPU an executor that has captured its first graphs, and the bytes that the others will take."""
+    """On a GPU, an executor that has captured its first graphs, and the bytes that the others will take."""
     device = tables.on_device.device
     if device.type == "cpu" or config.enforce_eager:
         return None, 0
@@ -114,7 +114,7 @@ def _open_graphs(
     with _undisturbed(store):
         choose_products(model)
         graphs = CudaExecutor(model, tables, states)
-        # Triton would take a 1 as a constant.
+        # Triton would compile a 1 as a constant.
         few_pages = allocate_pool(model.cache_spec, 2, config.page_size, cells, device)
         return graphs, graphs.forward_bytes(few_pages)
 
@@ -132,7 +132,7 @@ def _start_runner(
     executor: StepExecutor = EagerExecutor(state)
     if device.type == "cpu":
         page_memory = PageMemory(state.kvs, config.page_size)
-        # Before the test step, which leaves a core idle: later, the thread would slow the first requests.
+        # Before the test step, which leaves a core idle. Later, the thread would slow the first requests.
         page_memory.start(everything=config.kv_memory is not None)
         if not config.enforce_eager:
             executor = CpuExecutor(state, config.deterministic)
@@ -145,12 +145,12 @@ def _start_runner(
     if graphs is None:
         return runner
     with _undisturbed(store):
-        graphs.capture(state)  # after the warm-up has compiled the kernels
+        graphs.capture(state)  # only now, because the warm-up has compiled the kernels
     return Runner(state, graphs, mover, page_memory)
 
 
 def group_cost(spec: CacheSpec, stored: torch.dtype, device: torch.device) -> GroupCost:
-    """What groups of rows cost on the device (see docs/kernels.md). stored: the dtype of the KV cache"""
+    """When grouping rows pays on the device (see docs/kernels.md). stored: the dtype of the KV cache"""
     if device.type == "cpu":
         one_vector = LANES * spec.kv_heads // spec.heads
         return GroupCost(chunk_tokens=max(1, one_vector))
@@ -163,7 +163,7 @@ def group_cost(spec: CacheSpec, stored: torch.dtype, device: torch.device) -> Gr
     return GroupCost(
         merged,
         CUDA_MIN_SHARED_TOKENS,
-        chunk_tokens=max(1, GROUP // shape.repeat),  # more would fill the largest tiles alone
+        chunk_tokens=max(1, GROUP // shape.repeat),  # larger chunks would fill the largest tiles alone
         levels=LEVELS - 1,
     )
 

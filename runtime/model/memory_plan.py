@@ -22,7 +22,7 @@ def plan_pages(
 ) -> PoolSize:
     """The number of pages that fit beside the loaded weights, and the context that they allow.
 
-    dtype: of activations. graph_bytes: memory of CUDA graphs that are captured later. Raises ConfigError if
+    dtype: of activations. graph_bytes: bytes of CUDA graphs that are captured later. Raises ConfigError if
     the memory does not suffice.
     """
     context = context_length(shape, config.max_model_len)
@@ -57,7 +57,7 @@ def plan_pages(
 
 
 def _check_room(config: ServeConfig, kv_bytes: int, device: torch.device) -> None:
-    """Raises ConfigError if the machine has no memory for the KV cache beside the loaded weights.
+    """Raises ConfigError if the machine lacks memory for the KV cache beside the loaded weights.
 
     Pages on the CPU take memory when `PageMemory` asks for it, so without this check the server would die
     later.
@@ -81,7 +81,7 @@ def _kv_budget(
     device: torch.device,
     graph_bytes: int = 0,
 ) -> int:
-    """Bytes for the KV cache. On the CPU the host tier takes a part of the same memory."""
+    """Bytes for the KV cache. On a CPU, the host tier takes part of the same memory."""
     if config.kv_memory is not None:
         return config.kv_memory
     free = free_memory(device)

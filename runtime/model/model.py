@@ -17,9 +17,9 @@ class HiddenStates(NamedTuple):
     """What a layer gets and returns."""
 
     residual: torch.Tensor
-    """[tokens, hidden]: the sum of the layers before; the next layer overwrites it"""
+    """[tokens, hidden]: the sum of all earlier layers' outputs; the next layer overwrites it"""
     normal: torch.Tensor
-    """[tokens, hidden]: the same, normalised for the next layer or for the head"""
+    """[tokens, hidden]: the residual, normalised for the next layer or for the head"""
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class LayerInputs:
     kvs: Sequence[torch.Tensor]
     """each layer's cache (see `kv_pool.allocate_pool`)"""
     rotary: torch.Tensor
-    """see `RotaryTable.values`"""
+    """the rotary embeddings; see `RotaryTable.values`"""
 
 
 class Layer(Protocol):
     def forward(self, x: HiddenStates, step: LayerInputs) -> HiddenStates:
-        """Computes the layer, and writes the keys and values of the step's tokens. The last layer returns the
-        states of the output tokens alone."""
+        """Computes the layer, and writes the keys and values of the step's tokens. The last layer
+        returns only the states of the output tokens."""
         ...
 
 
@@ -51,7 +51,7 @@ class Model(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """of hidden states"""
+        """dtype of hidden states"""
         ...
 
     def products(self) -> list[Linear]:
@@ -63,7 +63,7 @@ class Model(Protocol):
         ...
 
     def cover(self, positions: int) -> None:
-        """Call it before a step that has tokens at the first `positions` positions."""
+        """Prepares for steps with tokens at the first `positions` positions. Call it before such a step."""
         ...
 
     def forward(
@@ -81,7 +81,7 @@ class Model(Protocol):
         ...
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """float32 [tokens, vocab] of hidden states [tokens, hidden]."""
+        """Logits, float32 [tokens, vocab], of hidden states [tokens, hidden]."""
         ...
 
     def describe_positions(self) -> bytes:

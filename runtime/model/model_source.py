@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 class ModelSource:
     config: DecoderConfig
     dtype: torch.dtype
-    """of activations"""
+    """dtype of activations"""
     context: int
-    """tokens of the longest request, unless memory is too small"""
+    """maximal tokens of a request, unless memory is too small"""
     sampling: SamplingDefaults
     checkpoint: Checkpoint
     choose_format: ChooseFormat
@@ -43,7 +43,7 @@ class ModelSource:
 
     def explain_bad_logits(self) -> None:
         """Raises ConfigError for a weight that is NaN or infinite; logs a warning if there is none."""
-        used = expected_tensors(self.config, self.choose_format)  # of which the checkpoint may lack some
+        used = expected_tensors(self.config, self.choose_format)  # the checkpoint may lack some of them
         self.checkpoint.check_finite(sorted(self.checkpoint.names & used.keys()))
         log.warning(
             "the logits of the test step are NaN or infinite, though all weights are finite: sums may be too "

@@ -18,15 +18,16 @@ import torch
 from ..system_memory import Span, populate
 
 AHEAD_BYTES = 1 << 30
-"""The thread asks for so much memory ahead of the pages in use. It hardly runs while all cores compute, so it
-must be well ahead."""
+"""How far ahead of the pages in use the thread asks for memory. It hardly runs while all cores compute, so it
+must be well ahead.
+"""
 MAX_NICE = 19
 """the lowest priority of an ordinary thread"""
 
 
 class PageMemory:
-    """At first, requests use pages in ascending order. Before they reach the last pages that have memory, the
-    thread asks for the memory of the next ones, a segment at a time.
+    """Gives pages memory before their use. Requests first use pages in ascending order. Before they reach the
+    last page with memory, a thread asks for more, a segment at a time.
 
     kvs: each layer's cache on the CPU (see `kv_pool.allocate_pool`).
     """
@@ -36,13 +37,13 @@ class PageMemory:
         _, _, self._segments, self._tokens, _ = kvs[0].shape
         of_segment = sum(kv.stride(2) * kv.element_size() for kv in kvs)
         self._ahead = max(1, AHEAD_BYTES // of_segment)
-        """how many segments are `AHEAD_BYTES`, at least one"""
+        """number of segments in `AHEAD_BYTES`, at least one"""
         self._asked = 0
-        """how many segments the thread was told to ask for; some may have no memory yet"""
+        """number of segments that the thread was told to ask for; some may have no memory yet"""
         self._more = threading.Semaphore(0)
 
     def start(self, everything: bool) -> None:
-        """Asks for the memory of the first pages, or of all. No effect where the system has no such call."""
+        """Asks for the memory of the first pages, or of all. No effect if the system has no such call."""
         if sys.platform == "linux":
             threading.Thread(target=self._run, name="page memory", daemon=True).start()
             self._ask(self._segments if everything else self._ahead)

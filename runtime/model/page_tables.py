@@ -42,11 +42,11 @@ class PageTables:
         return int(self._counts[slot]) * self.page_size
 
     def table(self, slot: int) -> NDArray[np.int32]:
-        """A view, which shows later changes."""
+        """The slot's page table: a view, which shows later changes."""
         return self._pages[slot, : self._counts[slot]]
 
     def find_written(self, row: Row) -> NDArray[np.int32]:
-        """The pages that the row of the next step writes. A view."""
+        """A view of the pages that the row of the next step writes."""
         start = row.start if row.tokens else int(self.lengths[row.slot])
         end = start + (len(row.tokens) // 4 or 1)
         return self.table(row.slot)[start // self.page_size : -(-end // self.page_size)]
@@ -58,7 +58,7 @@ class PageTables:
     def extend(
         self, slots: NDArray[np.int64], starts: NDArray[np.int64], given: NDArray[np.int64]
     ) -> StepTokens:
-        """The tokens of a step's rows, all of which have a page: see `StepTokens.of`.
+        """Adds a step's rows, all of whose tokens have a page. Returns their tokens (`StepTokens.of`).
 
         A row without given tokens starts at its slot's length. Each slot's length becomes its row's end.
         """
@@ -68,7 +68,7 @@ class PageTables:
         return tokens
 
     def take_new(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """What the device lacks: indices into `on_device`, and the pages to write there."""
+        """Returns changes that the device lacks: indices into `on_device`, and the pages to write there."""
         new, self._new = self._new, []
         if not new:
             return np.zeros(0, np.int64), np.zeros(0, np.int32)

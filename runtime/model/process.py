@@ -1,4 +1,4 @@
-"""The model process: receive → start → finish the step before → send."""
+"""The model process: receive → start a step → finish the previous step → send."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ from .running_step import RunningStep
 from .tiers import PageMover, PageStore
 
 MASKS_DEADLINE = 10.0
-"""seconds"""
+"""seconds that a step waits for its masks"""
 POLL_S = 50e-6
-"""between two looks at the inbox and the device, while the device computes"""
+"""seconds between two looks at the inbox and the device, while the device computes"""
 SWITCH_S = 100e-6
 """seconds that a thread may keep Python's interpreter lock while another waits: the page store's thread must
 soon give it to the thread that launches kernels"""
 WITHOUT_GRAPHS = "ARBORA_WITHOUT_GRAPHS"
-"""environment variable of a process that starts again without CUDA graphs"""
+"""environment variable that tells a restarted process to do without CUDA graphs"""
 log = logging.getLogger(__name__)
 
 Work = StepPlan | LoadGrammar | DropGrammar | ToPageStore
 _AFTER_STEPS = (LoadGrammar, FlushPages)
-"""Messages that are handled after the running step's result is sent: otherwise its tokens would wait until a
-grammar is loaded or pages are written."""
+"""Messages that are handled after the running step's result is sent, whose tokens would otherwise wait until
+a grammar is loaded or pages are written."""
 
 
 class StepQueue:
@@ -156,7 +156,7 @@ def serve(runner: Runner, queue: StepQueue, scheduler: Outbox) -> None:
 
 
 def _next(mover: PageMover | None, running: RunningStep | None, queue: StepQueue) -> Work | None:
-    """The next message; None if the running step ends first, or, while no step runs, the saves do."""
+    """The next message; None if the running step ends first, or if no step runs and the saves end first."""
     if running is not None:
         return queue.next_unless(running.ready)
     return queue.next() if mover is None or not mover.is_saving else queue.next_unless(mover.saves_copied)
@@ -185,7 +185,7 @@ def main() -> None:
     model = _load_or_exit(config, arguments, context)
     notice.loaded()
     address = arguments.replica.model()
-    with short_slices():  # for ZeroMQ's I/O thread, which the first socket starts
+    with short_slices():  # applies to ZeroMQ's I/O thread, which the first socket starts
         inbox: Inbox[ModelInbox] = Inbox(context, address, ModelInbox, arguments.epoch)
         scheduler = Outbox(context, arguments.replica.scheduler, arguments.epoch)
     queue = StepQueue(inbox, heartbeat)
@@ -198,7 +198,7 @@ def main() -> None:
 
 
 def _start(store: PageStore, arguments: ChildArguments) -> None:
-    """Starts its thread with its own sockets, because threads must not share one."""
+    """Starts the page store's thread with its own sockets, because threads must not share one."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
     replica = arguments.replica
     inbox: Inbox[PageStoreInbox] = Inbox(context, replica.page_store, PageStoreInbox, replica.epoch)

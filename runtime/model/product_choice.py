@@ -13,27 +13,27 @@ from .capture import Captures, CudaCapture, Replay
 from .model import Model
 
 RUNS = 5
-"""of which the shortest counts"""
+"""runs per measurement, of which the shortest counts"""
 CACHES = 4
-"""After the device has read memory of so many times its second-level cache, the cache holds nothing older."""
+"""Reading this many times the memory of the device's second-level cache leaves nothing older in the cache."""
 log = logging.getLogger(__name__)
 
 
 @torch.inference_mode()
 def choose_products(model: Model) -> None:
-    """Times the products of 1 to 4 rows in CUDA graphs, as steps run them, takes the fastest kernels and logs
-    them."""
+    """Times the products of 1 to 4 rows in CUDA graphs, as steps run them. Chooses and logs the fastest
+    kernels."""
     clock = ReplayClock(_other_weights())
     choices = Linear.choose_fastest(model.products(), clock.seconds)
     clock.log_failures()
     del clock
-    torch.cuda.empty_cache()  # leaves the other weights' memory to the KV cache
+    torch.cuda.empty_cache()  # leaves the memory of the other weights to the KV cache
     for line in describe(choices):
         log.info("%s", line)
 
 
 def _other_weights() -> torch.Tensor:
-    """Memory whose bytes take the place in the cache that a step's other weights have there."""
+    """Bytes to read between runs, which displace a weight from the cache, as a step's other weights would."""
     cache = torch.cuda.get_device_properties().L2_cache_size
     return torch.zeros(min(torch.cuda.memory_allocated(), CACHES * cache) // 4, device="cuda")
 
@@ -47,7 +47,7 @@ class ReplayClock:
         self._others = others
 
     def seconds(self, work: Replay) -> float:
-        """Infinite if `work` can't be captured."""
+        """The time of `work` in seconds; infinite if `work` can't be captured."""
         replay = self._captures.capture(work, "products of few rows")
         if replay is None:
             return math.inf

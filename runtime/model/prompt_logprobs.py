@@ -14,7 +14,7 @@ from ..messages import Logprobs
 from .devices import HostCopies
 
 SLICE_BYTES = 64 << 20
-"""of logits in memory at once"""
+"""maximal bytes of logits in memory at once"""
 _LOW = 0xFFFFFFFF
 
 
@@ -39,7 +39,7 @@ def prompt_logprobs(
 
 
 def report(copies: HostCopies) -> Logprobs | None:
-    """The log-probabilities; None if a logit is NaN."""
+    """Builds the message of the log-probabilities; None if a logit is NaN."""
     chosen, ids, values = (copy.numpy() for copy in copies.wait())
     if np.isnan(chosen).any():
         return None
@@ -49,7 +49,7 @@ def report(copies: HostCopies) -> Logprobs | None:
 def _of_logits(
     logits: torch.Tensor, targets: torch.Tensor, alternatives: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """float32 [n] of the targets, int32 and float32 [n, alternatives] of the most likely tokens."""
+    """Log-probabilities of the targets, float32 [n]; ids and values of others, [n, alternatives]."""
     total = logits.logsumexp(-1, keepdim=True)
     ids = _most_likely(logits, alternatives)
     chosen = logits.gather(1, targets[:, None]) - total
@@ -58,7 +58,7 @@ def _of_logits(
 
 
 def _most_likely(logits: torch.Tensor, count: int) -> torch.Tensor:
-    """int64 [n, count]: descending logits, ties by ascending id, which `topk` alone leaves open.
+    """Ids of the most likely tokens, int64 [n, count], ties by ascending id, which `topk` alone leaves open.
 
     The key orders by the float's bits, made monotonic, then by the id.
     """

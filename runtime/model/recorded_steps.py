@@ -20,15 +20,15 @@ from .model import Model
 log = logging.getLogger(__name__)
 
 MAX_TOKENS = 512
-"""Longer steps gain nothing, and their intermediate tensors would stay in memory."""
+"""Longer steps have no program: they gain nothing, and their intermediate tensors would stay in memory."""
 
 MAX_PROGRAMS = 128
-"""A program takes about 100 KB."""
+"""A program takes about 100 KB, so all of them take about 13 MB."""
 
 AfterForward = Callable[[torch.Tensor], None]
-"""kernels after the forward pass, of its hidden states [output tokens, hidden]"""
+"""launches kernels after the forward pass, given its hidden states [output tokens, hidden]"""
 _LayerKind = tuple[int | None, bool]
-"""a layer's window, and whether it attends from output tokens only, as the last one does"""
+"""a layer's window, and whether it attends only from output tokens, as the last layer does"""
 _Size = tuple[int, int | None, bool]
 """a step's numbers of tokens and of output tokens (None: all), and whether kernels follow the forward pass"""
 
@@ -37,13 +37,13 @@ _Size = tuple[int, int | None, bool]
 class RecordedStep:
     program: Program
     batch: InputBatch
-    """whose tokens, positions, places and outputs the program reads"""
+    """the batch whose tokens, positions, places and outputs the program reads"""
     slots: torch.Tensor
     """int32 [tokens]: see `StepInputs.slots`"""
     hidden: torch.Tensor
     """[output tokens, hidden], the result of the forward pass"""
     attention: dict[_LayerKind, list[int]]
-    """its calls of attention"""
+    """the program's calls of attention in layers of each kind"""
 
     def load(self, inputs: StepInputs) -> None:
         """Copies a step's inputs to where the program reads them."""
@@ -88,14 +88,14 @@ class RecordedSteps:
         self._q = torch.empty(0, spec.heads, spec.head_dim, dtype=model.dtype)
         self._blocks = Blocks()
         self._recorded: OrderedDict[_Size, RecordedStep] = OrderedDict()
-        """by when they were last used, the latest at the end"""
+        """programs by size, the last used one at the end"""
         self._most_tokens = self._most_outputs = MAX_TOKENS
         """The most tokens of a step that has a program, and the most output tokens of a step in which other
         kernels follow the forward pass."""
 
     def forward(self, inputs: StepInputs) -> torch.Tensor | None:
-        """As `Model.forward`, but the next call overwrites the result; None if no program can run the
-        step."""
+        """Runs `Model.forward` as a program; None if no program can run the step. The next call overwrites
+        the result."""
         step = self.load(inputs)
         if step is None:
             return None
@@ -103,8 +103,8 @@ class RecordedSteps:
         return step.recorded.hidden
 
     def load(self, inputs: StepInputs, after_forward: AfterForward | None = None) -> LoadedStep | None:
-        """Prepares the program of a step, which ends with the kernels of `after_forward`. None if there is
-        none.
+        """Prepares the program of a step, which ends with the kernels of `after_forward`. None if the step
+        can have no program.
 
         `after_forward` is called when the program is recorded, and must be the same each time.
         """
@@ -175,7 +175,7 @@ class RecordedSteps:
         self._most_outputs = outputs - 1
 
     def _keep(self, size: _Size, recorded: RecordedStep) -> None:
-        """Stores a program as the last used one."""
+        """Stores a program as the most recently used one."""
         self._recorded[size] = recorded
         self._recorded.move_to_end(size)
         if len(self._recorded) > MAX_PROGRAMS:

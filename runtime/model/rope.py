@@ -18,7 +18,7 @@ from .devices import outside_heap
 from .rope_config import RopeConfig
 
 BLOCK = 4096
-"""How many rows are computed at a time."""
+"""number of rows that are computed at a time"""
 CPU = torch.device("cpu")
 
 
@@ -40,7 +40,7 @@ class RotaryTable:
             self.cover(positions)
 
     def cover(self, positions: int) -> None:
-        """Computes the rows of at least the first `positions` positions, if the table has so many."""
+        """Computes the rows of at least the first `positions` positions, if the table has that many."""
         while self._computed < min(positions, len(self.values)):
             rows = self.values[self._computed : self._computed + BLOCK]
             numbers = torch.arange(self._computed, self._computed + len(rows))
@@ -50,7 +50,7 @@ class RotaryTable:
 
 
 def _inverse_frequencies(rope: RopeConfig, positions: int) -> torch.Tensor:
-    """float32 [dim / 2]"""
+    """Angle per position of each pair of dimensions, float32 [dim / 2]."""
     match rope.kind:
         case "default":
             return _plain(rope.theta, rope.dim)
@@ -88,8 +88,8 @@ def _llama3(rope: RopeConfig) -> torch.Tensor:
 
 
 def _yarn(rope: RopeConfig) -> torch.Tensor:
-    """YaRN (Peng et al. 2023): frequencies with more than `beta_fast` rotations over the original context are
-    kept, those with fewer than `beta_slow` are divided by `factor`; in between both are mixed."""
+    """YaRN (Peng et al. 2023): keeps frequencies with more than `beta_fast` rotations over the original
+    context, divides those with fewer than `beta_slow` by `factor`, and mixes both in between."""
     wavelength_terms = rope.theta ** (torch.arange(0, rope.dim, 2).float() / rope.dim)
     low, high = _yarn_dimension(rope, rope.beta_fast), _yarn_dimension(rope, rope.beta_slow)
     if rope.truncate:
@@ -103,7 +103,7 @@ def _yarn(rope: RopeConfig) -> torch.Tensor:
 
 
 def _yarn_dimension(rope: RopeConfig, rotations: float) -> float:
-    """The dimension that rotates so many times over the original context."""
+    """The dimension that makes `rotations` rotations over the original context."""
     periods = rope.original_positions / (rotations * 2 * math.pi)
     return rope.dim * math.log(periods) / (2 * math.log(rope.theta))
 

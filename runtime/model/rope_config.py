@@ -75,7 +75,7 @@ def parse_rope(
     max_positions: int,
     head_dim: int,
 ) -> RopeConfig:
-    """Check `given` of the config.json at `path`; the other arguments are that file's own fields."""
+    """Checks the field `given` of the config.json at `path`. The other arguments are other fields of it."""
     fields = _fields(path, given)
     kind = _kind(path, given, fields)
     original = max_positions

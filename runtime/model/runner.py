@@ -42,7 +42,7 @@ class Runner:
         self._tables, self._states = device.tables, device.states
         self._executor = executor
         self.mover = mover
-        """None: the process has no page store"""
+        """moves pages to and from the page store; None: there is no page store"""
         self._page_memory = page_memory
         self._idle_since = 0.0
 
@@ -57,7 +57,7 @@ class Runner:
         self._states.drop_grammar(message)
 
     def run(self, plan: StepPlan, masks: MasksSource) -> StepResult:
-        """A whole step. Calls `masks` only if a row that samples has `host_mask`, after the forward pass."""
+        """Runs a whole step. Calls `masks` after the forward pass if a row that samples has `host_mask`."""
         step = self.start(plan)
         self.sample(step, masks)
         return self.finish(step)
@@ -85,7 +85,7 @@ class Runner:
 
     @torch.inference_mode()
     def sample(self, step: RunningStep, masks: MasksSource) -> None:
-        """Samples the step if some of its rows have masks from the host: waits for these."""
+        """Samples the step if some of its rows have masks from the host, for which it waits."""
         if step.inputs is not None and step.inputs.masked_slots:
             self._sample(step, step.wait_for(masks))
 
@@ -123,7 +123,7 @@ class Runner:
         ]
 
     def _score_prompts(self, inputs: StepInputs, hidden: torch.Tensor) -> list[ScoredPrompt]:
-        """hidden: of all output tokens"""
+        """Scores prompt tokens. hidden: the hidden states of all output tokens"""
         scored = []
         start = len(inputs.sampled_slots)
         for row in inputs.target_rows:

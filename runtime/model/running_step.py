@@ -36,7 +36,7 @@ NO_ROWS = torch.zeros(0, dtype=torch.int32)
 NOTHING_SAMPLED = Sampled(NO_ROWS, NO_ROWS, None, None, None, NO_ROWS)
 
 MasksSource = Callable[[], StepMasks | None]
-"""waits for the masks of the running step; None: they did not come in time"""
+"""waits for the masks of the running step; returns None if they did not come in time"""
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,10 @@ class RunningStep:
     inputs: StepInputs | None = None
     """None: the plan has no rows"""
     hidden: torch.Tensor | None = None
-    """of the output tokens, for `StepExecutor.sample`"""
+    """hidden states of the output tokens, for `StepExecutor.sample`"""
     prompts: Sequence[ScoredPrompt] = ()
     results: PackedResults | None = None
-    """of sampling, on the device"""
+    """results of sampling, on the device"""
     late: Sequence[int] = ()
     """slots whose masks did not come in time"""
     copies: HostCopies | None = None
@@ -83,7 +83,7 @@ class RunningStep:
     def finish(self, idle_since: float) -> StepResult:
         """Waits for the device. Returns the result, without the time of restores.
 
-        idle_since: when the device was done with the step before, in seconds of `time.perf_counter`
+        idle_since: when the device finished the previous step, in seconds of `time.perf_counter`
         """
         sampled = self._read_results()
         assert sampled.states is not None

@@ -17,10 +17,10 @@ from .slot_states import SlotStates
 
 
 class SamplingGraphs:
-    """The model's head and sampling, with the steps of the rows' automata, for some numbers of rows.
+    """Graphs of the model's head and of sampling, automata included, for several numbers of rows.
 
-    The automata's masks are written before: by the forward pass's graph, or by `sample` if the forward pass
-    ran without one.
+    The automata's masks are written earlier: by the forward pass's graph, or by `sample` if the forward pass
+    ran without a graph.
 
     There are four graphs for each number: with edits of the logits (masks of the host, biases, bans,
     penalties) and without, and with edits and two numbers of log-probabilities.
@@ -28,8 +28,8 @@ class SamplingGraphs:
 
     @torch.inference_mode()
     def __init__(self, head: Linear, states: SlotStates, hidden: torch.Tensor, captures: Captures) -> None:
-        """head: hidden → vocab; hidden: [rows, hidden], which the graphs read, as many rows as a step can
-        have"""
+        """head: hidden → vocab; hidden: [rows, hidden], which the graphs read, with as many rows as a step
+        can have"""
         rows = len(hidden)
         self._head = head
         self._states = states
@@ -37,7 +37,7 @@ class SamplingGraphs:
         self._hidden = hidden
         self._sizes = choose_sizes(rows)
         self._graphs: dict[tuple[int, Variant], Replay] = {}
-        # The largest first, so that the others fit into its memory.
+        # Captures the largest first, so that the others fit into its memory.
         for size, variant in product(reversed(self._sizes), VARIANTS):
             replay = captures.capture(partial(self._sample, size, variant), f"{size} rows")
             if replay is not None:
@@ -46,7 +46,7 @@ class SamplingGraphs:
     def sample(
         self, inputs: StepInputs, hidden: torch.Tensor, host_mask: HostMask | None
     ) -> PackedResults | None:
-        """As `StepExecutor.sample`; None if no graph holds the step."""
+        """Runs `StepExecutor.sample` as a graph; None if no graph holds the step."""
         slots = inputs.sampled_slots
         size = find_size(len(slots), self._sizes)
         if any((size, variant) not in self._graphs for variant in VARIANTS):

@@ -18,7 +18,7 @@ from ..vocabulary import Vocabulary
 
 NO_TABLES = np.zeros(TABLES, np.int64)
 NONE = -1
-"""no log-probabilities are requested"""
+"""in place of a number of alternatives: no log-probabilities are requested"""
 
 
 class SlotStates:
@@ -30,7 +30,7 @@ class SlotStates:
         self.sampling = SamplingState(slots, vocab_size, device)
         self.registers = SlotRegisters(slots, vocab_size, device)
         self.logprobs = np.full(slots, NONE, np.int32)
-        """alternatives to report with each sampled token"""
+        """number of alternatives to report with each sampled token, by slot"""
         self.prompt_logprobs = np.zeros(slots, np.int32)
         self.vocab_size = vocab_size
         self._load_vocabulary = load_vocabulary
@@ -73,12 +73,11 @@ class SlotStates:
             self._pool.mask(self._pool.rows(slots))
 
     def table_addresses(self) -> NDArray[np.int64]:
-        """Addresses of the automata's tables; before the first grammar zeros, which no kernel reads."""
+        """Addresses of the automata's tables; before the first grammar, zeros that no kernel reads."""
         return NO_TABLES if self._pool is None else self._pool.addresses
 
     @property
     def own_masks(self) -> int:
-        """See `AutomatonPool.own_masks`."""
         return 0 if self._pool is None else self._pool.own_masks
 
     def _new_pool(self) -> AutomatonPool:

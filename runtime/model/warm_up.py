@@ -20,10 +20,10 @@ from .runner import Runner
 
 PROMPT = 32
 CUDA_CHUNKS = (2, 8, 12, 20, 65, 200, 300)
-"""tokens: a chunk for each block size of the attention kernel, for any number of query heads per KV head, and
-of the products with quantized weights"""
+"""tokens of chunks: one for each block size of the attention kernel, for any number of query heads per KV
+head, and of the products with quantized weights"""
 CUDA_GROUP = 17
-"""rows whose queries exceed the smallest block"""
+"""number of rows in a group whose queries exceed the smallest block"""
 GREEDY = SamplingParams(max_tokens=2, temperature=0.0)
 FILTERED = SamplingParams(max_tokens=2, top_p=0.9, top_k=10, min_p=0.01)
 
@@ -35,7 +35,7 @@ def warm_up(runner: Runner, model: Model, pool: PoolSize, config: ServeConfig) -
     Leaves no state: slots are set up and pages written again before they are read.
     """
     if config.device == "cpu":
-        row_cpu.sample_rows.load()  # steps without a program sample by it
+        row_cpu.sample_rows.load()  # because steps without a program sample by it
         return _run(runner, _one_row(0, PROMPT, pool, config.page_size))
     return warm_up_cuda(runner, model, pool, config, torch.device(config.device))
 
@@ -75,7 +75,7 @@ def _one_row(start: int, length: int, pool: PoolSize, page_size: int) -> Iterato
 
 
 def _group(pool: PoolSize, page_size: int, rows: int) -> Iterator[StepPlan]:
-    """Rows that share page 0, and a copied page, as far as slots and pages suffice."""
+    """A plan of rows that share page 0, and of a copied page, as far as slots and pages suffice."""
     if rows < 2 or pool.max_model_len <= page_size or pool.num_pages <= rows:
         return
     pages = [np.array([0, 1 + row], np.int32).tobytes() for row in range(rows)]

@@ -35,7 +35,7 @@ K_NORM = "self_attn.k_norm.weight"
 @dataclass(frozen=True)
 class LayerWeights:
     input_norm: torch.Tensor
-    """[hidden]"""
+    """[hidden]: weights of the norm before attention"""
     qkv: Linear
     """hidden → (heads + 2 × kv_heads) × head_dim: queries, keys, values"""
     head_norms: HeadNorms | None
@@ -49,12 +49,12 @@ class LayerWeights:
 @dataclass(frozen=True)
 class DecoderWeights:
     embedding: EmbeddingRows
-    """token ids → [tokens, hidden]"""
+    """maps token ids to embeddings [tokens, hidden]"""
     layers: tuple[LayerWeights, ...]
     norm: torch.Tensor
-    """[hidden]"""
+    """[hidden]: weights of the last norm"""
     head: Linear
-    """hidden → vocab"""
+    """product hidden → vocab"""
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,8 @@ def load_weights(
     batch_invariant: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> DecoderWeights:
-    """`checkpoint` was checked to have the expected tensors. batch_invariant: see `Linear.pack`. `progress`
-    is told after each layer."""
+    """Loads the weights from a checkpoint that was checked to have the expected tensors. batch_invariant: see
+    `Linear.pack`. `progress` is called after each layer."""
     loader = ProjectionLoader(checkpoint, choose, dtype, device, batch_invariant)
     if config.tied_embeddings:
         embedding, head = loader.load_rows_and_head(_embedding(config))

@@ -18,8 +18,8 @@ T = TypeVar("T")
 
 
 class AsyncInbox(Generic[T]):
-    """Receives on an asyncio loop. `epoch` changes when the peer starts again. `has_more`: when the last
-    message was received, another one was waiting."""
+    """Receives on an asyncio loop. `epoch` changes when the peer starts again. `has_more`: whether another
+    message was already waiting when the last one was received."""
 
     def __init__(self, context: zmq.asyncio.Context, address: str, kind: object, epoch: int) -> None:
         self._socket = context.socket(zmq.PULL)
@@ -38,7 +38,7 @@ class AsyncInbox(Generic[T]):
         while True:
             if not self.has_more or self._in_a_row == MAX_IN_A_ROW:
                 self._in_a_row = 0
-                await asyncio.sleep(0)  # to receive a message that has arrived gives the loop no turn
+                await asyncio.sleep(0)  # receiving a message that is already there does not yield to it
             self._in_a_row += 1
             message = self._decoder.decode(await self._socket.recv_multipart())
             self.has_more = bool(cast(int, self._socket.get(zmq.EVENTS)) & zmq.POLLIN)

@@ -7,7 +7,7 @@ class AwakeClock:
     """Seconds in which this process ran on time.
 
     Time in which the machine was suspended, or this process was frozen or waited for the processor, must not
-    count as a delay of another process. So at most `most_s` count between two calls of `tick`.
+    count as a delay of another process. So at most `most_s` seconds count between two calls of `tick`.
     """
 
     def __init__(self, most_s: float, now: float) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from .sockets import Replica
 
 PR_SET_PDEATHSIG = 1
-SIGN_OF_LIFE_S = 1.0  # interval of a child's messages that it is alive
+SIGN_OF_LIFE_S = 1.0  # seconds between two messages that a child is alive
 
 
 class ChildArguments(NamedTuple):

@@ -6,7 +6,7 @@ import gc
 
 from ..system_memory import give_back_freed_memory
 
-# Container objects, net of those freed, between two collections of the young ones; a connection or a request
+# Net number of new container objects between two collections of the young ones; a connection or a request
 # makes about a hundred. Python's own threshold (700) makes a burst of connections spend a quarter of its
 # time in collections.
 YOUNG = 5_000

@@ -26,8 +26,8 @@ class Heartbeat:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._awake = AwakeClock(2 * SIGN_OF_LIFE_S, clock())  # ticks in the reporting thread only
-        self._progress_at: float | None = None  # on that clock; None: resting
+        self._awake = AwakeClock(2 * SIGN_OF_LIFE_S, clock())  # read by the reporting thread only
+        self._progress_at: float | None = None  # time of the last progress on `_awake`; None: resting
 
     def working(self) -> None:
         self._progress_at = self._awake.time
@@ -40,7 +40,7 @@ class Heartbeat:
         self._progress_at = None
 
     def stalled_s(self) -> float:
-        """Seconds since the main loop's last progress, or since the report before that; 0 while resting."""
+        """Seconds since the main loop's last progress, or since the last report before; 0 while resting."""
         now, progress_at = self._awake.tick(self._clock()), self._progress_at
         return 0.0 if progress_at is None else max(0.0, now - progress_at)
 

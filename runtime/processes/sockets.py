@@ -62,7 +62,7 @@ class Replica(NamedTuple):
         return f"ipc://{self.directory}/{role}.{self.number}.{self.epoch}"
 
     def remove_files(self) -> None:
-        """Removes the files of its sockets, once its processes have ended."""
+        """Removes the replica's socket files. Call it when its processes have ended."""
         for address in (self.scheduler, self.model(), self.page_store):
             remove_ipc_file(address)
 
@@ -131,7 +131,7 @@ class Inbox(Generic[T]):
 
     def wake(self) -> None:
         """Ends the current or next `receive`. May be called from any thread."""
-        with suppress(BlockingIOError):  # the pipe is full of earlier calls
+        with suppress(BlockingIOError):  # raised if the pipe is full of earlier wake-ups
             os.write(self._wake, b".")
 
     def waiting(self) -> Iterator[T]:

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 SHORT_NS = 100_000
-"""the shortest that Linux allows"""
+"""length of a time slice in nanoseconds, the shortest that Linux allows"""
 DEFAULT = 0
-"""Linux chooses the length."""
+"""length of a time slice that Linux chooses itself"""
 _SET_ATTRIBUTES = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
 """The number of the system call `sched_setattr` on each kind of processor."""
 _RESET_ON_FORK = 1

@@ -19,7 +19,7 @@ from .stored_pages import StoredPages
 class Shortage:
     """The resources that kept requests outside the background from starting in the next step."""
 
-    slots: int = 0  # requests that found all slots taken, and whose automata fit
+    slots: int = 0  # requests whose automata fit but for which no slot was free
     pages: bool = False
     grammar_memory: bool = False
 
@@ -39,10 +39,10 @@ class _Round:
     """The tokens that are left for one step, and the requests that were tried for it so far."""
 
     tokens: int  # prompt tokens that the step computes
-    restored_tokens: int  # tokens that the step may restore
+    restored_tokens: int  # tokens that the step may restore from the page store
     busy: list[Request]  # requests with a slot that compute more than one token
     tried: set[str] = field(default_factory=set)
-    matches: dict[str, int] = field(default_factory=dict)  # by request id
+    matches: dict[str, int] = field(default_factory=dict)  # matched tokens by request id
     without_grammar: int = 0  # requests that could not start for lack of grammar memory
 
 
@@ -69,7 +69,7 @@ class Admission:
         self._fairness = fairness
         self._bounds = bounds
         self.shortage = Shortage()
-        """of the last call of `admit`"""
+        """shortages that the last call of `admit` met"""
 
     def admit(self, tokens: int, restored_tokens: int) -> list[Request]:
         """Starts requests until the step's prompt tokens are used up; returns them in that order."""
@@ -93,7 +93,7 @@ class Admission:
         return self._waiting.has_foreground and self._requests.runs_background
 
     def fetch_ahead(self) -> None:
-        """Fetches stored pages for waiting requests in the order of their ranks."""
+        """Fetches stored pages for waiting requests, best rank first."""
 
         def order(request: Request) -> tuple[Rank, int]:
             return self._waiting.rank(request), request.arrival
@@ -166,7 +166,7 @@ class Admission:
                 return _Attempt.STARTED
 
     def _without_grammar_memory(self, request: Request, round_: _Round) -> _Attempt:
-        """Others may start before the request, but not too many."""
+        """Lets other requests start before this one, which lacks grammar memory, but not too many."""
         self.shortage.grammar_memory |= not is_background(request.priority)
         round_.without_grammar += 1
         overdue = request.overtaken >= self._bounds.overtaken
@@ -177,7 +177,7 @@ class Admission:
         return self._cache.match(request.namespace, bytes(request.tokens), request.most_cached)
 
     def _count_ready(self, request: Request, found: PrefixMatch) -> int:
-        """Tokens of the request that the tree or the page store has."""
+        """Number of the request's tokens that the tree or the page store has."""
         return max(request.stored.end * self._cache.page_size, found.length)
 
     def _awaits_prefix(self, request: Request, found: PrefixMatch, busy: Iterable[Request]) -> bool:
@@ -204,7 +204,7 @@ class Admission:
         return min([self._own_rank(request), *inherited])
 
     def _tokens_before(self, rank: Rank, busy: Iterable[Request]) -> int:
-        """Tokens of prompts and forced runs that are computed before a request of that rank."""
+        """Number of tokens of prompts and forced runs that are computed before a request of that rank."""
         return sum(
             request.allocation.prefill_end - request.allocation.ready
             for request in busy
@@ -212,7 +212,7 @@ class Admission:
         )
 
     def _restored_before(self, rank: Rank, busy: Iterable[Request]) -> int:
-        """Tokens that are restored before those of a waiting request of that rank."""
+        """Number of tokens that are restored before those of a waiting request of that rank."""
         before = (each for each in busy if each.computes_prompt and self._rank(each) <= rank)
         return sum(each.allocation.to_restore for each in before)
 

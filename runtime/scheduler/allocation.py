@@ -35,30 +35,30 @@ class Allocation:
     slot: int
     lock: Lock  # its pages, and the matched prefix in the tree
 
-    # StepPlanner; Results and Lifecycle change the positions when tokens are forced or a reply ends:
-    prefill_end: int  # tokens known when the request started, or when tokens were last forced
+    # StepPlanner writes these, but Results and Lifecycle change them when tokens are forced or a reply ends:
+    prefill_end: int  # number of tokens known when the request started, or when tokens were last forced
     planned: int
     restore_end: int = 0
-    sampling: int = 0  # tokens that steps in flight sample at most, without steps up to `discard_until_step`
-    last_step: int = 0  # last step that names the request
-    copy_step: int | None = None  # the step in flight that copies the partly matched page
+    sampling: int = 0  # tokens that steps after `discard_until_step` in flight sample at most
+    last_step: int = 0  # number of the last step that names the request
+    copy_step: int | None = None  # number of the step in flight that copies the partly matched page
     sent_tokens: int = 0  # the model process knows the page table up to this position
     is_set_up: bool = False  # the model process has the slot's sampling and grammar state
 
-    # Results:
-    discard_until_step: int = 0  # last step whose sampled token is discarded
+    # Results writes these:
+    discard_until_step: int = 0  # number of the last step whose sampled token is discarded
     is_stalled: bool = (
         False  # its grammar's process has not answered yet, so no step may sample its next token
     )
-    faulty: bool = False  # its KV led to NaN and must not be used again
+    faulty: bool = False  # the request's KV led to NaN and must not be used again
 
-    # PageSaver:
-    saved_pages: int = 0  # pages of its page table that were offered to the page store
+    # PageSaver writes this:
+    saved_pages: int = 0  # pages of the page table that were offered to the page store
 
-    # Admission:
-    preempted: int = 0  # how often other prompts started before the rest of this one
-    preemptible: bool = True  # other prompts may start before the rest of this one
-    inherited: list[InheritedRank] = field(default_factory=list)  # the fewer tokens, the better the rank
+    # Admission writes these:
+    preempted: int = 0  # how often other prompts were started before the rest of this prompt
+    preemptible: bool = True  # whether other prompts may start before the rest of this prompt
+    inherited: list[InheritedRank] = field(default_factory=list)  # fewer tokens, better rank
 
     @property
     def prefilling(self) -> bool:
@@ -66,22 +66,22 @@ class Allocation:
 
     @property
     def restoring(self) -> bool:
-        """Some pages are still to be restored from the page store."""
+        """Whether some pages are still to be restored from the page store."""
         return self.planned < self.restore_end
 
     @property
     def to_restore(self) -> int:
-        """Tokens of pages that are still to be restored."""
+        """Number of tokens on pages that are still to be restored."""
         return max(0, self.restore_end - self.planned)
 
     @property
     def ready(self) -> int:
-        """Tokens that no further step needs to compute."""
+        """Number of leading tokens that no further step needs to compute."""
         return max(self.planned, self.restore_end)
 
     @property
     def has_forced(self) -> bool:
-        """Some forced tokens are still to be computed."""
+        """Whether some forced tokens are still to be computed."""
         return self.prefilling and self.discard_until_step > 0
 
     def take_new_pages(self) -> list[int]:
@@ -107,7 +107,7 @@ class Allocation:
         self.planned -= most - count
 
     def force(self, start: int, end: int) -> None:
-        """Has the tokens at positions [start, end) computed, and discards the tokens that are being sampled.
+        """Requires that tokens [start, end) be computed, and discards the tokens that are being sampled.
 
         Steps in flight may have computed KV of other tokens at these positions.
         """

@@ -18,7 +18,7 @@ from .results import Results, WaitBudget
 
 
 class Arrivals:
-    """Answers each `Generate` with `Accepted` or `Refused`; with a grammar, once that is compiled."""
+    """Answers each `Generate` with `Accepted` or `Refused`, after compiling a grammar, if it has one."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Arrivals:
         self._results = results
         self._replies = replies
         self._wait_budget = wait_budget
-        self._compiled: dict[str, Request] = {}  # not accepted yet: their grammar's process has not answered
+        self._compiled: dict[str, Request] = {}  # requests whose grammar's process has not answered
 
     @property
     def awaits_answers(self) -> bool:
@@ -59,7 +59,7 @@ class Arrivals:
         """
         admitted = self._key_rates.admit(message, now)
         if admitted is False:
-            return  # an earlier choice of the request was refused
+            return  # an earlier choice of the same request was refused
         refused = admitted if isinstance(admitted, Refused) else self._find_refusal(message)
         if refused is not None:
             self._replies.add(message.client, refused)

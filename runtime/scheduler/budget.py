@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-FIRST_CHUNK = 128  # tokens, before anything was measured
+FIRST_CHUNK = 128  # tokens of a chunk before anything was measured
 MIN_CHUNK = 16  # tokens; with fewer, a step's time says little about the time of one token
-SLOW_CHUNK = 64  # tokens; a chunk from this size on counts if it took longer for each token than estimated
-MAX_CHUNK = 2048  # tokens
-UNSTREAMED_FACTOR = 3.0  # while no text is streamed, a step may take this many times `step_ms`
-ALONE_FACTOR = 7.0  # the same while no reply is decoded at all
-SIZES_PER_OCTAVE = 4  # chunks have few sizes, because libraries prepare code for each
-FIRST_RESTORE = 512  # tokens, before anything was measured
-MIN_RESTORE = 256  # tokens
-RESTORE_SHARE = 0.5  # of a step's time, at most
+SLOW_CHUNK = 64  # tokens; a chunk of at least this size counts if it took longer per token than estimated
+MAX_CHUNK = 2048  # tokens of the largest chunk
+UNSTREAMED_FACTOR = 3.0  # factor of `step_ms` that a step may take while no text is streamed
+ALONE_FACTOR = 7.0  # factor of `step_ms` that a step may take while no reply is decoded at all
+SIZES_PER_OCTAVE = 4  # different chunk sizes per doubling; few, because libraries prepare code for each size
+FIRST_RESTORE = 512  # tokens restored in a step before anything was measured
+MIN_RESTORE = 256  # tokens that a step may always restore
+RESTORE_SHARE = 0.5  # largest share of a step's time for restores
 MEMORY = 0.8  # weight of the past in the moving averages
 
 
@@ -27,20 +27,20 @@ class StepBudget:
     The cost of a step is modelled as a base (the time of steps that only decode) plus a time for each prompt
     token. Prompts get at least as much time as the base, even if a step then takes longer than `step_ms` (a
     large model): smaller chunks would not be worth reading the weights for. A few prompt tokens cost little,
-    as a step reads the weights anyway. So a chunk of less than half the budget never lowers the estimated
-    time for each token. A restored token costs its copying time; steps that restore are not used
-    to measure computing.
+    as a step reads the weights anyway. So a chunk smaller than half the budget never lowers the estimated
+    time of a token. A restored token costs its copying time. Steps that restore are not
+    used to measure computing.
     """
 
     def __init__(self, step_ms: float) -> None:
         self._step_ms = step_ms
         self._base_ms = 0.0
         self._token_ms: float | None = None
-        self._chunk = FIRST_CHUNK  # tokens, the last answer
+        self._chunk = FIRST_CHUNK  # size in tokens of the last chunk that `prefill_tokens` allowed
         self._restored_token_ms: float | None = None
 
     def prefill_tokens(self, decode_rows: int, streams_text: bool, restored_tokens: int = 0) -> int:
-        """Prompt tokens for a step with these rows and that many restored tokens."""
+        """Number of prompt tokens for a step with these rows and restored tokens."""
         if self._token_ms is not None:
             restoring_ms = restored_tokens * (self._restored_token_ms or 0.0)
             left_ms = self._free_ms(decode_rows, streams_text) - restoring_ms
@@ -48,7 +48,7 @@ class StepBudget:
         return self._chunk
 
     def restored_tokens(self, decode_rows: int, streams_text: bool) -> int:
-        """Tokens that a step with these rows may restore."""
+        """Number of tokens that a step with these rows may restore."""
         if self._restored_token_ms is None:
             return FIRST_RESTORE
         share_ms = RESTORE_SHARE * self._free_ms(decode_rows, streams_text)
@@ -71,7 +71,7 @@ class StepBudget:
             self._restored_token_ms = _average(self._restored_token_ms, token_ms)
 
     def _free_ms(self, decode_rows: int, streams_text: bool) -> float:
-        """Time for prompts beside the decode rows."""
+        """Milliseconds for prompts beside the decode rows."""
         free_ms = max(self._step_ms - self._base_ms, self._base_ms)
         if streams_text:
             return free_ms

@@ -31,8 +31,8 @@ Deferred: TypeAlias = DropCache | ExplainPrompt | AwaitTools | EndLease
 
 
 class CacheController:
-    """Drops, explanations and changes of leases are deferred until the requests that had ended when the
-    message came have given their pages to the tree. They are carried out in the order in which they came."""
+    """Defers drops, explanations and changes of leases until the requests that had ended when the message
+    came have given their pages to the tree. Carries them out in the order in which they came."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class CacheController:
         self._requests = requests
         self._replies = replies
         self._deferred: deque[tuple[Deferred, set[str]]] = deque()
-        """each with the ids of the requests that had ended when it came"""
+        """deferred messages, each with the ids of the requests that had ended when it came"""
 
     def handle(self, message: CacheControl | AwaitTools | EndLease, now: float) -> None:
         """`now` is in seconds since 1970."""
@@ -132,6 +132,6 @@ class CacheController:
         return PromptExplained(message.query, *found)
 
     def _count_spare_pages(self) -> int:
-        """Pages that no open request can need."""
+        """Number of pages that no open request can need."""
         needs = [self._cache.count_pages(request.max_length) for request in self._requests.open]
         return self._cache.num_pages - max(needs, default=0)

@@ -29,13 +29,13 @@ from .stored_pages import StoredPages
 MAX_NAMESPACES = 100
 MAX_PREFIXES = 20
 MAX_NODES = 400  # nodes in one report
-MAX_LOCATED = 32  # pages of one node that the page store is asked about
-MAX_WAIT_S = 1.0  # a wait for the page store, which may be busy with a slow disk
+MAX_LOCATED = 32  # pages of one node whose tiers the page store is asked for
+MAX_WAIT_S = 1.0  # maximal wait for the page store, which may be busy with a slow disk
 MAX_UNANSWERED = 4  # questions to the page store; with more, reports are sent without tiers
-MAX_WAITING = 256  # waiting requests whose matches are looked up for one report
+MAX_WAITING = 256  # waiting requests whose matches one report looks up
 HEAD_TOKENS = 24
 PREFIX_TOKENS = 128  # tokens shown at each end of a prefix
-NODE_TOKENS = 4_096  # tokens shown of the one node that is asked for
+NODE_TOKENS = 4_096  # tokens shown of a node that the client asked for
 NODE_FIELDS = CacheNode.__struct_fields__[:-2]  # the fields that the tree knows: not `text` and `stored`
 
 
@@ -43,8 +43,8 @@ NODE_FIELDS = CacheNode.__struct_fields__[:-2]  # the fields that the tree knows
 class _UnsentReport:
     client: int
     report: CacheReport
-    evicted: list[CacheNode]  # those that the page store was asked about
-    ends_at: float  # when it is sent without tiers, in seconds since 1970
+    evicted: list[CacheNode]  # evicted nodes whose tiers the page store was asked for
+    ends_at: float  # seconds since 1970 at which the report is sent without tiers
 
 
 class CacheReports:
@@ -67,7 +67,7 @@ class CacheReports:
         self._stored = stored
         self._hits = hits
         self._replies = replies
-        self._unsent: dict[int, _UnsentReport] = {}  # by question to the page store, the oldest first
+        self._unsent: dict[int, _UnsentReport] = {}  # question to the page store -> report, oldest first
         self._last = 0
         self._to_store: list[LocatePages] = []
 
@@ -97,7 +97,7 @@ class CacheReports:
     def take_located(self, message: PagesLocated) -> None:
         unsent = self._unsent.pop(message.question, None)
         if unsent is None:
-            return  # it was sent without tiers, or its client has died
+            return  # the report was sent without tiers, or its client has died
         for node, tiers in zip(unsent.evicted, message.groups, strict=True):
             node.stored = tiers
         self._replies.add(unsent.client, unsent.report)
@@ -121,7 +121,7 @@ class CacheReports:
         return messages
 
     def _make(self, message: QueryCache, namespaces: dict[str, int], walk: TreeWalk) -> CacheReport:
-        """The report without nodes. `namespaces`: pages by name."""
+        """Returns the report without nodes. `namespaces`: number of pages by name."""
         pages = self._cache.stats()
         return CacheReport(
             query=message.query,
@@ -143,7 +143,7 @@ class CacheReports:
         )
 
     def _ask_store(self, client: int, report: CacheReport, keys: list[bytes], now: float) -> None:
-        """`keys`: the page keys of each node, empty unless it was evicted."""
+        """Asks in which tiers nodes are. `keys`: page keys of each node, empty unless it was evicted."""
         self._last += 1
         evicted = [node for (node, _), names in zip(report.nodes, keys, strict=True) if names]
         self._unsent[self._last] = _UnsentReport(client, report, evicted, now + MAX_WAIT_S)

@@ -17,7 +17,7 @@ class Completion:
         self._eos_tokens = eos_tokens
 
     def find_refusal(self, request: Request) -> Refused | None:
-        """Why the request's limit allows no complete reply; None if it does."""
+        """Why the request's limit allows no complete reply; None if a complete reply fits."""
         if not request.sampling.complete_json:
             return None
         end, most = self.end(request), request.sampling.max_tokens
@@ -42,12 +42,12 @@ class Completion:
             return True
         left = request.max_length - request.length - len(tokens)
         at_most = request.constraint.closing_bytes(tokens) if request.constraint else None
-        if at_most is None or at_most <= left:  # a token has at least one byte
+        if at_most is None or at_most <= left:  # a token has at least one byte, so it fits
             return True
         end = self.end(request, tokens)
         return end is None or len(end) <= left
 
     def end(self, request: Request, tokens: Sequence[int] = ()) -> Sequence[int] | None:
-        """The shortest tokens that end the reply after `tokens`; None if they are not known."""
+        """The shortest tokens that end the reply after `tokens`; None if those tokens are not known."""
         text = request.constraint.closing_text(tokens) if request.constraint else None
         return None if text is None else self._segments.ending_tokens(text)

@@ -20,24 +20,24 @@ from ...grammars import (
 from ..automaton_format import DEAD
 
 Spelled = Callable[[NDArray[np.int32]], bytes]
-"""the bytes of tokens [n]"""
+"""function that returns the bytes of tokens [n]"""
 
 
 class DeviceState(NamedTuple):
     """The state of a loaded automaton."""
 
-    grammar: int  # its id
+    grammar: int  # id of the grammar
     state: int
-    stack: bytes  # packed int32, first push first
+    stack: bytes  # packed int32, bottom first
 
 
 class Constraint(Protocol):
-    host_masked: bool  # the host sends a mask with each step; otherwise the device has the masks
-    left_out: Sequence[tuple[str, str]]  # (keyword, path) of schema keywords that are not enforced
+    host_masked: bool  # whether the host sends a mask with each step; otherwise the device has the masks
+    left_out: Sequence[tuple[str, str]]  # (keyword, path) of each schema keyword that is not enforced
 
     def is_ready(self, within_s: float) -> bool:
-        """Whether the other methods return at once; waits for up to `within_s` for that. The request sits
-        out until it is."""
+        """Whether the other methods return at once. Waits up to `within_s` seconds for that. Until then no
+        step samples for the request."""
 
     def device_state(self) -> DeviceState | None:
         """The automaton's state after the accepted tokens; None without an automaton."""
@@ -61,17 +61,17 @@ class Constraint(Protocol):
         """Accepts forced tokens."""
 
     def fill_mask(self, mask: NDArray[np.int32]) -> None:
-        """Writes the next token's mask, int32 [ceil(vocab / 32)]; only if `host_masked`."""
+        """Writes the next token's mask, int32 [ceil(vocab / 32)]. Call it only if `host_masked`."""
 
 
 class AutomatonConstraint:
-    """An automaton. The device masks and steps it; the host steps it only to force or close text, or set up a
-    slot."""
+    """An automaton that the device masks and steps. The host steps it only to force or close text, or to set
+    up a slot."""
 
     host_masked = False
 
     def __init__(self, automaton: Automaton, spelled: Spelled) -> None:
-        self.grammar: int | None = None  # the automaton's id while it is loaded for this request
+        self.grammar: int | None = None  # id of the automaton while it is loaded for this request
         self.automaton = automaton
         self.left_out: Sequence[tuple[str, str]] = automaton.left_out
         self._spelled = spelled
@@ -119,7 +119,7 @@ class AutomatonConstraint:
         raise AssertionError("the device has the mask")
 
     def _after(self, tokens: Sequence[int]) -> tuple[int, list[int]]:
-        """State and stack after tokens that are not accepted yet."""
+        """The automaton's state and stack after tokens that are not accepted yet."""
         self._read()
         stack, text = list(self._stack), self._spelled(np.array(tokens, np.int32))
         return self.automaton.machine.walk(self._state, stack, text), stack

@@ -11,7 +11,7 @@ from ...radix_cache import KeyedPages, split_keys
 
 
 class _Evicted(NamedTuple):
-    number: int  # counts evictions; earlier pages of a prefix have higher numbers than later ones
+    number: int  # number of the eviction; earlier pages of a prefix have higher numbers than later ones
     namespace: str
     key: bytes
     page: int
@@ -50,7 +50,7 @@ class EvictedPages:
                 self._pages.move_to_end(self._page_of[key], last=False)
 
     def take(self, due: Iterable[int], most: int) -> list[KeyedPages]:
-        """Removes and returns the pages of `due` that are in this queue, and others up to `most` in all."""
+        """Removes and returns the pages of `due` that are in this queue, then others, up to `most` in all."""
         taken = [self._remove(page) for page in due if page in self._pages]
         more = list(islice(self._pages, max(0, most - len(taken))))
         return _group([*taken, *map(self._remove, more)])

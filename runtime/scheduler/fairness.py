@@ -10,18 +10,18 @@ from typing import NamedTuple
 from .rank import Rank, is_background
 from .request import Request
 
-OUTPUT_WEIGHT = 2  # cost of a decoded token in prompt tokens, as in the paper
-MAX_AHEAD = 4096  # tokens: what two full steps compute, so a longer match delays other tenants little
-MAX_OVERTAKEN = 64  # requests; more would be noticed as a stall
+OUTPUT_WEIGHT = 2  # cost of a decoded token in prompt tokens, as in the paper cited below
+MAX_AHEAD = 4096  # tokens of two full steps, so that a longer match delays other tenants little
+MAX_OVERTAKEN = 64  # requests that may overtake a request; more would be noticed as a stall
 LOOK_AHEAD = 128  # requests whose match is looked up at a time, at some 10 µs each
-SWEEP_FROM = 256  # tenants
+SWEEP_FROM = 256  # number of counters from which those of tenants at rest are dropped
 
 
 class Bounds(NamedTuple):
     """Limits on how far requests may overtake others."""
 
     overtaken: float = MAX_OVERTAKEN  # requests that may start before a request because of priority or match
-    ahead: float = MAX_AHEAD  # tokens that a tenant may be ahead of the least served one
+    ahead: float = MAX_AHEAD  # tokens that a tenant may be ahead of the least served tenant
     look_ahead: int = LOOK_AHEAD  # waiting requests whose matches are compared
 
 
@@ -30,17 +30,17 @@ USUAL_BOUNDS = Bounds()
 
 @dataclass(slots=True)
 class _BusyPeriod:
-    """One priority's tenants while some of its prompts wait or are computed."""
+    """The tenants of one priority while some prompts of that priority wait or are computed."""
 
-    counters: dict[str, float] = field(default_factory=dict)  # tokens served, also of tenants at rest
+    counters: dict[str, float] = field(default_factory=dict)  # tokens served to each tenant, even at rest
     contenders: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
-    """by tenant, the priorities of its prompts by request id"""
-    level: float = 0.0  # where the counter of a new tenant begins
+    """for each tenant, the priorities of its waiting or computed prompts by request id"""
+    level: float = 0.0  # tokens at which the counter of a new tenant begins
     least: float | None = None  # the lowest contender's counter; None: not known
     sweep_at: int = SWEEP_FROM
 
     def raise_to_level(self, tenant: str, owed: Mapping[str, int], max_ahead: float) -> None:
-        """Raises the counter of a tenant that was at rest to the level, at least the lowest contender's."""
+        """Raises the counter of a tenant that was at rest to the level or the lowest contender's."""
         served = [self.counters[other] - owed.get(other, 0) for other in self.contenders]
         if served:
             self.level = min(max(self.level, min(served)), max(served) + max_ahead)
@@ -93,9 +93,9 @@ class Fairness:
         self._periods: dict[int, _BusyPeriod] = {}
 
     def contend(self, request: Request, owed: Mapping[str, int]) -> None:
-        """A prompt of the tenant waits or is computed from now on.
+        """Notes that a prompt of the tenant waits or is computed from now on.
 
-        owed: by tenant, tokens that were charged and are still to be computed
+        owed: for each tenant, tokens that were charged and are still to be computed
         """
         period = self._periods.setdefault(self._level(request.priority), _BusyPeriod())
         if request.tenant not in period.contenders:
@@ -104,7 +104,7 @@ class Fairness:
         period.least = None
 
     def rest(self, request: Request) -> None:
-        """The prompt is computed, or its request has ended. Further calls have no effect."""
+        """Notes that the prompt is computed, or that its request has ended. Further calls have no effect."""
         level = self._level(request.priority)
         period = self._periods.get(level)
         if period is None or request.tenant not in period.contenders:
@@ -123,12 +123,12 @@ class Fairness:
             period.charge(request.tenant, tokens)
 
     def counter(self, priority: int, tenant: str) -> float:
-        """Tokens that a tenant was served, on the scale that it shares with the others."""
+        """Number of tokens served to a tenant, on the scale that all tenants share."""
         period = self._periods.get(self._level(priority))
         return period.counters.get(tenant, period.level) if period is not None else 0.0
 
     def ahead(self, priority: int, tenant: str) -> float:
-        """Tokens that a tenant is ahead of the lowest contender; 0 if that is within the bound."""
+        """By how many tokens a tenant is ahead of the lowest contender; 0 if within the bound."""
         period = self._periods.get(self._level(priority))
         if period is None:
             return 0.0
@@ -136,7 +136,7 @@ class Fairness:
         return lead if lead > self._max_ahead else 0.0
 
     def rank(self, priority: int, tenant: str, preemptible: bool) -> Rank:
-        """The rank of a prompt. preemptible: prompts of better priorities may start before it"""
+        """The rank of a prompt. preemptible: whether prompts of better priorities may start before it"""
         ahead = self.ahead(priority, tenant)
         if not self.own_priorities or is_background(priority):
             return Rank(preemptible, priority, ahead)

@@ -8,7 +8,7 @@ from typing import Protocol
 from ...grammars import ForcedText
 from .request import Request
 
-MIN_RUN = 2  # tokens; the first one replaces a token that is being sampled
+MIN_RUN = 2  # tokens of the shortest run; the first one replaces a token that is being sampled
 
 
 class Segments(Protocol):
@@ -25,7 +25,7 @@ class ForcedRuns:
         self._eos_tokens = eos_tokens
 
     def next(self, request: Request) -> list[int]:
-        """The forced tokens after the request's own, within its limits; empty if too few to save a step.
+        """The forced tokens after the request's tokens, within its limits; empty if too few to save a step.
 
         A waiting request keeps at least one token to sample, because only a step can end it. Requests for
         log-probabilities get no forced tokens, because only sampled tokens have log-probabilities.

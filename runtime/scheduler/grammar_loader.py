@@ -12,14 +12,14 @@ from ...grammars import Automaton, BusyError, CompilerError, GrammarCompiler, Gr
 from ..messages import DropGrammar, GrammarSpec, LoadGrammar
 from .constraint import AutomatonConstraint, Constraint, MatcherConstraint
 
-DEVICE_BYTES = 256 << 20  # of automata, used or cached
+DEVICE_BYTES = 256 << 20  # bytes of all automata on the device, used or cached
 
 
 @dataclass(slots=True, eq=False)
 class _Loaded:
     id: int
     nbytes: int
-    users: int = 0  # requests with a slot
+    users: int = 0  # requests with a slot that use the automaton
 
 
 class GrammarLoader:
@@ -31,7 +31,7 @@ class GrammarLoader:
     def __init__(self, compiler: GrammarCompiler, *, isolated: bool = False) -> None:
         self._compiler = compiler
         self._isolated = isolated
-        # by the automaton's key, least recently used first
+        # loaded automata by their keys, least recently used first
         self._loaded: OrderedDict[str, _Loaded] = OrderedDict()
         self._nbytes = 0  # bytes of all loaded automata
         self._bytes_in_use = 0
@@ -39,12 +39,12 @@ class GrammarLoader:
         self._loads: list[LoadGrammar | DropGrammar] = []
 
     def take_loads(self) -> list[LoadGrammar | DropGrammar]:
-        """Messages that the model process needs before the next step."""
+        """Returns the messages that the model process needs before the next step."""
         loads, self._loads = self._loads, []
         return loads
 
     def submit(self, request: str, spec: GrammarSpec, closing: bool = False, tenant: str = "") -> None:
-        """closing: the constraint must know closing texts. `tenant` is charged for compiling."""
+        """Queues a grammar for compiling. closing: whether closing texts are needed. tenant: pays for it."""
         spec = structs.replace(spec, closing=closing, scope=tenant if self._isolated else "")
         self._compiler.submit(request, spec, tenant=tenant)
 
@@ -52,7 +52,7 @@ class GrammarLoader:
         self._compiler.cancel(request)
 
     def take_finished(self) -> Iterator[tuple[str, Constraint | GrammarError | CompilerError | BusyError]]:
-        """Requests whose grammars are ready, each with its own constraint or the error."""
+        """Returns the requests whose grammars are ready, each with its own constraint or the error."""
         for request, compiled in self._compiler.finished():
             if isinstance(compiled, GrammarError | CompilerError | BusyError):
                 yield request, compiled
@@ -71,7 +71,7 @@ class GrammarLoader:
         return automaton.key in self._loaded or self._bytes_in_use + automaton.nbytes <= DEVICE_BYTES
 
     def load(self, constraint: Constraint | None) -> bool:
-        """Loads the automaton of a request that starts; False if those in use leave too little memory."""
+        """Loads the automaton of a request that starts; False if automata in use leave too little memory."""
         if not isinstance(constraint, AutomatonConstraint):
             return True
         if not self.fits(constraint):
@@ -91,7 +91,7 @@ class GrammarLoader:
         return True
 
     def unload(self, constraint: Constraint | None) -> None:
-        """The request gives back its slot; no step in flight names it."""
+        """Releases the automaton of a request that gives back its slot and that no step in flight names."""
         if isinstance(constraint, AutomatonConstraint) and constraint.grammar is not None:
             constraint.grammar = None
             loaded = self._loaded[constraint.automaton.key]

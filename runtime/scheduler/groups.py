@@ -26,8 +26,8 @@ def order_and_group(
 ) -> tuple[list[int], list[RowGroup]]:
     """Returns an order of the rows (indices into `page_tables`) and the groups, outer ones first.
 
-    page_tables: int32 page ids of each row, packed; of a chunk those before its first token
-    chunks: number of rows, the last ones, with several query tokens. They join groups that other rows form.
+    page_tables: int32 page ids of each row, packed; of a chunk, the pages before its first token
+    chunks: number of rows with several query tokens; they come last, and join groups that other rows form.
     """
     by_first_page: dict[bytes, list[int]] = defaultdict(list)
     for row, table in enumerate(page_tables):
@@ -52,17 +52,18 @@ def order_and_group(
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """Rows [first, last) of sorted tables that share their first `pages` pages, and fewer with other rows."""
+    """Rows [first, last) of sorted tables that share their first `pages` pages. Other rows share fewer."""
 
     first: int
     last: int
     pages: int
     parent: Node | None
     decode_rows: int
-    """how many of its rows are in decode; chunks do not count in the choice of groups"""
+    """number of its rows in decode; chunks do not count in the choice of groups"""
     readers: int = 0
-    """how often its last page is read if this node is no group: by each decode row, or by each group of rows
-    within it"""
+    """how often the node's last page is read if the node is no group: by each decode row, or by each inner
+    group
+    """
     falls: list[tuple[float, int]] = field(default_factory=list)
     """pairs (page, count): the pages before `page` have `count` fewer readers than the node's last page"""
     limit: float = -1.0

@@ -15,7 +15,7 @@ from ..messages import Accepted, Generate, Message, Output, Outputs, Refused
 from .request import TOKEN_BYTES
 
 MINUTE_S = 60.0
-RETRY_CONCURRENT_S = 1.0  # it is not known when a request will end
+RETRY_CONCURRENT_S = 1.0  # Retry-After if too many requests are open: it is not known when one ends
 
 
 @dataclass(slots=True)
@@ -24,10 +24,10 @@ class _Bucket:
 
     limit: int
     left: float
-    at: float  # when `left` was right
+    at: float  # time at which `left` was right
 
     def refill(self, limit: int, now: float) -> None:
-        """Adds what has come since the last call; `limit` may be a new one."""
+        """Refills the allowance for the time since the last call; `limit` may have changed."""
         gained = (now - self.at) * self.limit / MINUTE_S
         self.left = min(self.left + gained, self.limit) + limit - self.limit
         self.limit, self.at = limit, now
@@ -45,7 +45,7 @@ class _Bucket:
 class _Key:
     requests: _Bucket | None = None
     tokens: _Bucket | None = None
-    open: Counter[str] = field(default_factory=Counter)  # choices that run, by request
+    open: Counter[str] = field(default_factory=Counter)  # number of running choices by request id
 
     def renew(self, quota: Quota, now: float) -> None:
         self.requests = _renew(self.requests, quota.requests_per_minute, now)
@@ -60,11 +60,11 @@ class _Key:
 
 @dataclass(slots=True)
 class _Open:
-    """A choice that runs."""
+    """A choice of a request that runs."""
 
     key: _Key
     client: int
-    prompt_tokens: int | None  # as in its `Quota`
+    prompt_tokens: int | None  # prompt tokens as in the choice's `Quota`
 
 
 class KeyRates:
@@ -80,7 +80,7 @@ class KeyRates:
         self._choices: dict[str, _Open] = {}
 
     def admit(self, message: Generate, now: float) -> Refused | bool:
-        """True if the choice may be submitted; False for a choice of a request that was refused."""
+        """Whether the choice may be submitted; False if its request was refused."""
         quota = message.quota
         if quota is None:
             return True
@@ -99,7 +99,7 @@ class KeyRates:
         return True
 
     def end(self, choice: str) -> None:
-        """The choice needs nothing more. Unknown ones are ignored."""
+        """Notes that the choice has ended. Ignores unknown choices."""
         ended = self._choices.pop(choice, None)
         if ended is None:
             return
@@ -157,7 +157,7 @@ def _take(bucket: _Bucket | None, amount: int) -> None:
 
 
 def _find_request(choice: str) -> str:
-    """The id of a request; its choices have a number after it."""
+    """The id of the choice's request. A choice's id is its request's with a number after it."""
     return choice.rpartition("-")[0]
 
 

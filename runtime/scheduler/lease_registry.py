@@ -35,10 +35,10 @@ from .refusals import (
 from .request import TOKEN_BYTES, Request
 from .tool_pauses import ToolPauses
 
-MAX_LEASES = 1000  # leases of one tenant
-MAX_PINS = 1000  # pins of one scope
+MAX_LEASES = 1000  # maximal number of leases of one tenant
+MAX_PINS = 1000  # maximal number of pins of one scope
 MAX_LISTED = 100
-QUEUE_S = 60.0  # time for a prompt to start after the results of its tools have come
+QUEUE_S = 60.0  # seconds for a prompt to start after the results of its tools have come
 
 
 class Key(NamedTuple):
@@ -51,12 +51,12 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """What a lease is for. A pin belongs to a scope, as its pages' owner, and its name is its key."""
+    """What a lease is for. The owner of a pin's pages is its scope, and its key is its name."""
 
     kind: LeaseKind | Literal["pin"]
     key: Key
     request_id: str = ""
-    tokens: Tokens = b""  # of a pin, in whole pages
+    tokens: Tokens = b""  # tokens of a pin, in whole pages
 
 
 class LeaseRegistry:
@@ -71,7 +71,7 @@ class LeaseRegistry:
         self.num_broken = 0
         self.limit = limit
         self._cache = cache
-        self._pins: dict[str, Lease] = {}  # by name
+        self._pins: dict[str, Lease] = {}  # pins by name
         self._pauses = ToolPauses()
         self._claims: dict[Lease, _Claim] = {}
         self._by_key: dict[Key, list[Lease]] = {}
@@ -81,7 +81,7 @@ class LeaseRegistry:
         """requests with a `tool_pause` lease that may have ended in tool calls, by id"""
 
     def arrive(self, message: Generate) -> None:
-        """Renews the leases that the request uses: those under its keys, and of a pause that it ends."""
+        """Renews the leases that the request uses: leases under its keys, and those of a pause it ends."""
         for name in self._pauses.results_come(message, self.now):
             self._extend(self._of_replies.get(name), QUEUE_S)
         if message.namespace is not None:
@@ -108,7 +108,7 @@ class LeaseRegistry:
         return self._refuse_pin(message, tokens, spare=None) or PinFits(message.query)
 
     def pin(self, message: PinPrefix, now: float, spare: int) -> PrefixPinned | QueryRefused:
-        """spare: pages that no open request can need"""
+        """spare: number of pages that no open request can need"""
         tokens = self._cut_to_pages(message.tokens)
         assert tokens, "a prefix of less than a page"
         ends_at = now + message.ttl_s
@@ -132,7 +132,7 @@ class LeaseRegistry:
         return PrefixPinned(message.query, described)
 
     def count_withheld(self, request: Generate) -> int:
-        """Pinned pages that the request cannot use: all except those of its own prefix."""
+        """Number of pinned pages that the request cannot use: all except the pages of its own prefix."""
         pinned = self._cache.leases.num_pinned
         if not pinned:
             return 0
@@ -141,7 +141,7 @@ class LeaseRegistry:
         return pinned - self._cache.leases.count_pinned(own)
 
     def await_tools(self, request_id: str, tools: Sequence[str]) -> None:
-        """The reply ended in calls of these tools; without a `tool_pause` lease nothing happens."""
+        """Renews the `tool_pause` lease, if any, of a reply that ended in calls of these tools."""
         request = self._undecided.pop(request_id, None)
         if request is not None:
             self._pauses.begin(request, tools, self.now)
@@ -210,12 +210,12 @@ class LeaseRegistry:
         return self._cache.leases.count_pages(scope, is_breakable=False)
 
     def leased_pages(self, scope: str) -> int:
-        """Pages that the scope's tenants lease; a page that several lease counts for each."""
+        """Number of pages that the scope's tenants lease. A page counts for each tenant that leases it."""
         owners = self._cache.leases.owners()
         return sum(pages for owner, pages in owners.items() if owner.startswith(scope))
 
     def counts(self) -> dict[str, int]:
-        """Leases by kind."""
+        """Number of leases of each kind."""
         self._note_ended()
         return dict(
             Counter(claim.kind for lease, claim in self._claims.items() if lease.node and lease.is_breakable)
@@ -297,7 +297,7 @@ class LeaseRegistry:
             self._break(min(self._by_owner[owner], key=lambda lease: lease.break_order))
 
     def _replace(self, new: Lease, key: Key, most: int) -> None:
-        """Ends the leases under the key that the new one extends, then the oldest ones beyond `most`."""
+        """Ends the leases under the key that the new lease extends, then the oldest ones beyond `most`."""
         extended = set(self._cache.leases.on_path(new))
         for lease in list(self._by_key.get(key, ())):
             if lease.node is None or lease in extended:

@@ -59,9 +59,9 @@ class Lifecycle:
         slots: int,
     ) -> None:
         self.waiting = waiting
-        self.residents: dict[int, Request] = {}  # by slot; ENDED ones too until their last step is done
+        self.residents: dict[int, Request] = {}  # slot -> request; an ENDED one stays until its last step
         self._compiling: dict[str, Request] = {}
-        self._open: dict[str, Request] = {}  # requests whose reply is not complete, by id
+        self._open: dict[str, Request] = {}  # requests by id whose reply is not complete
         self._cache = cache
         self._leases = leases
         self._stored = stored
@@ -105,7 +105,7 @@ class Lifecycle:
         return not self._open and not self.residents
 
     def find(self, request_id: str) -> Request | None:
-        """An open request."""
+        """Finds an open request."""
         return self._open.get(request_id)
 
     def create(self, message: Generate) -> Request:
@@ -117,7 +117,7 @@ class Lifecycle:
         return request
 
     def wait(self, request: Request) -> None:
-        """Queues the request: its grammar is compiled, or it has none."""
+        """Queues a request whose grammar is compiled, or that has no grammar."""
         del self._compiling[request.id]
         self._queue(request)
 
@@ -159,7 +159,7 @@ class Lifecycle:
         self._release_if_done(request)
 
     def answer(self, request: Request) -> None:
-        """Marks its reply as complete. Forced tokens at the end are computed, for the next turn to match."""
+        """Marks the request's reply as complete. Final forced tokens are computed for the next turn."""
         if request.phase is not Phase.RUNNING or request.allocation.planned >= request.length - 1:
             self.end(request)
             return
@@ -184,15 +184,15 @@ class Lifecycle:
             self._release_if_done(request)
 
     def step_done(self, flight: StepInFlight) -> None:
-        """Releases slots and pages that only this step still used."""
+        """Releases slots and pages that only the step `flight` still used."""
         self._last_step_done = flight.step
         for request in flight.requests:
             if request.held is not None:
                 self._release_if_done(request)
 
     def _queue(self, request: Request, first: bool = False) -> None:
-        """first: before all other requests of its tenant"""
-        request.tokens = bytes(request.tokens)  # grows no more, and is matched often
+        """Queues the request, with `first` before all other requests of its tenant."""
+        request.tokens = bytes(request.tokens)  # the tokens grow no more, and are matched often
         request.phase = Phase.WAITING
         owed: Counter[str] = Counter()
         for other in self.residents.values():
@@ -216,13 +216,13 @@ class Lifecycle:
             self._places.count_ended()
 
     def drop_lease_terms(self, order: EndLease) -> None:
-        """The tenant's requests that have not ended take none of the leases that the order ends."""
+        """Removes the lease terms that the order ends from the tenant's requests that have not ended."""
         for request in (*self._open.values(), *self.residents.values()):
             if (request.namespace, request.tenant) == (order.namespace, order.tenant):
                 request.leases = [terms for terms in request.leases if not order.ends(terms.kind, terms.key)]
 
     def _release(self, request: Request) -> None:
-        """Ends the allocation. The tree keeps the tokens whose KV exists; others are not charged."""
+        """Ends the allocation. The tree keeps the tokens whose KV exists. Others are not charged."""
         allocation = request.allocation
         if allocation.faulty:
             self._cache.discard(allocation.lock)
@@ -236,7 +236,7 @@ class Lifecycle:
             if request.phase is Phase.ENDED:
                 self._leases.take(request, tokens)
         self._fairness.charge(request, -request.uncomputed)
-        allocation.restore_end = min(allocation.restore_end, allocation.planned)  # the rest was not restored
+        allocation.restore_end = min(allocation.restore_end, allocation.planned)  # no step restored the rest
         request.charged = request.prompt_length - request.uncomputed
         self._grammars.unload(request.constraint)
         del self.residents[allocation.slot]
@@ -251,7 +251,7 @@ def allocate(
 
     Returns None if too few pages are available.
 
-    found: its match in the tree now
+    found: the request's current match in the tree
     reserve: pages that stay available to running requests
 
     The match ends at a page boundary if pages run short, because the source of a partial copy would lock one

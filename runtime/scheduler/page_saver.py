@@ -13,14 +13,14 @@ from .plan import StepInFlight
 from .request import Request
 
 SAVED_TOKENS = 512
-"""A step saves evicted pages of up to this many tokens, and more if it overwrites more. With write-through, a
-message is sent once this many tokens are to be saved."""
+"""A step saves evicted pages of up to this many tokens, or more if it overwrites more. With write-through,
+pages are saved once they have this many tokens together."""
 
 
 class PageSaver:
     """An evicted page is saved at the latest with the step that overwrites it.
 
-    With `write_through` full pages are saved once they are computed, so most evicted ones are stored already.
+    With `write_through` full pages are saved once they are computed, so most pages are stored when evicted.
     """
 
     def __init__(self, cache: PrefixCache, write_through: bool) -> None:
@@ -28,7 +28,7 @@ class PageSaver:
         self._write_through = write_through
         self._most = max(1, SAVED_TOKENS // cache.page_size)
         self._evicted = EvictedPages()
-        self._copied_by: dict[int, frozenset[bytes]] = {}  # keys by step in flight
+        self._copied_by: dict[int, frozenset[bytes]] = {}  # keys of pages that each step in flight copies
 
     def choose_before(self, plan: StepPlan, flight: StepInFlight) -> list[SavedPages]:
         """The evicted pages to copy to the store before a step runs."""
@@ -40,7 +40,7 @@ class PageSaver:
         return [_pack(group) for group in chosen]
 
     def step_done(self, step: int) -> None:
-        """The store can find the pages that were copied with this step from now on."""
+        """Notes that the store can find the pages that were copied with this step."""
         self._copied_by.pop(step, None)
 
     def is_in_copy(self, key: bytes) -> bool:
@@ -54,9 +54,9 @@ class PageSaver:
         self._evicted.prioritize(keys)
 
     def write_through(self, requests: Sequence[Request], at_once: bool = False) -> list[SavePages]:
-        """Messages that save the new full pages of these requests; none while there are few.
+        """Messages that save the new full pages of these requests; no messages while there are few pages.
 
-        at_once: save even a few
+        at_once: save even a few pages
         """
         fresh = sum(
             max(0, self._count_full(request) - request.allocation.saved_pages) for request in requests
@@ -71,7 +71,7 @@ class PageSaver:
         return self._keys(request, pages) if pages else b""
 
     def list_remaining(self) -> list[SavedPages]:
-        """All full pages in the KV cache, those used last first."""
+        """All full pages in the KV cache, most recently used first."""
         self._take_evicted()
         return [_pack(group) for group in [*self._cache.list_pages(), *self._evicted.list_pages()]]
 
@@ -96,7 +96,7 @@ class PageSaver:
         return _pack(KeyedPages(request.namespace, keys, pages))
 
     def _count_full(self, request: Request) -> int:
-        """How many full pages the request has once its planned steps are done; 0 if none are to be saved."""
+        """How many full pages the request has once its planned steps are done; 0 if it saves no pages."""
         allocation = request.allocation
         kept = (
             self._write_through

@@ -17,7 +17,7 @@ from .request import Phase, Request
 
 MAX_STEPS_IN_FLIGHT = 2
 GROWTH_TOKENS = 64  # tokens for which pages are allocated ahead while many are available
-MANY_AVAILABLE = 0.25  # many pages are available if more than this share is
+MANY_AVAILABLE = 0.25  # share of all pages above which many pages are available
 
 
 @dataclass(slots=True)
@@ -26,9 +26,9 @@ class StepInFlight:
 
     step: int
     rows: list[tuple[Request, Row]] = field(default_factory=list)
-    restored: list[Request] = field(default_factory=list)  # requests whose pages it restores
+    restored: list[Request] = field(default_factory=list)  # requests whose pages the step restores
     restored_tokens: int = 0
-    prefill_tokens: int = 0  # tokens of prompts and forced tokens that it computes
+    prefill_tokens: int = 0  # tokens of prompts and forced tokens that the step computes
     forced_tokens: int = 0  # the forced ones among `prefill_tokens`
     masks_sent: bool = False
 
@@ -53,8 +53,8 @@ class StepPlanner:
         self._group_cost = limits.group_cost
         self._max_sampled = limits.max_sampled
         self._step = 0
-        self._tables: dict[int, bytes] = {}  # a row's page table when it began to decode, by arrival
-        self._order: list[int] | None = None  # of the rows of `_groups`, if they all decode
+        self._tables: dict[int, bytes] = {}  # page tables when rows began to decode, by request arrival
+        self._order: list[int] | None = None  # order of the rows of `_groups`, if all of them are in decode
         self._groups: list[RowGroup] = []
 
     def wants_page(self, request: Request) -> bool:
@@ -66,7 +66,7 @@ class StepPlanner:
         )
 
     def ensure_pages(self, request: Request) -> bool:
-        """Allocates the pages that its next tokens need; False if too few are available."""
+        """Allocates pages for the request's next tokens; False if too few are available."""
         allocation = request.allocation
         end = max(min(allocation.planned + self._max_sampled, request.max_length), allocation.prefill_end)
         if end <= allocation.lock.capacity:
@@ -78,13 +78,13 @@ class StepPlanner:
     def build(
         self, decoding: list[Request], prefilling: Sequence[Request], streams_text: bool, budget: StepBudget
     ) -> tuple[StepPlan, StepInFlight] | None:
-        """The next step: a token for each of `decoding`, and chunks of `prefilling` within `budget`.
+        """Plans the next step: a token for each of `decoding`, and chunks of `prefilling` within `budget`.
 
         `streams_text`: see `StepBudget`.
         """
         plan, flight = StepPlan(step=self._step + 1, rows=[]), StepInFlight(self._step + 1)
         if not decoding and all(request.allocation.has_forced for request in prefilling):
-            streams_text = False  # each stream waits for its own forced tokens alone
+            streams_text = False  # because each stream waits only for its own forced tokens
         self._add_restores(plan, flight, prefilling, budget.restored_tokens(len(decoding), streams_text))
         most = budget.prefill_tokens(len(decoding), streams_text, flight.restored_tokens)
         chunks = self._chunks(prefilling, most)
@@ -102,7 +102,7 @@ class StepPlanner:
         return plan, flight
 
     def end_copies(self, flight: StepInFlight) -> None:
-        """The step is done: the sources of its page copies may be evicted from now on."""
+        """Ends the page copies of a finished step, so that their sources may be evicted."""
         for request, _ in flight.rows:
             allocation = request.allocation
             if allocation.copy_step == flight.step:
@@ -110,7 +110,7 @@ class StepPlanner:
                 allocation.copy_step = None
 
     def _chunks(self, prefilling: Sequence[Request], budget: int) -> list[tuple[Request, int]]:
-        """Splits the budget (in tokens): each prompt is computed to its end before the next."""
+        """Splits the budget (in tokens): each prompt is computed to its end before the next one begins."""
         chunks = []
         for request in prefilling:
             allocation = request.allocation
@@ -167,7 +167,7 @@ class StepPlanner:
     def _add_row(
         self, plan: StepPlan, flight: StepInFlight, request: Request, tokens: int, samples: int
     ) -> Row:
-        """tokens: that it computes, at most. samples: see `Row`."""
+        """Adds a row. tokens: upper bound of tokens that it computes. samples: see `Row`."""
         allocation = request.allocation
         if not allocation.is_set_up:
             plan.setups.append(request.setup(allocation.slot, self._banned_tokens(request)))
@@ -197,9 +197,9 @@ class StepPlanner:
     def _grouped_rows(
         self, decoding: list[Request], chunks: list[tuple[Request, int]]
     ) -> tuple[list[tuple[Request, int | None]], list[RowGroup]]:
-        """The rows in the order of their groups, then the chunks that join none.
+        """The rows in the order of their groups, then the chunks that join no group.
 
-        A row is a request and its chunk's tokens, None if it decodes. Groups depend only on leading pages, so
+        A row is a request with its chunk's tokens (None: it decodes). Groups depend only on leading pages, so
         they hold while the same requests decode.
         """
         short = sorted((chunk for chunk in chunks if self._may_join(*chunk)), key=lambda chunk: chunk[1])
@@ -225,14 +225,14 @@ class StepPlanner:
         return tokens <= cost.chunk_tokens and tokens * cost.merged_tokens < request.allocation.planned
 
     def _computed_pages(self, request: Request) -> bytes:
-        """The whole pages before the tokens that come next, as a page table."""
+        """The page table of the whole pages before the request's next tokens."""
         allocation = request.allocation
         whole = allocation.planned // self._page_size * self._page_size
         return _pack(allocation.lock.pages_at(0, whole))
 
 
 def step_masks(flight: StepInFlight, words: int) -> StepMasks:
-    """The masks of host-masked rows, unless their tokens are discarded; `words` int32 for each."""
+    """The masks of host-masked rows, unless their tokens are discarded; each mask has `words` int32 words."""
     alive = [
         request
         for request in flight.host_masked

@@ -43,8 +43,8 @@ from .refusals import Limits
 from .scheduler import Now, Outgoing, Scheduler
 
 VOCABULARY_DEADLINE_S = 60.0
-CORES_TO_LOAD = 2  # model and tokenizer load at the same time; with no other core, workers would delay them
-PIN_DIVISOR = 4  # of all pages: the part that may be pinned by default
+CORES_TO_LOAD = 2  # cores that load the model and the tokenizer, which grammar workers would delay
+PIN_DIVISOR = 4  # one part in this many of all pages may be pinned by default
 
 log = logging.getLogger("arbora.scheduler")
 
@@ -66,7 +66,7 @@ class Loop:
         )
         self._supervisor = self._outbox(supervisor_address(arguments.directory))
         self._model = self._outbox(self._replica.model())
-        self._clients: dict[int, Outbox] = {}  # connected when the first message is sent to each
+        self._clients: dict[int, Outbox] = {}  # client -> outbox, connected with its first message
 
     def run(self) -> None:
         """Serves until all requests are drained, then waits for the signal that ends it."""
@@ -103,7 +103,7 @@ class Loop:
         messages = [*([] if first is None else [first]), *self._inbox.waiting()]
         for message in messages:
             if isinstance(message, PeerDown) and message.client in self._clients:
-                # Messages that the dead client did not read are dropped.
+                # Drops messages that the dead client did not read.
                 self._clients.pop(message.client).close(linger_ms=0)
         return messages
 
@@ -120,7 +120,7 @@ class Loop:
 
     @cached_property
     def _page_store(self) -> Outbox:
-        """Connected when the first message is sent. Without a page store there is no message for it, and
+        """The outbox to the page store, connected at first use: without a page store it is never used, and
         ZeroMQ would try to connect again and again."""
         return self._outbox(self._replica.page_store)
 
@@ -129,7 +129,7 @@ class Loop:
 
 
 def _wait_for_vocabulary(directory: Path) -> Vocabulary:
-    """The tokenizer process writes the file while the model loads."""
+    """Waits for the vocabulary file, which the tokenizer process writes while the model loads."""
     deadline = time.monotonic() + VOCABULARY_DEADLINE_S
     while not (directory / FILE_NAME).exists():
         if time.monotonic() > deadline:
@@ -196,7 +196,7 @@ def _build_scheduler(
 
 
 def _max_pinned(ready: ModelReady, config: ServeConfig) -> int:
-    """Pages that may be pinned in a scope: isolated keys have equal shares, other clients share one limit."""
+    """Pages that a scope may pin: isolated keys have equal shares, other clients share one limit."""
     sharers = len({key.sha256 for key in config.api_keys}) if config.isolate_keys else 1
     return _pinnable(ready, config.pin_memory) // sharers
 
@@ -220,7 +220,7 @@ def main() -> None:
     write_log(config.log_level)
     heartbeat = Heartbeat()
     heartbeat.start(arguments)
-    with short_slices():  # for ZeroMQ's I/O thread, which the first socket starts
+    with short_slices():  # applies to ZeroMQ's I/O thread, which the first socket starts
         loop = Loop(arguments, config, heartbeat)
     use_short_slices()
     loop.run()

@@ -6,13 +6,13 @@ from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
 from math import ceil, exp
 
-UNMEASURED_S = 5  # Retry-After before any reply has ended
-MIN_WAIT_S = 1  # Retry-After is a whole number
-MAX_WAIT_S = 60  # OpenAI's clients ignore a longer Retry-After and try again at once
-MEMORY_S = 30.0  # time constant of the average rate of ended replies
+UNMEASURED_S = 5  # Retry-After in seconds before any reply has ended
+MIN_WAIT_S = 1  # minimal Retry-After in seconds, which must be a whole number
+MAX_WAIT_S = 60  # maximal Retry-After in seconds; OpenAI's clients ignore a longer one and retry at once
+MEMORY_S = 30.0  # time constant, in seconds, of the average rate of ended replies
 SPACING = 0.8
-"""The time between two promises is this share of the server's time for a request, as some clients give up."""
-MIN_SWEPT_TENANTS = 1024  # beyond twice the tenants that the last sweep kept
+"""Time between promises as a share of the server's time for a request; below 1, as some clients give up."""
+MIN_SWEPT_TENANTS = 1024  # a sweep is due at this many tenants plus twice those the last one kept
 
 
 @dataclass(slots=True, eq=False)
@@ -28,12 +28,12 @@ class _Promises:
     """The promises to one tenant's requests that are not due yet, in the order in which they are due."""
 
     def __init__(self) -> None:
-        self.latest = 0.0  # the time promised last
+        self.latest = 0.0  # the latest promised time
         self._by_due: deque[_Promise] = deque()
-        self._by_request: defaultdict[int, deque[_Promise]] = defaultdict(deque)  # in the order of `told_at`
+        self._by_request: defaultdict[int, deque[_Promise]] = defaultdict(deque)  # sorted by `told_at`
 
     def add(self, request: int, due: float, now: float) -> None:
-        """Promises that were cut to the longest wait are not kept; there may be any number of them."""
+        """Adds a promise, unless it was cut to the longest wait: there may be any number of those."""
         self.latest = due
         if due >= now + MAX_WAIT_S:
             return
@@ -42,8 +42,8 @@ class _Promises:
         self._by_request[request].append(promise)
 
     def find(self, request: int, now: float) -> float | None:
-        """The time that the request was told before, if it comes again too early; None for a new request. The
-        same prompt within `MIN_WAIT_S` counts as new, because another client sends it."""
+        """The promised time of a request that comes again too early; None for a new request. The same prompt
+        within `MIN_WAIT_S` counts as new, because another client sends it."""
         self._forget_due(now)
         mine = self._by_request.get(request)
         if not mine or mine[0].told_at > now - MIN_WAIT_S:
@@ -86,14 +86,14 @@ class QueuePlaces:
     def __init__(self, most: int, keys: int) -> None:
         self.most = most
         self.total = 0
-        self._taken: Counter[str] = Counter()  # by tenant
+        self._taken: Counter[str] = Counter()  # places in use by each tenant
         self._share_of_key = max(1, most // keys) if keys > 1 else None
         self._now = 0.0
         self._was_busy = False
-        self._seconds = 0.0  # while requests waited; an exponentially weighted sum
-        self._ended = 0.0  # replies that ended in that time; weighted in the same way
-        self._ended_since = 0  # replies since the last tick
-        self._promised: dict[str, _Promises] = {}  # by tenant
+        self._seconds = 0.0  # seconds in which requests waited; an exponentially weighted sum
+        self._ended = 0.0  # replies that ended in those seconds; weighted in the same way
+        self._ended_since = 0  # replies that ended since the last tick
+        self._promised: dict[str, _Promises] = {}  # promises to each tenant
         self._sweep_at = MIN_SWEPT_TENANTS
 
     def admits(self, tenant: str) -> bool:
@@ -118,7 +118,7 @@ class QueuePlaces:
         self._ended_since += 1
 
     def tick(self, now: float, busy: bool) -> None:
-        """`now` is in seconds of any clock. busy: requests wait although all possible steps are planned."""
+        """`now` is in seconds of any clock. busy: whether requests wait when all steps are planned."""
         if self._was_busy:
             elapsed = max(0.0, now - self._now)
             past = exp(-elapsed / MEMORY_S)

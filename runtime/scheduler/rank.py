@@ -8,7 +8,7 @@ from ..messages import BACKGROUND_PRIORITY
 
 
 def is_background(priority: int) -> bool:
-    """Whether all other requests go first, however often."""
+    """Whether requests of this priority always start after all others."""
     return priority >= BACKGROUND_PRIORITY
 
 
@@ -21,9 +21,9 @@ class Rank(NamedTuple):
 
     preemptible: bool
     priority: int
-    ahead: float  # tokens by which the tenant exceeds the bound of fairness
+    ahead: float  # tokens by which the tenant exceeds fairness's bound on its lead
     own_preemptible: bool = True
-    own_priority: int = 0  # above the best priority among the tenant's prompts
+    own_priority: int = 0  # priority minus the best priority among the tenant's prompts
 
     @property
     def is_preemptible(self) -> bool:

@@ -19,19 +19,19 @@ from ..messages import (
 from .queue_places import QueuePlaces
 from .request import TOKEN_BYTES, Request
 
-MAX_CHARACTERS = 2000  # of a message about a grammar, which may quote it
+MAX_CHARACTERS = 2000  # maximal length of a message about a grammar, which may quote the grammar
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The capacity of one replica."""
 
-    max_model_len: int  # tokens
-    slots: int  # requests that hold pages at once
-    max_sampled: int = 1  # tokens that a row samples in a step
+    max_model_len: int  # maximal tokens of a prompt and its reply
+    slots: int  # number of requests that hold pages at once
+    max_sampled: int = 1  # maximal number of tokens that a row samples in a step
     max_waiting: int
-    max_pinned: int = 0  # pages in a scope
-    keys: int = 0  # API keys; with several, each is a tenant
-    bounded_priorities: bool = False  # each key has a best priority
+    max_pinned: int = 0  # maximal number of pinned pages in a scope
+    keys: int = 0  # number of API keys; with several, each key is a tenant
+    bounded_priorities: bool = False  # whether each key has a best priority
     group_cost: GroupCost = msgspec.field(default_factory=GroupCost)
 
 
@@ -88,7 +88,7 @@ def _refuse_over_memory(request: str, length: int, cache: PrefixCache, pinned: i
 
 
 def refuse_grammar(request: Request, error: GrammarError | CompilerError | BusyError) -> Refused:
-    """The grammar is wrong or cannot be enforced, the compiler failed, or too many grammars are queued."""
+    """Refuses because a grammar is wrong or unenforceable, its compiler failed, or too many are queued."""
     if isinstance(error, BusyError):
         return Refused(
             request.id, 503, f"{request.grammar_param}: {error}", request.grammar_param, "server_busy"
@@ -132,8 +132,8 @@ def refuse_more_pins(query: int, limit: int) -> QueryRefused:
 def refuse_over_quota(
     message: CheckPin | PinPrefix, wanted: int, more: int, pinned: int, limit: int, page_size: int
 ) -> QueryRefused:
-    """`wanted`: pages of the prefix. `more`: those of them that are not pinned yet. `pinned`, `limit`: of the
-    scope."""
+    """`wanted`: number of pages of the prefix. `more`: how many are not pinned yet. `pinned`, `limit`: the
+    scope's pinned pages and its quota."""
 
     def amount(pages: int) -> str:
         return f"{pages:,} pages ({pages * page_size:,} tokens)"

@@ -19,7 +19,7 @@ class Replies:
         self._messages[client].append(message)
 
     def add_tokens(self, request: Request, logprobs: Logprobs | None, finish: FinishReason | None) -> None:
-        """Sends the tokens not sent yet; with `finish` "stop" the last one ended the reply."""
+        """Sends the tokens not sent yet. If `finish` is "stop", the last token ended the reply."""
         stop_token = request.last_token if finish == "stop" else None
         self._put(request, Output(request.id, _unsent(request), logprobs, finish, stop_token))
 

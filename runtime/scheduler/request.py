@@ -16,7 +16,7 @@ TOKEN_BYTES = 4
 
 
 class Phase(Enum):
-    """Changed by `Lifecycle` only, which has the table of transitions."""
+    """The phase of a request. Only `Lifecycle`, which has the table of transitions, changes it."""
 
     COMPILING = "its grammar is being compiled"
     WAITING = "waits for a slot, pages, or a prefix that another request computes"
@@ -31,7 +31,7 @@ class AwaitedPrefix:
     """The first `tokens` of a waiting request, which the running request `by` computes too."""
 
     by: Request
-    allocation: Allocation  # the one that `by` had when this was found
+    allocation: Allocation  # allocation that `by` had when the prefix was found
     tokens: int
 
     @property
@@ -42,44 +42,44 @@ class AwaitedPrefix:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """The fields are grouped by the part of the scheduler that writes them; the first group never changes."""
+    """A request's state, grouped by the part of the scheduler that writes it. The first group is fixed."""
 
     id: str
-    client: int  # the tokenizer process
+    client: int  # number of the tokenizer process
     namespace: str | None  # None: shares no prefixes
-    tenant: str  # the request counts towards this tenant's fair share
+    tenant: str  # the tenant towards whose fair share the request counts
     priority: int  # lower numbers start first
     sampling: SamplingParams
-    prompt_length: int  # tokens
-    arrival: int  # counts requests
-    grammar_param: str | None  # the field that the grammar came from, for errors
-    grammar_params: Mapping[str, str]  # the same field for each function of a structural tag
-    leases: Sequence[LeaseTerms]  # taken when it ends
-    is_text_stream: bool  # the client gets tokens as they come, and people may read them
+    prompt_length: int  # length of the prompt in tokens
+    arrival: int  # number of the request in the order of arrival
+    grammar_param: str | None  # the request's field with the grammar, for errors
+    grammar_params: Mapping[str, str]  # the field with the schema of each function in a structural tag
+    leases: Sequence[LeaseTerms]  # leases to take when the request ends
+    is_text_stream: bool  # whether the client gets tokens as they come, and people may read them
 
-    tokens: bytes | bytearray  # prompt and output, packed int32; grown by `Results`
+    tokens: bytes | bytearray  # prompt and output, packed int32. `Results` appends tokens:
     constraint: Constraint | None = None  # None: no grammar, or not compiled yet
 
-    # Lifecycle:
+    # `Lifecycle` writes these:
     phase: Phase = Phase.COMPILING
-    held: Allocation | None = None  # None without a slot; its positions are written by planner and results
+    held: Allocation | None = None  # None without a slot. Planner and results write its positions.
     charged: int = 0  # leading prompt tokens that earlier starts computed and that the tenant has paid for
 
-    # WaitingQueue and Admission:
-    overtaken: int = 0  # requests that started first because of a longer match
-    awaits: AwaitedPrefix | None = None  # the prefix that another request computes
+    # `WaitingQueue` and `Admission` write these:
+    overtaken: int = 0  # number of requests that started first because of a longer match
+    awaits: AwaitedPrefix | None = None  # the prefix that another request is computing
 
-    # StoredPages and PageSaver:
+    # `StoredPages` and `PageSaver` write this:
     stored: StoredPrefix = field(default_factory=StoredPrefix)
 
-    # Scheduler, when the request arrives and first starts:
+    # The scheduler writes these when the request arrives and first starts:
     cached_tokens: int | None = None  # prompt tokens that the tree or the page store had
-    arrived_at: float = 0.0  # seconds of a monotonic clock
-    queued_s: float | None = None  # from its arrival to its first start
+    arrived_at: float = 0.0  # time of its arrival, in seconds of a monotonic clock
+    queued_s: float | None = None  # seconds from its arrival to its first start
 
-    # Replies; the parts of `prompt_logprobs` come from Results:
-    sent: int = 0  # tokens that the client knows or gets with the next message
-    has_replied: bool = False  # its first output is on its way
+    # `Replies` writes these, with the parts of `prompt_logprobs` from `Results`:
+    sent: int = 0  # number of tokens that the client knows or gets with the next message
+    has_replied: bool = False  # whether its first output was sent
     prompt_logprobs: list[Logprobs] = field(default_factory=list)
 
     @classmethod
@@ -104,40 +104,40 @@ class Request:
 
     @property
     def length(self) -> int:
-        """Number of known tokens, prompt and output."""
+        """Number of known tokens in prompt and output."""
         return len(self.tokens) // TOKEN_BYTES
 
     @property
     def allocation(self) -> Allocation:
-        """Its allocation; only for a request with a slot."""
+        """The request's allocation. Only a request with a slot has one."""
         assert self.held is not None, f"{self.id} has no slot"
         return self.held
 
     @property
     def computes_forced(self) -> bool:
-        """Forced tokens are still to be computed, for its next token or (ANSWERED) for the tree."""
+        """Whether forced tokens are still to be computed, for the next token or (ANSWERED) for the tree."""
         if self.phase is Phase.ANSWERED:
             return self.allocation.prefilling
         return self.phase is Phase.RUNNING and self.allocation.has_forced
 
     @property
     def computes_prompt(self) -> bool:
-        """It runs, and tokens of its prompt are still to be computed."""
+        """Whether it runs and tokens of its prompt are still to be computed."""
         return self.phase is Phase.RUNNING and self.allocation.prefilling and not self.allocation.has_forced
 
     @property
     def only_decodes(self) -> bool:
-        """It runs and computes one token at a time, so no other request's start depends on it."""
+        """Whether it runs and computes one token at a time, so no other request's start depends on it."""
         return self.phase is Phase.RUNNING and not self.allocation.prefilling
 
     @property
     def streams_text(self) -> bool:
-        """People may read its tokens as they come. Its prompt is computed; forced tokens may come next."""
+        """Whether its prompt is computed and people may read its tokens as they come, even forced ones."""
         return self.is_text_stream and (self.output_length > 0 or not self.allocation.prefilling)
 
     @property
     def uncomputed(self) -> int:
-        """Prompt tokens that its tenant was charged for at the start and that are still to be computed."""
+        """Number of prompt tokens that were charged at the start and are still to be computed."""
         return max(0, self.prompt_length - max(self.charged, self.allocation.ready))
 
     @property
@@ -154,27 +154,27 @@ class Request:
 
     @property
     def is_answered(self) -> bool:
-        """Its reply is complete: the client gets nothing more."""
+        """Whether its reply is complete, so that the client gets nothing more."""
         return self.phase in (Phase.ANSWERED, Phase.ENDED)
 
     @property
     def waits_for_prefix(self) -> bool:
-        """Whether the prefix that it awaits is still being computed."""
+        """Whether the prefix that the request awaits is still being computed."""
         return self.awaits is not None and self.awaits.is_coming
 
     @property
     def stays(self) -> bool:
-        """Whether it keeps its slot once the steps in flight are done."""
+        """Whether the request keeps its slot once the steps in flight are done."""
         return self.phase in (Phase.RUNNING, Phase.ANSWERED)
 
     @property
     def wants_prompt_logprobs(self) -> bool:
-        """Prompt log-probabilities are still to be computed; they are never cached."""
+        """Whether prompt log-probabilities, which are never cached, are still to be computed."""
         return self.sampling.prompt_logprobs is not None and self.output_length == 0
 
     @property
     def most_cached(self) -> int:
-        """How many of its first tokens may come from the tree or the page store."""
+        """How many of the request's first tokens may come from the tree or the page store."""
         return self.sampling.most_cached(self.length) if self.output_length == 0 else self.length - 1
 
     def append(self, token: int) -> None:

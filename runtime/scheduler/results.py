@@ -18,22 +18,22 @@ from .refusals import describe_grammar_error
 from .replies import Replies, find_ending
 from .request import Phase, Request
 
-MAX_WAIT_S = 0.05  # of a turn of the loop, for all grammars' processes; an answer usually takes 0.0001
+MAX_WAIT_S = 0.05  # seconds of a loop turn for all grammars' processes; an answer usually takes 0.0001
 
 
 class WaitBudget:
-    """The time that a turn of the loop may still wait for grammars' processes."""
+    """The time that the current turn of the loop may still wait for grammars' processes."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._left_s = MAX_WAIT_S
 
     def renew(self) -> None:
-        """Begins a turn of the loop."""
+        """Sets the full time at the beginning of a turn of the loop."""
         self._left_s = MAX_WAIT_S
 
     def is_ready(self, request: Request) -> bool:
-        """Whether the request's constraint can be used now. Waits for that while time is left."""
+        """Whether the request's constraint can be used now. Waits for it while time is left."""
         if request.constraint is None:
             return True
         began = self._clock()
@@ -44,22 +44,22 @@ class WaitBudget:
 
 @dataclass(slots=True)
 class StepOutcome:
-    """The requests whose phase changes with a step's result, in its order."""
+    """The requests whose phase changes with a step's result, in the order of its rows."""
 
     answered: list[Request] = field(default_factory=list)  # forced tokens may still have to be computed
-    ended: list[Request] = field(default_factory=list)  # need no further step
+    ended: list[Request] = field(default_factory=list)  # requests that need no further step
 
     def is_over(self, request: Request) -> bool:
-        """The request takes no more tokens."""
+        """Whether the request takes no more tokens."""
         return request.phase is Phase.ENDED or request in self.answered or request in self.ended
 
 
 @dataclass(slots=True)
 class _Late:
-    """A request whose grammar's process has not answered yet, and its sampled token that waits for that."""
+    """A request whose grammar's process has not answered yet, and its sampled token, which waits too."""
 
     request: Request
-    sampled: tuple[int, int, Logprobs | None] | None  # token, state, log-probabilities
+    sampled: tuple[int, int, Logprobs | None] | None  # (token, state, log-probabilities)
 
 
 class Results:
@@ -86,7 +86,7 @@ class Results:
         self._counts = counts
         self._fairness = fairness
         self._wait_budget = wait_budget
-        self._late: dict[str, _Late] = {}  # by request id
+        self._late: dict[str, _Late] = {}  # requests by id
 
     @property
     def has_late(self) -> bool:
@@ -200,7 +200,7 @@ class Results:
 
     def _complete(self, request: Request) -> None:
         """Ends the reply with the shortest closing text, in place of a sampled token that would leave too few
-        tokens for it."""
+        tokens for that text."""
         end = self._completion.end(request) or ()
         self._append(request, end[: request.max_length - request.length])
         self._replies.add_tokens(request, None, "length")
@@ -220,7 +220,7 @@ class Results:
         request.allocation.faulty |= error.kind == "not_a_number"
         is_complete = request.constraint is not None and request.output_length < request.sampling.min_tokens
         if error.kind == "nothing_allowed" and is_complete and not self._is_answered(request, outcome):
-            # the grammar allows only the end, which `min_tokens` forbids
+            # the grammar allows only the end of the reply, which `min_tokens` forbids
             self._replies.end(request, "stop")
             outcome.ended.append(request)
         else:

@@ -26,8 +26,8 @@ class Retraction:
     def make_way(self, shortage: Shortage) -> bool:
         """Retracts requests in the background for others that cannot start.
 
-        Returns True if one of them gave back what it held at once. The others give it back when the steps in
-        flight are done.
+        Returns True if one of the retracted requests gave back its slot and pages at once. The others do so
+        when the steps in flight are done.
         """
         released = False
         for request in self._in_the_way(shortage):
@@ -38,7 +38,7 @@ class Retraction:
     def secure_pages(self, request: Request) -> bool:
         """Allocates pages for the next tokens, and retracts requests until there are enough.
 
-        False: the request skips this step, because the steps in flight still use the retracted pages.
+        Returns False if the request must skip this step: steps in flight still use the retracted pages.
         """
         while request.phase is Phase.RUNNING and not self._planner.ensure_pages(request):
             if self._is_retracting:
@@ -48,7 +48,7 @@ class Retraction:
         return request.phase is Phase.RUNNING
 
     def _in_the_way(self, shortage: Shortage) -> Sequence[Request]:
-        """The requests in the background to retract, the youngest first."""
+        """The requests in the background that should be retracted, the youngest first."""
         if not shortage:
             return ()
         running = self._requests.running
@@ -73,7 +73,8 @@ class Retraction:
 
 
 def to_retract(running: Sequence[Request], *, own_priorities: bool) -> Request:
-    """The youngest request of the worst priority; with own priorities, of the tenant of the youngest.
+    """The youngest request of the worst priority. If priorities are each tenant's own, considers only the
+    tenant of the youngest request.
 
     Requests in the background come first in any case.
     """

@@ -64,7 +64,7 @@ from .retraction import Retraction
 from .stored_pages import StoredPages
 from .waiting_queue import WaitingQueue
 
-ANSWER_POLL_S = 0.005  # between two checks for late answers of grammars' processes
+ANSWER_POLL_S = 0.005  # seconds between two checks for late answers of grammars' processes
 
 log = logging.getLogger("arbora.scheduler")
 
@@ -295,7 +295,7 @@ class Scheduler:
         return True
 
     def _apply(self, result: StepResult) -> None:
-        """Applies the result of the oldest step in flight."""
+        """Applies a result, which belongs to the oldest step in flight."""
         flight = self._in_flight[0]
         assert flight.step == result.step, f"result of step {result.step}, expected {flight.step}"
         self._counts.steps += 1
@@ -354,7 +354,7 @@ class Scheduler:
                     self._hits.add(request.prompt_length, request.cached_tokens)
 
     def _choose_rows(self) -> tuple[list[Request], list[Request]]:
-        """Requests that decode one token, and those that compute several: forced tokens, then prompts."""
+        """Returns requests that decode one token, and those that compute several: first forced tokens."""
         wanting = [request for request in self._requests.running if self._planner.wants_page(request)]
         ready = [request for request in wanting if self._retraction.secure_pages(request)]
         ready = [request for request in ready if request.phase is Phase.RUNNING]
@@ -373,7 +373,7 @@ class Scheduler:
         return [request for request in answered if request.phase is Phase.ANSWERED]
 
     def _send_masks(self) -> None:
-        """Sends the masks of the oldest step in flight: every token that they depend on is known now."""
+        """Sends the masks of the oldest step in flight: all tokens on which they depend are known now."""
         if not self._in_flight or self._in_flight[0].masks_sent:
             return
         flight = self._in_flight[0]

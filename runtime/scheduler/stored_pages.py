@@ -27,16 +27,16 @@ from .plan import StepInFlight
 from .request import Phase, Request
 from .stored_prefix import Fetch, StoreLookup
 
-AHEAD_DIVISOR = 2  # pages fetched before their requests can start take this part of host memory
-MAX_LOOKUPS = 4  # before a start; then a prompt is computed even if its pages are stored
+AHEAD_DIVISOR = 2  # pages fetched before their requests can start take host memory divided by this
+MAX_LOOKUPS = 4  # look-ups of a prompt before it starts; then it is computed even if its pages are stored
 
 
 class StoredPages:
     """The requests to the page store. Without one (`host_pages` 0) it does nothing.
 
-    When a prompt is queued, the store is asked how many of its pages it has (a look-up). It fetches these
-    into its host memory of `host_pages` pages: early while they fit into half of it, otherwise when the
-    prompt could start. It holds them until they are restored, the tree has more of the
+    When a prompt is queued, the store is asked how many of its pages it has (a look-up). It fetches the found
+    pages into its host memory of `host_pages` pages: early while they fit into half of it, otherwise when the
+    prompt could start. It holds the pages until they are restored, the tree has more of the
     prompt, or the request ends.
     """
 
@@ -45,20 +45,20 @@ class StoredPages:
         self._saver = PageSaver(cache, write_through and host_pages > 0)
         self.enabled = host_pages > 0
         self._most_ahead = host_pages // AHEAD_DIVISOR
-        self._held_pages = 0  # pages of all fetches that were requested
-        self._unanswered: dict[int, Request] = {}  # by fetch
-        self._found: dict[int, Request] = {}  # by fetch; not requested yet
-        self._urgent = 0  # the last fetch that was requested because its request could start
-        self._over: list[int] = []  # fetches that the store may drop after the next step
+        self._held_pages = 0  # pages of all fetches that were requested and are not over
+        self._unanswered: dict[int, Request] = {}  # fetch id -> request without an answer
+        self._found: dict[int, Request] = {}  # fetch id -> request that has not yet requested its pages
+        self._urgent = 0  # id of the last fetch that was requested because its request could start
+        self._over: list[int] = []  # ids of fetches that the store may drop after the next step
         self._last = 0
-        self._may_fetch = False  # something has changed since `fetch_ahead` last looked
+        self._may_fetch = False  # whether something has changed since `fetch_ahead` last looked
         self._to_store: list[PageStoreInbox] = []
         self._to_model: list[ToPageStore] = []
         self.counts = StoreCounts()
-        """as the page store has reported last"""
+        """the page store's last report"""
 
     def look_up(self, request: Request) -> None:
-        """Asks for the full pages that are not in the tree, except those of tokens that must be computed."""
+        """Asks the store for the full pages that are not in the tree, except those that must be computed."""
         if self.enabled and request.namespace is not None and request.most_cached:
             self._look_up(request, 1)
 
@@ -90,7 +90,7 @@ class StoredPages:
             request.stored.fetch = None
 
     def note_queued(self, request: Request) -> None:
-        """The request waits from now on, so its pages may be fetched."""
+        """Notes that the request waits, so that its pages may be fetched."""
         self._may_fetch |= request.stored.fetch is not None
 
     def fetch_ahead(self, order: Callable[[Request], object]) -> None:
@@ -128,8 +128,8 @@ class StoredPages:
 
         Fetches the found pages, for one request at a time even if the memory for fetching ahead is used up.
         Looks up again if the tree has lost pages of the prompt, or the store has got more.
-        full_pages: those of the prompt that the tree has
-        busy: other requests hold slots, so further steps copy evicted pages to the store
+        full_pages: number of the prompt's full pages in the tree
+        busy: whether other requests hold slots, so that further steps copy evicted pages to the store
         """
         fetch = request.stored.fetch
         if fetch is not None and fetch.pages is None:
@@ -155,7 +155,7 @@ class StoredPages:
         return not self._saver.is_in_copy(next(iter(lookup.in_copy)))
 
     def end(self, request: Request) -> None:
-        """Ends its fetch. Pages that a planned step restores stay until that step has run."""
+        """Ends the request's fetch. Pages that a planned step restores stay until that step has run."""
         fetch, request.stored.fetch = request.stored.fetch, None
         if fetch is None:
             return
@@ -190,7 +190,7 @@ class StoredPages:
         self._to_model += self._saver.write_through([request], at_once=True)
 
     def flush(self) -> None:
-        """Saves the pages that would be lost with the KV cache. All fetches are over."""
+        """Saves the pages that would be lost with the KV cache. Ends all fetches."""
         over, self._over = self._over, []
         self._to_model.append(FlushPages(self._saver.list_remaining(), over))
 
@@ -210,7 +210,7 @@ class StoredPages:
         self._to_model.append(ForgetPages(order.scope, order.namespace, order.client, dropped))
 
     def discard(self, request: Request) -> None:
-        """Has the store drop the pages of a request whose KV is wrong; the fault may come from them."""
+        """Has the store drop the pages of a request whose KV is wrong; the fault may come from its pages."""
         if self.enabled and request.namespace is not None:
             keys = self._cache.compute_keys(request.namespace, bytes(request.tokens))
             if keys:

@@ -9,14 +9,14 @@ from itertools import takewhile
 
 @dataclass(slots=True)
 class Fetch:
-    """A request to the page store for full pages of a prompt, from page `first` on."""
+    """A request to the page store for the full pages of a prompt that begin with page `first`."""
 
     id: int
     first: int
     found: int | None = None  # pages that are stored; None until `PagesFound` arrives
     pages: int | None = None  # pages that are ready to be restored; None until `PagesFetched` arrives
-    requested: bool = False  # `FetchPages` was sent
-    restored: bool = False  # a step in flight or done restores some of them
+    requested: bool = False  # whether `FetchPages` was sent
+    restored: bool = False  # whether a step in flight or done restores some of the pages
 
     @property
     def unanswered(self) -> bool:
@@ -29,7 +29,7 @@ class Fetch:
 
     @property
     def end(self) -> int:
-        """The page after the last one."""
+        """The index of the page after the fetch's last one."""
         return self.first + self.size
 
 
@@ -37,24 +37,24 @@ class Fetch:
 class StoreLookup:
     """The part of a request's tokens that was in the tree when the page store was asked for the rest."""
 
-    first: int  # full pages in the tree
+    first: int  # number of full pages in the tree
     missing: list[bytes]  # keys of the other full pages; empty once the store has answered
-    in_copy: Collection[bytes]  # those keys whose pages were still being copied to the store
-    attempt: int  # look-ups since the request was queued, from 1
+    in_copy: Collection[bytes]  # keys among `missing` whose pages were still being copied to the store
+    attempt: int  # number of the look-up since the request was queued, from 1
 
     def answer(self, found: int) -> None:
-        """`found` of the missing pages are stored; keeps of `in_copy` the pages that follow them."""
+        """Notes that the first `found` missing pages are stored. Keeps only later pages in `in_copy`."""
         self.in_copy = list(takewhile(self.in_copy.__contains__, self.missing[found:]))
         self.missing = []
 
 
 @dataclass(slots=True)
 class StoredPrefix:
-    """Written by `StoredPages` and `PageSaver` only."""
+    """What is known of a request's stored pages. Only `StoredPages` and `PageSaver` write it."""
 
     lookup: StoreLookup | None = None  # None: the store was not asked
     fetch: Fetch | None = None  # None: the store has nothing, or nothing more is needed
-    keys: bytes = b""  # of the request's first full pages, as far as they were computed
+    keys: bytes = b""  # page keys of the request's first full pages; later ones are not computed yet
 
     @property
     def end(self) -> int:

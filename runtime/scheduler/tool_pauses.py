@@ -11,15 +11,15 @@ from typing import Generic, NamedTuple, TypeVar
 from ..messages import Generate, Tokens
 from .request import TOKEN_BYTES, Request
 
-FIRST_GUESS_S = 60.0  # before any result of a tool has come
+FIRST_GUESS_S = 60.0  # seconds that are assumed before any result of a tool has come
 MIN_S = 5.0
 MAX_S = 900.0
-MAX_MEASURED_S = 3600.0  # a result that comes later teaches nothing: the conversation was left
-SHARE = 0.9  # this share of the results comes within the estimate
-SAMPLES = 32  # results remembered of each tool
-MAX_TOOLS = 4096  # remembered for all tenants
-MAX_AWAITED = 1024  # remembered for all tenants
-TAIL_BYTES = 16 * TOKEN_BYTES  # at the end of a prompt, compared first
+MAX_MEASURED_S = 3600.0  # seconds; a later result teaches nothing, because the conversation was left
+SHARE = 0.9  # share of the results that come within the estimate
+SAMPLES = 32  # number of results remembered of each tool
+MAX_TOOLS = 4096  # tools remembered for all tenants together
+MAX_AWAITED = 1024  # awaited results remembered for all tenants together
+TAIL_BYTES = 16 * TOKEN_BYTES  # bytes at the end of a prompt that are compared first
 
 
 K = TypeVar("K", bound=Hashable)
@@ -44,10 +44,10 @@ class AwaitedResults:
 
     request_id: str
     caller: _Caller
-    end: _End  # the end of its prompt
-    digest: bytes  # SHA-256 of its prompt
+    end: _End  # end of the reply's prompt
+    digest: bytes  # SHA-256 of the reply's prompt
     tools: Sequence[str]
-    since: float  # seconds since 1970
+    since: float  # time at which the reply ended, in seconds since 1970
 
 
 class TenantRecords(Generic[K, V]):
@@ -58,7 +58,7 @@ class TenantRecords(Generic[K, V]):
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._of: dict[str, OrderedDict[K, V]] = {}  # by tenant, the oldest record first
+        self._of: dict[str, OrderedDict[K, V]] = {}  # each tenant's records, the oldest first
         self._num = 0
 
     def __len__(self) -> int:
@@ -94,9 +94,9 @@ class ToolPauses:
     """The pauses in progress, and the lengths of earlier ones."""
 
     def __init__(self) -> None:
-        self._awaited: TenantRecords[str, AwaitedResults] = TenantRecords(MAX_AWAITED)  # by request id
-        self._seconds: TenantRecords[str, deque[float]] = TenantRecords(MAX_TOOLS)  # by tool
-        self._by_age: dict[str, AwaitedResults] = {}  # by request id, the oldest first
+        self._awaited: TenantRecords[str, AwaitedResults] = TenantRecords(MAX_AWAITED)  # keys: request ids
+        self._seconds: TenantRecords[str, deque[float]] = TenantRecords(MAX_TOOLS)  # recent ones, by tool
+        self._by_age: dict[str, AwaitedResults] = {}  # awaited results by request id, the oldest first
         self._by_prompt: dict[_Caller, dict[_End, dict[bytes, list[AwaitedResults]]]] = {}
 
     def estimate(self, tenant: str, tools: Sequence[str]) -> float:
@@ -118,7 +118,7 @@ class ToolPauses:
             self._forget(lost)
 
     def results_come(self, message: Generate, now: float) -> list[str]:
-        """Ends the pauses that the prompt ends, and learns from them; returns their requests' ids."""
+        """Ends the pauses that a prompt ends, and learns from their lengths. Returns their requests' ids."""
         if message.namespace is None:
             return []
         ended = self._find_continued(_Caller(message.tenant, message.namespace), message.prompt)
@@ -129,7 +129,7 @@ class ToolPauses:
         return [awaited.request_id for awaited in ended]
 
     def _find_continued(self, caller: _Caller, prompt: Tokens) -> list[AwaitedResults]:
-        """The awaited results whose prompts begin this longer one. Each byte is hashed at most once."""
+        """The awaited results whose prompts are the start of this one. Each byte is hashed at most once."""
         by_end = self._by_prompt.get(caller, {})
         found: list[AwaitedResults] = []
         hashed, position = sha256(), 0

@@ -27,33 +27,33 @@ class _Offer(NamedTuple):
 class _PriorityClass:
     """The waiting requests of one priority."""
 
-    lines: dict[str, Line] = field(default_factory=dict)  # by tenant
-    passed_over: int = 0  # starts of better priorities since one of this class started
+    lines: dict[str, Line] = field(default_factory=dict)  # waiting requests of each tenant
+    passed_over: int = 0  # number of starts of better priorities since a request of this class last started
 
 
-_Scope = dict[int, _PriorityClass]  # by priority
+_Scope = dict[int, _PriorityClass]  # classes by priority
 
 
 class WaitingQueue:
-    """Tries waiting requests in this order; each rule decides where the earlier ones leave a tie:
+    """Tries waiting requests in this order. Each rule decides between requests that tie by the earlier rules:
 
     1. a priority that was passed over `Bounds.overtaken` times, for one start
     2. the best priority (the lowest number)
-    3. fairness: tenants at most `Bounds.ahead` tokens ahead of the least served one, then the others, the
-       least ahead first
+    3. fairness: first tenants at most `Bounds.ahead` tokens ahead of the least served tenant, then the
+       others, the least ahead first
     4. age: a request that `Bounds.overtaken` others overtook because of their matches, oldest first
     5. the longest match in the tree, then the oldest request
 
     Age (4) comes after fairness (3), because a tenant could otherwise age many requests at once and start
     them all before other tenants'. Where priorities order only a tenant's own requests, each tenant offers
-    the requests that come first by 1 and 2 among its own, and 3 to 5 decide between these. Requests in the
+    its own first requests by rules 1 and 2, and rules 3 to 5 decide between the offers. Requests in the
     background come after all others in any case; rule 1 does not apply to them.
     """
 
     def __init__(self, fairness: Fairness, bounds: Bounds) -> None:
         self._fairness = fairness
         self._bounds = bounds
-        self._scopes: dict[str, _Scope] = {}  # by tenant if priorities are each tenant's own, else one
+        self._scopes: dict[str, _Scope] = {}  # one per tenant if each has its own priorities, else one
         self._count = 0
 
     def __len__(self) -> int:
@@ -71,7 +71,7 @@ class WaitingQueue:
         return any(not is_background(priority) for scope in self._scopes.values() for priority in scope)
 
     def add(self, request: Request, first: bool = False) -> None:
-        """first: before the tenant's other requests of its priority, because it was retracted"""
+        """Adds a request. first: before the tenant's others of its priority, because it was retracted"""
         scope = self._scopes.setdefault(self._find_scope(request.tenant), {})
         lines = scope.setdefault(request.priority, _PriorityClass()).lines
         if first:
@@ -161,7 +161,7 @@ class WaitingQueue:
     def _choose_oldest(
         self, offers: list[_Offer], has_tokens: Callable[[Rank], bool], tried: Set[str]
     ) -> list[Request]:
-        """About `Bounds.look_ahead` requests, equally many of each tenant; the least served tenant first."""
+        """About `Bounds.look_ahead` requests, the same number of each tenant, least served first."""
         ranks = {offer.tenant: self._find_rank(offer.priority, offer.tenant) for offer in offers}
         fits = {rank: has_tokens(rank) for rank in set(ranks.values())}
         offers = [offer for offer in offers if fits[ranks[offer.tenant]]]
@@ -184,7 +184,7 @@ class WaitingQueue:
                 yield offer.line
 
     def _sort_priorities(self, scope: _Scope) -> list[int]:
-        """Overdue priorities first, then the best ones."""
+        """Sorts priorities: overdue ones first, then from best to worst."""
         return sorted(scope, key=lambda priority: (not self._is_overdue(scope[priority]), priority))
 
     def _is_overdue(self, priority_class: _PriorityClass) -> bool:

@@ -49,7 +49,7 @@ class Assembler:
         return STACK_DEPTH - len(self._spacing.bottom)
 
     def build(self, value: Value, *, guarded: bool) -> StackAutomaton:
-        """Builds the automaton of a value. `guarded`: required values may be nested too deep for the stack,
+        """Builds the automaton of a value. `guarded`: whether values may be nested too deep for the stack,
         so the automaton gets a depth guard. Then raises StrandingError for objects that must be ordered."""
         self._is_guarded = guarded
         tables = self._tables
@@ -142,8 +142,8 @@ class Assembler:
     def _first_bytes(
         self, container: Container, node: Node, is_start: bool
     ) -> tuple[tuple[object, ...], Fill | None]:
-        """A key of the next member, and the function that gives a state its first bytes; None if there can be
-        no more members."""
+        """A key of the next member, and the function that gives a state the member's first bytes; None if no
+        more members can come."""
         if container.is_array:
             item = self._solver.reduce(node.edges[0], container.alive) if node.edges else None
             if item is None:

@@ -76,8 +76,8 @@ class DeepMembers:
 
 
 class _Members:
-    """The free places that an object's members need. Members with the same bit in the object's set need
-    equally many."""
+    """The free places that an object's members need. Members with the same bit in the object's set
+    need the same number."""
 
     def __init__(self, container: Container, needs: dict[Edge, int]) -> None:
         self._container = container

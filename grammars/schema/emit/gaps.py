@@ -12,9 +12,9 @@ from ..solve.nodes import Container
 from .tables import Tables
 
 Fill: TypeAlias = Callable[[int, Mapping[int, int]], None]
-"""Gives a state the entries of a member's first byte, and these entries by byte."""
+"""gives a state the entries of a member's first byte, and these entries by byte"""
 Leave: TypeAlias = Callable[[int], int]
-"""The entry for the closing bracket, given its gap."""
+"""returns the entry for the closing bracket, given its gap"""
 STYLES = {"model": gaps.MODEL_STYLE, "indented": gaps.INDENTED_STYLE}
 _SPACE, _TAB, _LINE, _COLON = b" \t\n:"
 
@@ -28,13 +28,13 @@ def spacing_of(whitespace: JsonSpacing, tables: Tables) -> Spacing:
 
 class Spacing(Protocol):
     bottom: tuple[int, ...]
-    """See `StackAutomaton.bottom`."""
+    """the stack at the beginning, as in `StackAutomaton.bottom`"""
     states_of_value: int
-    """The number of states side by side for a property's value; the first is that before its first byte."""
+    """the number of neighbouring states for a property's value; the first one is before its first byte"""
     states_of_start: int
-    """The number of states side by side for a container's beginning."""
+    """the number of neighbouring states for a container's beginning"""
     comma_byte: int
-    """The first byte between items."""
+    """the first byte between items"""
 
     def fill_value(self, value: int, fill: Fill) -> None:
         """Fills the states of a property's value."""
@@ -135,7 +135,7 @@ class ChosenGaps:
             for way in range(self.states_of_start):
                 self._tables.fill(start + way, free if way == gaps.FREE else closing)
             return
-        first = self._tables.states(gaps.FIRST_INDENTED + 1)  # after white space, before a member
+        first = self._tables.states(gaps.FIRST_INDENTED + 1)  # the states after white space, before a member
         self._fill_lines(first, fill, {})
         first_line = {_LINE: self._go(first, gaps.FIRST_LINE)}
         fill(start, closing)  # unreachable: only the depth guard reads it, for all ways of the bracket

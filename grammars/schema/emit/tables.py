@@ -36,7 +36,7 @@ from .deep_members import DeepMembers
 from .names import TAKEN
 
 MAX_STATES = 40_000
-MAX_CELLS = 3_000_000  # 12 MB
+MAX_CELLS = 3_000_000  # maximal cells of the transition table; they take 12 MB
 _ODD = np.uint64(0x5851F42D4C957F2D)
 _CODE_OF_BYTE = spread(np.arange(1, 257))
 _RESERVE_OF_KIND = np.array([least_reserve(kind, 0) for kind in range(GO + 1)], np.int32)
@@ -63,7 +63,7 @@ class Tables:
         self._count = 0
         self._entries: dict[int, dict[int, int]] = {}
         self._path_states = array("i")
-        """States with one entry, which leads to the next state by a byte of `_path_bytes`."""
+        """states with one entry, which leads to the next state by a byte of `_path_bytes`"""
         self._path_bytes = bytearray()
         self._stamps: list[_Stamp] = []
         self._stamped: dict[tuple[int, tuple[int, ...]], int] = {}
@@ -72,11 +72,11 @@ class Tables:
         self._inheriting = array("i")
         self._inherited = array("i")
         self._actions: dict[tuple[int, ...], int] = {}
-        """The actions outside of stamps."""
+        """the actions outside of stamps"""
         self._action_count = 0
         self._returns: list[int] = []
         self._return_sizes: list[int] = []
-        """The number of states at each base, and 0 at other places."""
+        """the number of states at each base, and 0 at other places"""
         self._return_bases: dict[tuple[int, ...], int] = {}
         self._chains: dict[tuple[bytes, int], int] = {}
 
@@ -112,7 +112,7 @@ class Tables:
         self._inherited.append(other)
 
     def inherit_all(self, states: Iterable[int], others: Iterable[int]) -> None:
-        """`inherit` for each pair."""
+        """Calls `inherit` for each pair."""
         self._inheriting.extend(states)
         self._inherited.extend(others)
 
@@ -235,7 +235,7 @@ class Tables:
     def _compress(
         self, start: int, class_of_byte: NDArray[np.int64], table: NDArray[np.int32]
     ) -> StackAutomaton:
-        """Fills in inherited entries, and makes one class of all bytes with equal entries in every state."""
+        """Fills in inherited entries, and puts bytes with equal entries in every state into one class."""
         accepting = np.zeros(self._count, np.bool_)
         accepting[self.accepting] = True
         bodies = np.zeros(self._count, np.int8)

@@ -18,15 +18,15 @@ from ...jit.arrays import distinct_rows, grow_rows, no_rows, number_next
 from ...regex.dfa import DEAD, distinct_columns
 
 Escapes: TypeAlias = Literal["any", "usual", "lower"]
-"""any: every escape; usual: the escapes of JSON writers; lower: the usual ones, with lower-case digits."""
+"""any: every escape; usual: the escapes of JSON writers; lower: the usual ones with lower-case digits"""
 
-Segment: TypeAlias = tuple[tuple[int, int], ...]  # (offset where a class begins, class or DEAD)
+Segment: TypeAlias = tuple[tuple[int, int], ...]  # (offset where a class begins, class or DEAD)…
 Row: TypeAlias = dict[int, int]  # byte → node, or -2 - class at the end of a code point
 
 _SHORT = {0x22: '"', 0x5C: "\\", 0x08: "b", 0x0C: "f", 0x0A: "n", 0x0D: "r", 0x09: "t"}
 _CONTINUATION = [[0x80 + value] for value in range(64)]
 _HIGHEST = 1 << 30
-_PLAIN = frozenset(range(0x20, 0x7F)) - {0x22, 0x5C}  # these are escaped only if every escape is allowed
+_PLAIN = frozenset(range(0x20, 0x7F)) - {0x22, 0x5C}  # escaped only if every escape is allowed
 
 
 class _Graph:
@@ -242,7 +242,7 @@ def _find_reached(rows: list[Row]) -> list[Row]:
 def _with_byte_classes(table: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     marked = np.vstack([table, np.arange(256, dtype=np.int32) == 0x22])
     columns, class_of_byte = distinct_columns(marked)
-    order = np.argsort(columns != 0x22, kind="stable")  # the quote's class comes first
+    order = np.argsort(columns != 0x22, kind="stable")  # moves the quote's class to the front
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     return rank[class_of_byte].astype(np.int32), np.take(table, columns[order], axis=1)

@@ -1,6 +1,6 @@
 """Upper bounds of the length of a string that has other constraints: its automaton counts on the stack.
 
-The string's automaton is there twice. In the first copy each code point counts down. When the count reaches
+The string's automaton exists twice. In the first copy each code point counts down. When the count reaches
 0, the string goes on in the second copy, whose states know how many code points are left: enough of them for
 the longest way to an end, and for `TAIL` more, so that no mask of the first copy depends on the count.
 """
@@ -24,34 +24,34 @@ _FAR = 1 << 30
 
 
 class CountedDfa(NamedTuple):
-    """The states of `dfa` up to `counting` count. `after[state]` is the state in place of `state` when the
+    """The states of `dfa` below `counting` count. `after[state]` is the state in place of `state` when the
     count of `first` code points reaches 0, or the state itself where that never happens."""
 
     dfa: Dfa
     counting: int
-    after: NDArray[np.int32]  # [counting]
+    after: NDArray[np.int32]  # [counting]: state at count 0
     first: int
 
 
 def can_count(dfa: Dfa, most: int) -> bool:
-    """Whether a count makes a minimal automaton with an upper bound of the length smaller, or possible."""
+    """Whether a count makes a minimal automaton with an upper bound smaller, or possible at all."""
     tail = _tail(dfa, most)
     is_simple = longest(dfa) <= most or shortest(dfa) > most
     return is_simple or most > 2 * tail or most > max(tail, MAX_UNITS)
 
 
 def shortest(dfa: Dfa) -> int:
-    """The code points of the shortest text that a minimal automaton accepts."""
+    """The number of code points in the shortest text that a minimal automaton accepts."""
     return int(_to_end(dfa.transitions, dfa.labels)[0])
 
 
 def longest(dfa: Dfa) -> int:
-    """The code points of the longest text that a minimal automaton accepts, `_FAR` if there is none."""
+    """The number of code points in the longest text that a minimal automaton accepts; `_FAR` if unbounded."""
     return int(_depths(dfa.transitions).max())
 
 
 def _tail(dfa: Dfa, most: int) -> int:
-    """The code points that must be left when the count reaches 0. Only states count in which it can."""
+    """The number of code points that must be left at count 0. Only states that can reach it count."""
     distance, depth = _to_end(dfa.transitions, dfa.labels), _depths(dfa.transitions)
     tail = TAIL
     while (needed := TAIL + int(distance[depth >= most - tail].max(initial=0))) > tail:
@@ -121,9 +121,9 @@ def _to_end(transitions, labels):
 
 @njit(cache=True)
 def _depths(transitions):
-    """The code points of the longest text that leads to each state, `_FAR` if there is none."""
+    """The number of code points in the longest text that leads to each state; `_FAR` if unbounded."""
     states = len(transitions)
-    waiting = np.zeros(states, np.int32)  # edges from states whose depth is not known yet
+    waiting = np.zeros(states, np.int32)  # number of edges from states whose depth is not known yet
     for row in transitions:
         for target in row:
             if target >= 0:

@@ -35,12 +35,12 @@ COUNTED = 4
 class Pushes(NamedTuple):
     """The actions that a copy of a block needs for its entries into the graph, relative to the copy."""
 
-    numbers: NDArray[np.int32]  # [states, byte classes]
-    """The action of each entry into the graph."""
-    actions: NDArray[np.int64]  # [n, 3]: kind, node, place where it returns
+    numbers: NDArray[np.int32]  # [states, byte classes]: numbers of actions
+    """the action of each entry into the graph"""
+    actions: NDArray[np.int64]  # [n, 3]: kind, node, and place where the action returns
     returns: list[int]
     sizes: list[int]
-    """For each of `returns`: the length of a run with the same base at its first, then 0."""
+    """for each of `returns`: at the first return of a base the number of returns with this base, then 0"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,15 +53,15 @@ class Block:
     -1.
     """
 
-    class_of_byte: NDArray[np.int32]  # [256]
-    transitions: NDArray[np.int32]  # [states, byte classes]
-    labels: NDArray[np.int32]  # [states]
-    graph: NDArray[np.int32]  # [nodes, byte classes]
-    ends: NDArray[np.int32]  # [states, classes of code points], padded with `_NOTHING`
+    class_of_byte: NDArray[np.int32]  # [256]: the class of each byte
+    transitions: NDArray[np.int32]  # [states, byte classes]: entries
+    labels: NDArray[np.int32]  # [states]: label of each state, or -1
+    graph: NDArray[np.int32]  # [nodes, byte classes]: entries
+    ends: NDArray[np.int32]  # [states, code point classes]: states after the graph, padded with `_NOTHING`
     bodies: NDArray[np.int64]
-    """The states to which every code point leads back."""
+    """the states to which every code point leads back"""
     kind: int
-    """A number for the escapes that the block allows."""
+    """a number for the escapes that the block allows"""
     count: Count | None = None
 
     @cached_property
@@ -106,16 +106,16 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Count:
-    """The length of a bounded string. A code point that leads from one counting state to another counts down
-    from `first`; when that leaves 0, it leads to `after[state]` instead. Other states have -1 there."""
+    """Counts a bounded string. A code point that leads from one counting state to another counts down
+    from `first`; when that leaves 0, it leads to `after[state]` instead. Other states have -1 in `after`."""
 
-    after: NDArray[np.int32]  # [states]
+    after: NDArray[np.int32]  # [states]: state at count 0, or -1
     first: int
 
 
 def string_block(dfa: Dfa, escapes: Escapes, most: int | None = None) -> Block | None:
     """The block of the bytes from the opening quote to the closing quote, which is included; None if it
-    accepts nothing. `most`: the most code points of a text, for an automaton that `can_count` them."""
+    accepts nothing. `most`: maximal code points of a text, if `can_count` allows to count them."""
     class_of_byte, graph = code_point_graph(
         tuple(dfa.cuts.tolist()), tuple(dfa.class_of_cut.tolist()), escapes
     )

@@ -15,8 +15,8 @@ from ...regex.dfa import NOTHING, REJECT, Dfa, combine, explore, intersect, mini
 from ...regex.regex_dfa import compile_match
 
 DIGITS = 20
-PLACES = 17  # a double's shortest text has no more significant digits
-EXACT_PLACES = 16  # if a keyword constrains the value: 0.99… with more digits would be read as 1
+PLACES = 17  # maximal significant digits: a double's shortest text has no more
+EXACT_PLACES = 16  # maximal digits for constrained values: 0.99… with more would be read as 1
 EXPONENT_DIGITS = 3
 MAX_REMAINDERS = 2_000
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ...errors import TooLargeError
 from ...regex.dfa import MAX_CELLS, REJECT, Dfa, explore, minimize
 
-MAX_UNITS = 256  # a larger count would need too many copies of a character's states
+MAX_UNITS = 256  # maximal count; a larger count would need too many copies of a character's states
 MAX_LITERAL_STATES = 20_000
 
 

@@ -14,9 +14,9 @@ from .json_text import list_texts
 from .place import MAPS_BY_NAME, Place
 from .same_value import Applied, find_applied, find_conjuncts, find_inside, places_of
 
-MAX_ALTERNATIVES = 500  # of an object; if it has more, any names are allowed
+MAX_ALTERNATIVES = 500  # alternatives of an object; if it has more, any names are allowed
 _OPENING = ("additionalProperties", "unevaluatedProperties", "propertyNames")
-"""Keywords that say which undeclared properties an object may have."""
+"""keywords that say which undeclared properties an object may have"""
 
 
 def forbid_undeclared(document: SchemaDocument, place: Place) -> Iterator[Formula]:
@@ -120,7 +120,7 @@ class _Declarations:
     def _declares(self, schema: Formula) -> bool:
         """Whether a subschema alone would close the object."""
         if schema not in self._declaring:
-            self._declaring[schema] = False  # the answer if it refers to itself
+            self._declaring[schema] = False  # the answer if the schema refers to itself
             parts = find_conjuncts(self._document, places_of(self._document, [schema]))
             self._declaring[schema] = _have_properties(parts) or any(
                 True for part in parts for _ in self._list_alternatives(part, is_closed=False)

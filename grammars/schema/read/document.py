@@ -18,17 +18,17 @@ from .place import REFERENCES, Place, Undeclared
 from .references import References
 
 CHECKED = frozenset(("uniqueItems",))
-"""Keywords that a check of the whole value may enforce instead; most values that models write pass it."""
+"""keywords that a check of the whole value may enforce instead; most values that models write pass it"""
 _DECLARING = frozenset(("properties", *REFERENCES))
 Reader: TypeAlias = "Callable[[SchemaDocument, Place], Iterator[Formula]]"
-"""Yields the formulas for one keyword of a subschema."""
+"""yields the formulas for one keyword of a subschema"""
 Beside: TypeAlias = "Callable[[SchemaDocument, Place, Sequence[str | int]], tuple[Place, ...] | None]"
-"""Finds the subschemas of the same value as a subschema's part; None for too many."""
+"""finds the subschemas that apply to the same value as a subschema's part; None if there are too many"""
 
 
 class Readers(NamedTuple):
     keywords: Mapping[str, Reader]
-    """In the order in which they are read."""
+    """readers of keywords, in the order in which the keywords are read"""
     forbid_undeclared: Reader
     beside: Beside
 
@@ -74,7 +74,7 @@ class SchemaDocument:
     def schema(
         self, schema: Json, path: str, base: str, undeclared: Undeclared, beside: tuple[Place, ...] = ()
     ) -> Formula:
-        """The atom of a subschema. `undeclared` and `beside` are those of its place."""
+        """The atom of a subschema. `undeclared` and `beside` are fields of its `Place`."""
         if isinstance(schema, bool):
             return self.formulas.true if schema else self.formulas.false
         if not isinstance(schema, dict):
@@ -98,7 +98,7 @@ class SchemaDocument:
         return self._identities.number(place.fields), place.base
 
     def rest(self, place: Place, steps: Sequence[str | int]) -> Place:
-        """The subschema without the one of the same value to which these steps lead."""
+        """The subschema without the inner subschema of the same value to which these steps lead."""
         return self._rests.setdefault((id(place.fields), *steps), place.without(steps))
 
     def part(self, place: Place, steps: Sequence[str | int]) -> Formula:
@@ -157,7 +157,7 @@ class SchemaDocument:
 
     @property
     def is_strict(self) -> bool:
-        """Whether formats, too, are enforced or refused."""
+        """Whether unknown formats, too, are refused."""
         return self._reading.unenforced == "refuse"
 
     def note_length(self, count: int, place: Place, keyword: str) -> None:
@@ -210,8 +210,8 @@ class SchemaDocument:
             return [self._unless_refused(error)]
 
     def _unless_refused(self, error: NotCoveredError) -> Formula:
-        """Leaves the keyword out: returns the formula that is always true. Raises the error if the keyword
-        must be enforced."""
+        """Leaves the keyword out and returns the formula that is always true, or raises the error if the
+        keyword must be enforced."""
         if isinstance(error, WrongKeywordError) or not self._may_leave_out(error.keyword):
             raise error
         self.left_out[error.path] = error.keyword

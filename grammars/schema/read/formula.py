@@ -16,7 +16,7 @@ import msgspec
 NULL, BOOLEAN, NUMBER, STRING, OBJECT, ARRAY = 1, 2, 4, 8, 16, 32
 EVERY_TYPE = 63
 SCHEMA, CHILD, LIST, OTHER = 1, 2, 4, 8
-"""Kinds of facts: an unread subschema, a child's value, a list of strings, any other."""
+"""kinds of facts: an unread subschema, a child's value, a list of strings, any other fact"""
 EVERY_KIND = 15
 
 

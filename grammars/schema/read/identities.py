@@ -11,15 +11,15 @@ _Kind: TypeAlias = Literal["schema", "map", "data"]
 
 
 class Identities:
-    """Numbers for the values of one document, which must not be freed before."""
+    """Numbers the values of one document, which must live as long as this object."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, _Kind], int] = {}
         self._structures: dict[object, int] = {}
 
     def number(self, value: Json, kind: _Kind = "schema") -> int:
-        """A number that is equal for equal subschemas. Annotations don't count. Numbers are equal if they are
-        written alike.
+        """A number that is equal for equal subschemas. Annotations don't count. JSON numbers are equal if
+        they are written alike.
 
         The keys of a "map" are names, not keywords; "data" is compared as it is.
         """

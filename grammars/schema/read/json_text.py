@@ -13,14 +13,14 @@ from ...errors import GrammarError
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 MAX_DEPTH = 200
 DATA = frozenset(("const", "default", "enum", "example", "examples"))
-"""Keywords with values in which there are no schemas."""
+"""keywords whose values contain no schemas"""
 NAMED = frozenset(
     (
         *("$defs", "definitions", "dependencies", "dependentRequired", "dependentSchemas"),
         *("patternProperties", "properties"),
     )
 )
-"""Keywords of objects whose keys are names, not keywords."""
+"""keywords of objects whose keys are names, not keywords"""
 _TOO_DEEP = f"the schema is nested more than {MAX_DEPTH} levels deep"
 
 

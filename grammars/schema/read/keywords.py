@@ -55,7 +55,7 @@ TYPES = {
 }
 MAX_OVERLAPS = 200
 _WHOLE_LENGTH = re.compile(r"\^\(\?=\.\{\d+,\d+\}(?:\\\.\?)?\$\)")
-"""A look-ahead that only counts characters, such as `^(?=.{1,253}\\.?$)`."""
+"""a look-ahead that only counts characters, such as `^(?=.{1,253}\.?$)`"""
 
 
 def _type(document: SchemaDocument, place: Place) -> Iterator[Formula]:
@@ -236,7 +236,7 @@ def _follow(keyword: str, document: SchemaDocument, place: Place) -> Iterator[Fo
 
 
 _KEYWORDS: dict[str, Reader] = {
-    **OBJECTS,  # first, because they determine the order of properties
+    **OBJECTS,  # read first, because they determine the order of properties
     **ARRAYS,
     "$ref": partial(_follow, "$ref"),
     "$id": _identifier,

@@ -20,7 +20,7 @@ def _properties(document: SchemaDocument, place: Place) -> Iterator[Formula]:
 
 def _required(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     names = place.fields["required"]
-    if isinstance(names, bool):  # draft 3, at the property itself; it has no meaning in later drafts
+    if isinstance(names, bool):  # draft 3 has `required` at the property; later drafts give that no meaning
         return
     for name in place.check_names("required", names):
         yield document.formulas.atom(Has(name))

@@ -38,7 +38,7 @@ class Place:
         return Place(self.fields, self.path, self.base, "as written")
 
     def without(self, steps: Sequence[str | int]) -> Place:
-        """This subschema without one of the same value inside it. Its alternatives are left out too."""
+        """This subschema without the one of the same value at the end of `steps` and its alternatives."""
         keyword, *inner = steps
         fields = {name: value for name, value in self.fields.items() if name != keyword}
         value = self.fields[str(keyword)]
@@ -49,8 +49,8 @@ class Place:
         return Place(fields, self.path, self.base, "as written")
 
     def undeclared_under(self, keyword: str) -> Undeclared:
-        """`undeclared` of the subschemas under a keyword. What may be negated is read as it is written: the
-        negation of a narrower schema would be wider."""
+        """`undeclared` of the subschemas under a keyword. A subschema that may be negated is read as it is
+        written, because the negation of a narrower schema would be wider."""
         if self.undeclared == "as written" or keyword in _MAY_BE_NEGATED:
             return "as written"
         return "decided around it" if keyword in SAME_VALUE else "forbidden"

@@ -23,11 +23,11 @@ _SAYING = frozenset(
         *("required", "propertyNames", "minProperties", "dependentRequired", "enum", "const"),
     )
 )
-"""Keywords that may name members of a value, or of values in it."""
+"""keywords that may name members of a value, or of values inside it"""
 
 
 def find_conjuncts(document: SchemaDocument, places: Iterable[Place]) -> list[Place]:
-    """The subschemas, and those that always count with them."""
+    """The subschemas, and those that always apply together with them."""
     return _find_reached(document, places, ("allOf",))
 
 
@@ -72,7 +72,7 @@ def _steps(place: Place, keyword: str) -> Iterator[tuple[str | int, ...]]:
 
 
 class Applied(NamedTuple):
-    """A subschema of the same value that counts if the condition holds."""
+    """A subschema of the same value that applies if the condition holds."""
 
     keyword: str
     condition: Formula
@@ -104,7 +104,7 @@ def find_applied(document: SchemaDocument, place: Place, keywords: Iterable[str]
 def find_beside(
     document: SchemaDocument, place: Place, steps: Sequence[str | int]
 ) -> tuple[Place, ...] | None:
-    """The subschemas of the same value as a subschema's part, as far as they name members; None for too many.
+    """The subschemas that apply to the same value as a subschema's part and name members; None if too many.
 
     Some may never apply: any pattern may match a name.
     """

@@ -20,7 +20,7 @@ Seen = TypeVar("Seen")
 
 
 class _If(NamedTuple):
-    """A subschema that counts if the condition holds."""
+    """A subschema that applies if the condition holds."""
 
     condition: Formula
     place: Place

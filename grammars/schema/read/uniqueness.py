@@ -14,8 +14,8 @@ from .json_text import Json
 from .place import Fields, Place
 from .values import exact_number, is_number, one_of_values
 
-MAX_SETS = 512  # sets of unused values; an array has a node for each
-MAX_INTEGERS = 64  # in a range of integers that is written as a list
+MAX_SETS = 512  # sets of unused values; an array has a node for each set
+MAX_INTEGERS = 64  # integers in a range that is written out as a list
 _LEAST, _MOST = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 _OF_TYPE: dict[str, list[Json]] = {"null": [None], "boolean": [False, True]}
 
@@ -100,7 +100,7 @@ class _Values:
         if not isinstance(schema, dict):
             return [] if schema is False else None
         if id(schema) not in self._known:
-            self._known[id(schema)] = None  # the answer if it refers to itself
+            self._known[id(schema)] = None  # the answer if the schema refers to itself
             self._known[id(schema)] = self._list_values(schema, self._references.base_of(schema, base))
         return self._known[id(schema)]
 

@@ -7,14 +7,14 @@ from .solver import Solver
 
 
 class Nesting:
-    """The nesting of the containers inside a value. `places`: of the stack, for containers."""
+    """The nesting of the containers inside a value. `places`: stack places for containers."""
 
     def __init__(self, solver: Solver, whole: Value, places: int) -> None:
         self._solver = solver
         self._places = places
         self._outermost = _containers(whole)
         self._inside: dict[Container, dict[Container, bool]] = {}
-        """For each container, the containers that can be its members, and whether some member must be one."""
+        """for each container, the containers that can be its members, and whether some member must be one"""
         pending = list(self._outermost)
         while pending:
             container = pending.pop()
@@ -53,7 +53,7 @@ class Nesting:
         return False
 
     def reserve_others(self) -> None:
-        """Adds a bit to the sets of unordered objects that tells whether undeclared names fit on the
+        """Gives the sets of unordered objects one more bit, which tells whether undeclared names fit on the
         stack."""
         for container in self._inside:
             others = [edge for node in container.alive for edge in node.others]

@@ -25,7 +25,7 @@ class UndeclaredNames:
     dfa: Dfa
     key: Content
     is_any: bool
-    """Every undeclared name has label 0, and `dfa` accepts declared names too."""
+    """whether every undeclared name has label 0, and `dfa` accepts declared names too"""
 
 
 @dataclass(eq=False, slots=True)
@@ -48,7 +48,7 @@ class Node:
         self.verdict = -1
         self.edges: list[Edge] = []
         self.others: list[Edge] = []
-        """Members with undeclared names; `name` is their label in `names`."""
+        """members with undeclared names; `name` is their label in `names`"""
         self.names: UndeclaredNames | None = None
 
 
@@ -59,14 +59,15 @@ class Container:
         self.is_array = types == ARRAY
         self.goal = goal
         self.names: dict[str, int] = {}
-        """The declared names with their numbers, in order."""
+        """the declared names with their numbers, in order"""
         self.is_unordered = False
-        """Declared properties come in any order."""
+        """whether declared properties come in any order"""
         self.needed: list[Edge | None] = []
-        """The required members of an unordered object; None for an impossible one."""
+        """the required members of an unordered object; None for an impossible one"""
         self.has_deep_others = False
-        """Undeclared names of an unordered object may not fit on the stack; they are one more name in its
-        set."""
+        """whether undeclared names of an unordered object may not fit on the stack; its set then has one more
+        name
+        """
         self.nodes: dict[tuple[Goal, int], Node] = {}
         self.possible: set[int] = set()
         self.alive: set[Node] = set()
@@ -166,7 +167,7 @@ class Value:
     def __init__(self, goal: Goal) -> None:
         self.goal = goal
         self.literals: list[tuple[bytes, int]] = []
-        """Text and verdict of null, true and false."""
+        """text and verdict of null, true and false"""
         self.strings: Goal | None = None
         self.numbers: Goal | None = None
         self.object: Container | None = None

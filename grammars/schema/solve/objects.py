@@ -23,7 +23,7 @@ from .undeclared import UndeclaredKinds
 from .value_graph import MAX_NODES, ValueGraph
 
 _Order = Literal["any", "any for others", "declared"]
-"""The order of declared properties. "any for others": properties that depend on each other keep theirs."""
+"""the order of declared properties. "any for others": properties that depend on each other keep theirs"""
 _LOOSE_ORDERS: tuple[_Order, ...] = ("any", "any for others")
 
 
@@ -49,7 +49,7 @@ class _Reader:
         self._own_values: dict[str, Value | None] = {}
         self._kinds = UndeclaredKinds(graph.scalars, graph.formulas, self.names)
         self.found: list[Node] = []
-        """Nodes in the order in which they are read, so that too many of them are noticed early."""
+        """nodes in the order in which they are read, so that too many of them are noticed early"""
         self.to_violate = {name for formula in self.core for name in find_names_to_violate(formula)}
 
     def _core(self, goal: Goal) -> Goal:

@@ -15,7 +15,7 @@ Goal: TypeAlias = tuple[Formula, ...]
 
 
 def outcomes(document: SchemaDocument, goal: Goal) -> list[tuple[Formula, Goal]]:
-    """A condition on the child and the rest of the goal, for each outcome of the `ChildFits` facts.
+    """For each outcome of the `ChildFits` facts, a condition on the child and the rest of the goal.
 
     The first condition that holds decides.
     """
@@ -41,7 +41,7 @@ class _OutcomeSearch:
         self._document = document
         self._make = document.formulas
         self.found: dict[Goal, list[Formula]] = {}
-        """Conditions, by the rest of the goal."""
+        """conditions by the rest of the goal"""
 
     def split(self, goal: Goal, condition: Formula, depth: int) -> bool:
         """Whether every child that satisfies the condition leaves a goal that can be satisfied."""

@@ -115,8 +115,8 @@ class Scalars:
         return known or self._label(key, formulas, _string_atom, lambda _: (ANYTHING, None))
 
     def _with_lists(self, formulas: Sequence[Formula]) -> Dfa:
-        """As `string_dfa`. Listed strings are decided one by one, and all others by the formulas without
-        lists."""
+        """Makes the automaton of `string_dfa`. Decides listed strings one by one, and others by the formulas
+        without lists."""
         facts = [atom.fact for atom in _atoms(formulas)]
         listed = frozenset[str]().union(*(fact.values for fact in facts if isinstance(fact, Strings)))
         labels = {text: _label_of(formulas, partial(_string_satisfies, text)) for text in listed}

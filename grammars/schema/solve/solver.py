@@ -24,7 +24,7 @@ class Solver:
         self._containers: dict[tuple[int, Goal], Container] = {}
         self._unsolved: list[Container] = []
         self._unread_containers: tuple[list[Container], list[Container]] = [], []
-        """Containers with alternatives, and others. The others come first: some may be refused."""
+        """containers with alternatives, and others; the others come first, because some may be refused"""
 
     def dissolve(self) -> None:
         """Breaks the cycles in which containers refer to each other."""

@@ -17,7 +17,7 @@ from .scalars import Scalars, content
 
 _Formulas: TypeAlias = tuple[Formula, ...]
 Kind: TypeAlias = tuple[int, dict[Formula, bool]]
-"""A label, and which formulas hold for the names with this label."""
+"""a label, and which formulas hold for the names with this label"""
 
 
 class UndeclaredKinds:

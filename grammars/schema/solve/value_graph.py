@@ -13,8 +13,8 @@ from .scalars import Scalars
 
 MAX_NODES = 20_000
 MAX_EDGES = 200_000
-MAX_FREE_NODES = 128  # of an unordered object
-MAX_FREE_STATES = 24_000  # of all unordered objects of a schema, not counting one node for each
+MAX_FREE_NODES = 128  # maximal nodes of an unordered object
+MAX_FREE_STATES = 24_000  # maximal states of all unordered objects of a schema, except one node each
 _OF_NAME = 2
 _OF_VALUE = 4
 
@@ -64,14 +64,14 @@ class ValueGraph:
 
 
 class FreeOrder:
-    """Estimates how many states are left for unordered objects, each of whose nodes has states for all
+    """Estimates how many states are left for unordered objects, in which each node has states for all
     names."""
 
     def __init__(self) -> None:
         self._left = MAX_FREE_STATES
 
     def most_nodes(self, start: Node) -> int:
-        """The most nodes that an object may have if all of them have as many states as its start."""
+        """The number of nodes that an object may have if each of them has as many states as its start."""
         return min(MAX_FREE_NODES, 1 + self._left // max(_states(start), 1))
 
     def take(self, container: Container) -> None:
@@ -91,7 +91,7 @@ def _states_of_member(edge: Edge) -> int:
 def _states_of_fact(fact: Fact) -> int:
     match fact:
         case Strings(values):
-            return sum(map(len, values)) // 2  # texts share prefixes and suffixes
+            return sum(map(len, values)) // 2  # halved, because texts share prefixes and suffixes
         case Format() | Pattern():
             return 50
         case MinLength():

@@ -12,24 +12,24 @@ import torch
 LoadLayers = Callable[[range], None]
 """copies the pages of some layers"""
 MAX_AT_ONCE = 64 << 20
-"""bytes that are copied in the time that it takes to launch the kernels of a step one by one: an estimate"""
+"""Estimated number of bytes that are copied while the kernels of a step are launched one by one."""
 
 
 class Copies(Protocol):
     """Copies that were launched together."""
 
     def ready(self) -> bool:
-        """Whether they are complete."""
+        """Whether the copies are complete."""
         ...
 
     def wait(self) -> None:
-        """Returns when they are complete."""
+        """Waits until the copies are complete."""
 
     def precede_launches(self) -> None:
-        """Launches on the current stream wait for them from now on."""
+        """Makes later launches on the current stream wait for the copies."""
 
     def ms_since(self, earlier: Copies) -> float:
-        """Milliseconds between the ends of `earlier` and these, which are complete."""
+        """Milliseconds between the end of `earlier` and the end of these copies. Both must be complete."""
         ...
 
 
@@ -38,7 +38,7 @@ class CopyStream(Protocol):
         self, copy: Callable[[], None], after: Sequence[Copies] = (), after_steps: bool = False
     ) -> Copies:
         """Launches a copy. It begins after earlier copies of this stream, after those in `after`, and with
-        `after_steps` after everything launched on the current stream."""
+        `after_steps` also after everything launched on the current stream."""
         ...
 
 
@@ -83,7 +83,7 @@ class CudaCopyStream:
 
 
 class _CudaCopies:
-    """All that was launched on the current stream."""
+    """Copies on the current stream: complete when everything launched on it is."""
 
     def __init__(self) -> None:
         self._event = torch.cuda.Event(enable_timing=True)
@@ -107,10 +107,10 @@ class Restore(Protocol):
     """Copies pages from host memory to the device for the step that reads them."""
 
     def arrive(self, layer: int) -> None:
-        """Makes a layer's pages ready before it is computed."""
+        """Makes a layer's pages ready before the layer is computed."""
 
     def arrive_at_once(self) -> bool:
-        """Makes all pages ready before the next launch, if they are few. Returns whether they are."""
+        """Makes all pages ready before the next launch, if they are few. Returns whether it did."""
         ...
 
     def finish(self) -> float:
@@ -143,7 +143,7 @@ class HostRestore:
 
 
 class StreamRestore:
-    """On CUDA: copies beside the step before and beside earlier layers. One launch copies up to `MAX_AT_ONCE`
+    """On CUDA: copies beside the previous step and earlier layers. One launch copies up to `MAX_AT_ONCE`
     bytes."""
 
     def __init__(

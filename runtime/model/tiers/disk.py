@@ -14,12 +14,12 @@ FILE_NAME = "pages.sqlite"
 APPLICATION = int.from_bytes(b"arbo", "big")
 FORMAT = 1
 FILE_PAGE_BYTES = 16384
-EMPTY_FILE_PAGES = 6  # SQLite pages of an empty file
-FREE_PAGES_AT_ONCE = 1 << 14  # overwritten by one row of zeros
-ERASED_AT_ONCE = 16  # pages, which SQLite copies into its journal first
-BUSY_SECONDS = 10.0  # timeout for a lock of another server on the file
-RETRY_SECONDS = 1.0  # the same, after the file has failed
-NEVER = (1 << 63) - 1  # later than any use
+EMPTY_FILE_PAGES = 6  # SQLite pages of a file without content
+FREE_PAGES_AT_ONCE = 1 << 14  # SQLite pages that one row of zeros overwrites
+ERASED_AT_ONCE = 16  # pages of the cache erased at once, which SQLite copies into its journal first
+BUSY_SECONDS = 10.0  # timeout for another server's lock on the file
+RETRY_SECONDS = 1.0  # the same timeout after the file has failed
+NEVER = (1 << 63) - 1  # a time of use later than any other
 log = logging.getLogger(__name__)
 
 _TABLES = """
@@ -45,7 +45,7 @@ class StoredPage(NamedTuple):
 
 
 class DiskStore:
-    """At most `limit` bytes of pages by key; the least recently used ones are evicted.
+    """Stores at most `limit` bytes of pages by key, and evicts the least recently used ones.
 
     Reading a page verifies its checksum over key and content. Methods raise sqlite3.Error when the file or
     the disk fails; the constructor also raises ForeignFileError.
@@ -110,9 +110,9 @@ class DiskStore:
             self._touched.clear()
 
     def expect(self, keys: Sequence[bytes]) -> None:
-        """These pages will be written unless they are stored; they count as used as in `touch`.
+        """Announces pages that will be written unless they are stored. They count as used, as in `touch`.
 
-        None of them evicts a page that was used later.
+        Writing them evicts no page that was used later.
         """
         self._use = max(self._use, self._number("SELECT coalesce(max(used), 0) FROM pages"))
         self.touch(keys)
@@ -143,7 +143,7 @@ class DiskStore:
         return len(self._to_erase) - before
 
     def erase(self) -> bool:
-        """Overwrites some forgotten pages, finally free space of the file; returns whether there is more."""
+        """Overwrites some forgotten pages, finally free space of the file; returns whether any are left."""
         if self._to_erase:
             some = [self._to_erase.pop() for _ in range(min(ERASED_AT_ONCE, len(self._to_erase)))]
             self._delete(some, overwrite=True)
@@ -162,7 +162,7 @@ class DiskStore:
         log.info("%s is larger than it may be: what was used longest ago goes", self._path)
         self._evict_for(0, NEVER)
         try:
-            self._database.execute("VACUUM")  # writes the remaining pages twice
+            self._database.execute("VACUUM")  # which writes the remaining pages twice
         except sqlite3.OperationalError as error:
             log.warning("%s could not be made smaller, %s: free room stays in it", self._path, error)
 
@@ -197,7 +197,7 @@ class DiskStore:
     def _insert(self, page: StoredPage, used: int) -> None:
         replaced = self._database.execute("SELECT content FROM pages WHERE key = ?", (page.key,)).fetchone()
         if replaced is not None:
-            return  # another server wrote it first
+            return  # another server wrote the page first
         at = self._database.execute("INSERT INTO contents (content) VALUES (?)", (page.content,)).lastrowid
         checksum = _checksum(page.key, page.content)
         self._database.execute(
@@ -205,7 +205,7 @@ class DiskStore:
         )
 
     def _evict_for(self, more: int, before: int) -> bool:
-        """Evicts pages used before `before` until `more` bytes fit; False if they do not."""
+        """Evicts pages used before `before` until `more` bytes fit; False if they can't fit."""
         self.save_uses()
         while self.bytes_used + _bytes_for(more) > self._limit:
             older = "SELECT key FROM pages WHERE used < ? ORDER BY used LIMIT 8"
@@ -243,9 +243,7 @@ class DiskStore:
                     (size,),
                 )
         with self._transaction():
-            if not self._number(
-                "PRAGMA freelist_count"
-            ):  # otherwise another server has just removed something
+            if not self._number("PRAGMA freelist_count"):  # otherwise another server has just removed a page
                 self._database.execute("INSERT OR IGNORE INTO clean VALUES (1)")
             self._delete_zeros()
 
@@ -272,17 +270,17 @@ class _Transaction:
     def __exit__(self, error: object, *_: object) -> None:
         if error is None:
             self._database.execute("COMMIT")
-        elif self._database.in_transaction:  # a full disk has ended it already
+        elif self._database.in_transaction:  # SQLite has ended it already because the disk is full
             self._database.execute("ROLLBACK")
 
 
 def least_limit(content_bytes: int) -> int:
-    """The least size of a file that can store pages of so many bytes at once."""
+    """The smallest limit of a file that can store `content_bytes` bytes of pages at once."""
     return EMPTY_FILE_PAGES * FILE_PAGE_BYTES + _bytes_for(content_bytes)
 
 
 def _bytes_for(content_bytes: int) -> int:
-    """Bytes of the contents and of SQLite's overhead."""
+    """Bytes in the file of contents and SQLite's overhead."""
     return content_bytes * 17 // 16 + FILE_PAGE_BYTES
 
 

@@ -18,7 +18,7 @@ class _Fetch:
     number: int
     namespace: str
     keys: Sequence[bytes]
-    """of the found pages"""
+    """keys of the found pages"""
     entries: list[Entry] = field(default_factory=list)
     """held entries of the first of these pages"""
 
@@ -38,7 +38,7 @@ class Fetches:
         self.host_hits = 0
 
     def find(self, number: int, namespace: str, keys: Sequence[bytes]) -> int:
-        """How many of the first pages are stored; with 0 the fetch is over."""
+        """Begins a fetch. Returns how many of the first pages are stored; with 0 the fetch is over."""
         found = self._tiers.count(namespace, keys, self._pool.__contains__)
         if found:
             self._found[number] = _Fetch(number, namespace, keys[:found])
@@ -60,7 +60,7 @@ class Fetches:
         self._pool.release(self._ready.pop(number))
 
     def places(self, number: int, first: int, count: int) -> list[int]:
-        """Places in host memory of a ready fetch's pages."""
+        """The places in host memory of some pages of a ready fetch."""
         return [entry.place for entry in self._ready[number][first : first + count]]
 
     @property
@@ -88,7 +88,7 @@ class Fetches:
     def _read_some(self, fetch: _Fetch) -> bool:
         """Reads the next pages and holds them, up to the first that was removed or does not fit into memory.
 
-        Returns whether there may be more.
+        Returns whether there may be more pages to read.
         """
         at = len(fetch.entries)
         wanted = fetch.keys[at : at + PAGES_AT_ONCE]

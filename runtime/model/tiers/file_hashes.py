@@ -27,7 +27,7 @@ class _Known(msgspec.Struct, array_like=True, frozen=True):
 
 
 class FileHashes:
-    """`memory`: the file that keeps the hashes; None, or an unreadable one: files are hashed again."""
+    """`memory`: the file that keeps the hashes. If it is None or unreadable, files are hashed again."""
 
     def __init__(self, memory: Path | None) -> None:
         self._memory = memory
@@ -56,7 +56,7 @@ class FileHashes:
             return
         present = {path: each for path, each in known.items() if os.path.exists(path)}
         fresh = self._memory.with_suffix(f".{os.getpid()}")
-        with contextlib.suppress(OSError):  # without it the next start takes longer
+        with contextlib.suppress(OSError):  # if it fails, the next start takes longer
             fresh.write_bytes(msgspec.json.encode(present))
             fresh.replace(self._memory)
 

@@ -15,16 +15,16 @@ from ...byte_sizes import in_units
 from ...system_memory import Span, populate
 
 PIECE = 64 << 20
-"""bytes that one call pins; other CUDA calls wait for it"""
+"""number of bytes that one call pins; other CUDA calls wait for it"""
 REST = 4
-"""Once steps run, the thread rests for so many times the time that a piece took."""
+"""Once steps run, the thread rests this many times as long as pinning a piece took."""
 PORTABLE_AND_MAPPED = 1 | 2
 """flags of `cudaHostRegister`"""
 log = logging.getLogger(__name__)
 
 
 class HostMemory:
-    """Zeroed memory, of which the first bytes are usable. On CUDA devices their number grows: a thread pins
+    """Zeroed memory, of which the first bytes are usable. On CUDA devices this part grows: a thread pins
     the memory piece by piece, because that takes seconds for each ten gigabytes.
     """
 
@@ -40,12 +40,12 @@ class HostMemory:
         self._busy = self._paused = self._rests = False
         if pinned:
             with suppress(OSError):  # a system without huge pages
-                memory.madvise(mmap.MADV_HUGEPAGE)  # 512 times fewer pages to pin
+                memory.madvise(mmap.MADV_HUGEPAGE)  # so that 512 times fewer pages must be pinned
             memory.madvise(mmap.MADV_DONTFORK)  # otherwise writes after a fork would go to other pages
             threading.Thread(target=self._pin, name="pin host memory", daemon=True).start()
 
     def offer(self, offer: Callable[[int], None]) -> None:
-        """Calls `offer` with the number of usable bytes, now and whenever there are more.
+        """Calls `offer` with the number of usable bytes, now and whenever it grows.
 
         Waits for the first bytes. Raises RuntimeError or OSError if they can't be pinned.
         """
@@ -58,7 +58,7 @@ class HostMemory:
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """Pins no memory inside the context, because pinning takes some of the device's memory."""
+        """Context in which no memory is pinned, because pinning takes some of the device's memory."""
         with self._changed:
             self._paused = True
             self._changed.wait_for(lambda: not self._busy)
@@ -70,7 +70,7 @@ class HostMemory:
                 self._changed.notify_all()
 
     def make_way_for_steps(self) -> None:
-        """Leaves the device to the steps, which run from now on, for most of the time."""
+        """Tells the thread that steps run from now on. It then leaves the device to them most of the time."""
         self._rests = True
 
     def _pin(self) -> None:
@@ -94,7 +94,7 @@ class HostMemory:
         log.info("pinned %s of host memory in %.1f s", in_units(self._usable), time.perf_counter() - started)
 
     def _end_piece(self, size: int, error: RuntimeError | OSError | None = None) -> None:
-        """size: bytes that became usable. After an error it is 0, and the bytes from before stay usable."""
+        """Notes that `size` more bytes are usable. After an error it is 0, and earlier bytes stay usable."""
         if error is not None and self._usable:
             used, wanted = in_units(self._usable), in_units(len(self.tensor))
             log.warning("the host cache has %s of %s, as no more can be pinned: %s", used, wanted, error)
@@ -106,7 +106,7 @@ class HostMemory:
 
 
 def pin(memory: torch.Tensor) -> None:
-    """Raises RuntimeError.
+    """Pins memory for CUDA. Raises RuntimeError.
 
     PyTorch's own pinned memory would be rounded up to a power of two: 33 GiB would take 64.
     """

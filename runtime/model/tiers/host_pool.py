@@ -18,16 +18,16 @@ class Entry:
 
     key: bytes
     namespace: str
-    place: int  # index in the memory
-    holds: int = 1  # while it has any, it is not evicted
+    place: int  # index of the page in the memory
+    holds: int = 1  # number of users; a held page is not evicted
 
     def matches(self, scope: str, namespace: str | None) -> bool:
-        """Whether it is of `namespace`, or, if that is None, of one whose name begins with `scope`."""
+        """Whether the page is of `namespace`, or, if that is None, of one that begins with `scope`."""
         return self.namespace.startswith(scope) if namespace is None else self.namespace == namespace
 
 
 class HostPool:
-    """Pages of `place_bytes` each; the least recently used ones are evicted.
+    """Holds pages of `place_bytes` bytes each, and evicts the least recently used ones.
 
     Its methods may be called from any thread. The caller of `reserve` writes the entry's content, publishes
     it with `enter`, and releases it; without a content it only releases it.
@@ -39,12 +39,12 @@ class HostPool:
         self.places = len(memory.tensor) // place_bytes
         self.place_bytes = place_bytes
         self.memory = memory.tensor[: self.places * place_bytes].view(self.places, place_bytes)
-        """uint8 [places, place_bytes]"""
+        """uint8 [places, place_bytes]: the bytes of each page"""
         self.to_write: deque[Entry] = deque()  # held until they are written to the lower tiers
         self._free: list[int] = []
         self._entries: dict[bytes, Entry] = {}
-        self._idle: OrderedDict[bytes, Entry] = OrderedDict()  # without holds, least recently used first
-        self._usable = 0  # places
+        self._idle: OrderedDict[bytes, Entry] = OrderedDict()  # entries without holds, oldest use first
+        self._usable = 0  # number of usable places
         self._changed = threading.Condition()
         memory.offer(self._grow)
 
@@ -59,7 +59,7 @@ class HostPool:
         return self.memory[entry.place].numpy().data
 
     def reserve(self, key: bytes, namespace: str = "", timeout: float = 0.0) -> Entry | None:
-        """A held entry for a page; None if no place is free within `timeout` seconds."""
+        """Reserves a held entry for a page; None if no place is free within `timeout` seconds."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._free or self._idle, timeout):
                 return None
@@ -107,7 +107,7 @@ class HostPool:
             self._remove([self._entries[key] for key in keys if key in self._entries])
 
     def _grow(self, usable: int) -> None:
-        """usable: bytes of the memory"""
+        """Notes that `usable` bytes of the memory can be used."""
         with self._changed:
             places = usable // self.place_bytes
             self._free += range(self._usable, places)
@@ -125,7 +125,7 @@ class HostPool:
         if self._entries.get(entry.key) is entry:
             self._idle[entry.key] = entry
         else:
-            self._free.append(entry.place)  # it was removed, or never entered
+            self._free.append(entry.place)  # its page was removed, or never entered
 
 
 def split_keys(keys: bytes) -> list[bytes]:

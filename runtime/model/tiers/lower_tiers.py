@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class LowerTiers:
-    """Either may be missing. Methods raise sqlite3.Error when the disk fails; then call `suspend_disk`."""
+    """Disk and remote store, if any. If the disk fails, methods raise sqlite3.Error; then `suspend_disk`."""
 
     def __init__(self, disk: DiskStore | None, remote: RemoteStore | None) -> None:
         self.disk = disk
@@ -26,15 +26,15 @@ class LowerTiers:
         self.disk_hits = 0
         self.remote_hits = 0
         self._failed_disk: DiskStore | None = None
-        self._to_discard: set[bytes] = set()  # on disk, once it works again
-        self._next_try = 0.0  # on the monotonic clock
+        self._to_discard: set[bytes] = set()  # keys to discard on disk once it works again
+        self._next_try = 0.0  # next try of a failed disk, on the monotonic clock
 
     def __bool__(self) -> bool:
         return self.disk is not None or self.remote is not None
 
     def needs(self, key: bytes) -> bool:
-        """Whether a page must be written. A remote store checks itself which pages it has."""
-        disk = self.disk  # another thread may suspend it meanwhile
+        """Whether a page must be written to a lower tier. A remote store checks itself which pages it has."""
+        disk = self.disk  # copied, because another thread may suspend it meanwhile
         return self.remote is not None or (disk is not None and key not in disk.keys)
 
     @property
@@ -43,7 +43,7 @@ class LowerTiers:
         return self.disk.keys if self.disk is not None else frozenset()
 
     def count(self, namespace: str, keys: Sequence[bytes], is_here: Callable[[bytes], bool]) -> int:
-        """How many of the first `keys` are stored or, by `is_here`, in memory."""
+        """How many pages, counted from the first of `keys`, are stored or, by `is_here`, in memory."""
         on_disk = self.on_disk
         lacking = [key for key in keys if not is_here(key) and key not in on_disk]
         if not lacking:
@@ -72,11 +72,11 @@ class LowerTiers:
             self.remote.write(pages)
 
     def forget_remote(self, scope: str, namespace: str | None) -> int | None:
-        """Removes a namespace, or all in `scope`; returns the number of pages. None: the store failed."""
+        """Removes `namespace`, or all in `scope`, from the store. Returns the number of pages, or None."""
         return self.remote.forget(scope, namespace) if self.remote is not None else 0
 
     def forget_on_disk(self, scope: str, namespace: str | None) -> int | None:
-        """The same. None: the disk failed and may still have some. Call `erase` until it returns False."""
+        """Does so on disk; None: it failed and may still have some. Call `erase` until it returns False."""
         self.try_disk_again(insist=True)
         if self.disk is None:
             return None if self._failed_disk is not None else 0

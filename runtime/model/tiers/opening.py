@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from .remote import RemoteStore
 
 HOST_BYTES_BEFORE_OTHERS = 1 << 30
-"""of host memory as a buffer for the lower tiers, if --host-cache is not set"""
+"""bytes of host memory that buffer the lower tiers, if --host-cache is not set"""
 HASHES_NAME = "weights.json"
 LAYOUT = 1
-"""of the layout of a page's bytes"""
+"""version of the layout of a page's bytes"""
 log = logging.getLogger(__name__)
 
 

@@ -25,17 +25,17 @@ from .page_store import PageStore
 
 ID_BYTES = 4
 PAGES_AT_ONCE = 8
-"""A flush copies this many pages while the store writes the ones before."""
+"""A flush copies this many pages while the store writes the previous ones."""
 FLUSH_TIMEOUT_S = 5.0
 """A flush waits this long for a place in memory, which a page frees when it is written to disk."""
 
 
 class CopyStreams(NamedTuple):
-    """Copies to host memory and from there do not wait for each other."""
+    """Streams of copies to and from host memory, which do not wait for each other."""
 
     saving: CopyStream
     restoring: CopyStream | None
-    """None: pages are copied in the step that reads them"""
+    """None: the step that reads the pages copies them"""
 
 
 @dataclass(eq=False)
@@ -63,7 +63,7 @@ class StepMoves:
 
 
 class PageMover:
-    """Copies run beside the steps on CUDA, and in order with them on a CPU.
+    """Copies pages between the device and host memory: on CUDA beside the steps, on a CPU in order with them.
 
     kvs: each layer's cache (see `kv_pool.allocate_pool`).
     """
@@ -71,7 +71,7 @@ class PageMover:
     def __init__(
         self, kvs: Sequence[torch.Tensor], store: PageStore, streams: CopyStreams | None = None
     ) -> None:
-        """streams: those of the device if None"""
+        """streams: of copies; None: the default streams of the device"""
         self._kvs = kvs
         self._store = store
         kv = kvs[0]
@@ -130,7 +130,7 @@ class PageMover:
 
     @property
     def is_saving(self) -> bool:
-        """Whether saves have begun that no step will publish."""
+        """Whether saves have begun that no running step will publish."""
         return bool(self._begun)
 
     def saves_copied(self) -> bool:
@@ -138,7 +138,7 @@ class PageMover:
         return all(save.copies.ready() for save in self._begun)
 
     def publish_saves(self) -> None:
-        """Lets the page store find the pages of these saves."""
+        """Lets the page store find the pages of begun saves."""
         self._publish(self._take_begun())
 
     def _take_begun(self) -> list[Save]:
@@ -173,7 +173,7 @@ class PageMover:
                     continue
                 pages.append(page)
                 entries.append(entry)
-            pool.release(known)  # so that they count as used
+            pool.release(known)  # so that its pages count as used
             if entries:
                 self._launch(pages, entries, after_steps)
 
@@ -248,5 +248,5 @@ def _streams(device: torch.device) -> CopyStreams:
 
 
 def _copies_of(saves: Sequence[Save], pages: set[int]) -> list[Copies]:
-    """The copies of the saves of any of these pages."""
+    """The copies that save any of these pages."""
     return [save.copies for save in saves if not pages.isdisjoint(save.pages)]

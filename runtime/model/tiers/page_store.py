@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 class Uses:
     """Uses of pages on the device that the tiers do not know yet: the keys of consecutive pages for each use.
-    Keeps the last uses, of about `max_keys` keys."""
+    Keeps the last uses, about `max_keys` keys in all."""
 
     def __init__(self, max_keys: int) -> None:
         self._max_bytes = max_keys * KEY_BYTES
@@ -79,12 +79,12 @@ class PageStore:
         self._fetches = Fetches(pool, tiers)
         self._wake: Callable[[], None] = lambda: None
         self._to_forget: deque[ForgetPages | DiscardPages] = deque()
-        self._forgotten: list[ForgetPages] = []  # to be answered once the pages are erased
+        self._forgotten: list[ForgetPages] = []  # messages to be answered once the pages are erased
         self._uses = Uses(MAX_USED_KEYS)
-        self._uses_due = 0.0  # next time to save them, on the monotonic clock
+        self._uses_due = 0.0  # next time to report uses to the tiers, on the monotonic clock
         self._unwritten = 0
         self._written = threading.Condition()
-        self._order: list[bytes] | None = None  # see `expect`
+        self._order: list[bytes] | None = None  # order in which pages will be saved, as `expect` got it
         self._saved_pages = 0
         self._lost_pages = 0
         self._restored_pages = 0
@@ -95,7 +95,7 @@ class PageStore:
         self.pool.host_memory.make_way_for_steps()
         threading.Thread(target=self._run, args=(inbox, scheduler), name="page store", daemon=True).start()
 
-    # Called by the model's thread
+    # Methods that the model's thread calls
 
     def add_saved(self, entries: list[Entry]) -> None:
         """Makes consecutive pages available, whose contents were copied to their places."""
@@ -138,7 +138,7 @@ class PageStore:
     def expect(self, order: list[bytes]) -> None:
         """Tells the tiers which pages are about to be saved, the most recently used first."""
         with self._written:
-            self._unwritten += 1  # the order
+            self._unwritten += 1  # counts the order as one unwritten entry
         self._order = order
         self._wake()
 
@@ -147,14 +147,14 @@ class PageStore:
         with self._written:
             self._written.wait_for(lambda: not self._unwritten)
 
-    # Run by the store's thread
+    # Methods that the store's thread runs
 
     def _run(self, inbox: Inbox[PageStoreInbox], scheduler: Outbox) -> None:
         try:
             self._serve(inbox, scheduler)
         except BaseException:
             log.exception("the page store failed")
-            os._exit(1)  # otherwise requests would wait for its answers for ever
+            os._exit(1)  # otherwise requests would wait for the store's answers for ever
 
     def _serve(self, inbox: Inbox[PageStoreInbox], scheduler: Outbox) -> None:
         reported = None
@@ -179,7 +179,7 @@ class PageStore:
                 reported = report
 
     def _timeout_ms(self) -> int | None:
-        """Milliseconds until there is work even without a message; None: nothing."""
+        """Milliseconds until there is work even without a message; None: there is no such work."""
         if self._fetches.busy or self.pool.to_write or self._order is not None or self._forgotten:
             return 0
         disk = self.tiers.disk
@@ -205,7 +205,7 @@ class PageStore:
                 scheduler.send(PagesLocated(message.question, groups))
 
     def _locate(self, keys: list[bytes]) -> PagesInTiers:
-        """The remote tier is not asked: that would take a round trip."""
+        """Counts pages in host memory and on disk. Asking the remote tier would take a round trip."""
         on_disk = self.tiers.on_disk
         elsewhere = [key for key in keys if key not in self.pool]
         return PagesInTiers(len(keys), len(keys) - len(elsewhere), sum(key in on_disk for key in elsewhere))
@@ -216,7 +216,7 @@ class PageStore:
             scheduler.send(PagesFetched(*ready))
 
     def _forget(self, scheduler: Outbox) -> None:
-        """Removes pages from all tiers; on disk only some at a time, so that fetches do not wait long."""
+        """Removes pages from all tiers; on disk, only a few at a time, so that fetches do not wait long."""
         while self._to_forget:
             doomed = self._to_forget.popleft()
             if isinstance(doomed, DiscardPages):
@@ -235,14 +235,14 @@ class PageStore:
             self._forgotten.clear()
 
     def _write(self) -> None:
-        """Writes only a few pages, so that fetches do not wait long."""
+        """Writes a few pages to the lower tiers; only a few, so that fetches do not wait long."""
         queue = self.pool.to_write
         batch = [queue.popleft() for _ in range(min(PAGES_AT_ONCE, len(queue)))]
         if not batch:
             if time.monotonic() >= self._uses_due:
                 self._save_uses()
             return
-        kept = [entry for entry in batch if entry.key in self.pool]  # the others were forgotten
+        kept = [entry for entry in batch if entry.key in self.pool]  # other pages were forgotten meanwhile
         try:
             self.tiers.write(
                 [StoredPage(entry.key, entry.namespace, self.pool.content(entry)) for entry in kept]

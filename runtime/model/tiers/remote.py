@@ -16,7 +16,7 @@ from redis.retry import Retry
 from .disk import StoredPage
 from .timed_sockets import Deadline, TimedSocket
 
-PREFIX = b"arbora:1:"  # with the version of the values' format
+PREFIX = b"arbora:1:"  # prefix of all names, with the version of the values' format
 CHECKSUM_BYTES = 4
 NAMES_PER_CALL = 1000
 ANSWER_SECONDS = 2.0
@@ -39,7 +39,7 @@ class RemoteStore:
         """Raises ValueError for an invalid URL."""
         again = Retry(
             NoBackoff(), 1, supported_errors=(redis.ConnectionError,)
-        )  # for a server that was restarted
+        )  # tries again if a server was restarted
         self._server = redis.Redis.from_url(
             url,
             socket_timeout=ANSWER_SECONDS,
@@ -88,9 +88,9 @@ class RemoteStore:
             self._ask(self._writing, lambda: self._write(pages), None)
 
     def forget(self, scope: str, namespace: str | None) -> int | None:
-        """Removes the pages of `namespace`, or of all in `scope`; returns their number.
+        """Removes the pages of `namespace`, or of all namespaces in `scope`. Returns the number of pages.
 
-        None: the server failed and still has some.
+        None: the server failed and still has pages.
         """
         if namespace is None:
             pattern = PREFIX + _escape(_escaped_namespace(scope)) + b"*"
@@ -106,7 +106,7 @@ class RemoteStore:
         )
 
     def _begin(self, connection: Any) -> None:
-        """Called for each new connection."""
+        """Prepares a new connection; called for each one."""
         connection._sock = TimedSocket(connection._sock, self._deadline)
         connection.on_connect()
 
@@ -123,7 +123,7 @@ class RemoteStore:
         self._all(lacking, lambda pipe, at: pipe.set(at, _pack(pages_at[at])))
 
     def _unlink(self, pattern: bytes) -> int:
-        """Has a deadline for each round trip only, because the server may have very many names."""
+        """Removes names by pattern. Each round trip has a deadline, but not all: there may be very many."""
         forgotten, cursor = 0, None
         while cursor != 0:
             self._deadline.set(ANSWER_SECONDS)
@@ -139,7 +139,7 @@ class RemoteStore:
         return pipe.execute() if names else []
 
     def _ask(self, use: _Use, work: Callable[[], T], otherwise: T, insist: bool = False) -> T:
-        """The result of `work`; `otherwise` if the server fails, or is paused (unless `insist`)."""
+        """The result of `work`, or `otherwise` if the server fails or, unless `insist` is true, is paused."""
         if time.monotonic() < use.next and not insist:
             return otherwise
         self._deadline.set(ANSWER_SECONDS)
@@ -151,7 +151,7 @@ class RemoteStore:
 
 
 class _Use:
-    """Whether the server may be read, or written to. `next`: the end of a pause, on the monotonic clock."""
+    """Pauses of reading or of writing. `next`: the end of the pause, on the monotonic clock."""
 
     def __init__(self, paused: str) -> None:
         self._paused = paused

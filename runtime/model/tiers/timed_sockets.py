@@ -17,7 +17,7 @@ class Deadline:
         self._end = time.monotonic() + seconds
 
     def left(self) -> float:
-        """Seconds that are left. Raises TimeoutError if none are."""
+        """Seconds until the deadline. Raises TimeoutError if it has passed."""
         left = self._end - time.monotonic()
         if left <= 0:
             raise TimeoutError("the deadline has passed")

@@ -21,7 +21,7 @@ INDEX_FILE = "model.safetensors.index.json"
 SUPERFLUOUS = ("rotary_emb.inv_freq", "lm_head.weight")
 """name endings of tensors that some checkpoints have but the model does not need, such as a tied head"""
 PIECE = 1 << 20
-"""How many values are checked at a time. More would need more memory."""
+"""number of values that are checked at a time; more would need more memory"""
 
 
 class TensorFile(Protocol):
@@ -30,10 +30,10 @@ class TensorFile(Protocol):
         """The names of the tensors, as in Hugging Face's checkpoints."""
 
     def stored_name(self, name: str) -> str:
-        """The name in the file of a tensor that we call `name`. The file may lack the tensor."""
+        """The file's name of a tensor that we call `name`. The file may lack the tensor."""
 
     def describe(self, name: str) -> tuple[Shape, str]:
-        """The tensor's shape and dtype, the latter by its name in safetensors or GGUF."""
+        """The tensor's shape, and its dtype as safetensors or GGUF name it."""
 
     def read(self, name: str) -> torch.Tensor:
         """The tensor as stored; quantized tensors of GGUF as uint8 [outputs, bytes of a row]."""
@@ -110,7 +110,7 @@ class Checkpoint:
                 raise ConfigError(f"{self.label(name)} is not part of this architecture.")
 
     def check_finite(self, names: Iterable[str]) -> None:
-        """Raises ConfigError for a tensor in 16 or 32 bits that has a value that is NaN or infinite."""
+        """Raises ConfigError for a tensor in 16 or 32 bits that contains NaN or infinity."""
         for name in names:
             if self.dtype(name) not in FLOATS:
                 continue
@@ -131,7 +131,7 @@ class Checkpoint:
 
     def read(self, name: str) -> torch.Tensor:
         """The tensor as stored. It is mapped from the file, so the process needs no memory of its own for
-        it."""
+        the tensor."""
         return self._files[self._file_of[name]].read(name)
 
     def dtype(self, name: str) -> str:
@@ -151,20 +151,20 @@ class Checkpoint:
 
 
 def _first_gguf(model: Path) -> GgufFile | None:
-    """None for a model in safetensors."""
+    """The path of the first GGUF file; None for a model in safetensors."""
     paths = [] if any(model.glob("*.safetensors")) else sorted(model.glob("*.gguf"))
     return GgufFile(_linked_gguf(paths[0])) if paths else None
 
 
 def _gguf_files(model: Path, first: GgufFile) -> dict[Path, TensorFile]:
-    """`arbora serve model.gguf` makes a directory with a link. Errors then name the file that it leads to."""
+    """The GGUF files. `arbora serve model.gguf` makes a directory with a link; errors name its target."""
     others = [GgufFile(_linked_gguf(path)) for path in sorted(model.glob("*.gguf"))[1:]]
     return {file.path: GgufTensors(file, first.metadata) for file in (first, *others)}
 
 
 def _linked_gguf(path: Path) -> Path:
     target = path.readlink() if path.is_symlink() else path
-    return target if target.suffix == ".gguf" else path  # in other caches links lead to names that are hashes
+    return target if target.suffix == ".gguf" else path  # in other caches links lead to hashes as names
 
 
 def _file_of_tensor(model: Path) -> dict[str, Path]:

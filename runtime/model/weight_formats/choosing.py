@@ -28,8 +28,8 @@ class _Fp8(msgspec.Struct):
 
 
 def choose_fp8(settings: dict[str, Any], stored: Set[str]) -> ChooseFormat:
-    """With `weight_block_size`, each block has a scale; otherwise the whole weight has one, or each
-    output. The method rounds activations too."""
+    """Chooses the format of FP8: with `weight_block_size` each block has a scale, otherwise each output or
+    the whole weight has one. The method rounds activations too."""
     parsed = convert_part(settings, _Fp8)
     _only("fmt", parsed.fmt, "e4m3")
     _only("scale_fmt", parsed.scale_fmt, "float")
@@ -106,7 +106,7 @@ def _only(field: str, value: object, *supported: object) -> None:
 
 
 def _group_size(stated: int) -> int | None:
-    """The inputs of a group; None for a single group of all inputs, which is -1 in a config."""
+    """The number of inputs in a group; None for one group of all inputs, which is -1 in a config."""
     if stated < 1 and stated != -1:
         raise ConfigError(f"group_size {stated} must be positive or -1")
     return None if stated == -1 else stated

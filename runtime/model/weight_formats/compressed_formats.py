@@ -28,7 +28,7 @@ INT8_ZERO = 128
 
 
 class ScaleGrid(NamedTuple):
-    """One scale for each block of `rows` outputs by `columns` inputs. None: all rows or all columns."""
+    """Has one scale for each block of `rows` outputs by `columns` inputs. None: all rows or all columns."""
 
     rows: int | None
     columns: int | None
@@ -42,7 +42,7 @@ class ScaleGrid(NamedTuple):
         return ((height, width), (height,)) if self.columns is None else ((height, width),)
 
     def of_rows(self, grid: torch.Tensor, piece: slice) -> torch.Tensor:
-        """Selects the scales of the rows in `piece`, [n or 1, groups], from the whole grid as stored."""
+        """Selects the scales of the outputs in `piece`, [n or 1, groups], from the whole grid as stored."""
         if self.rows is None:
             return grid.reshape(1, -1)
         grid = grid.reshape(len(grid), -1)
@@ -105,7 +105,7 @@ OF_ACTIVATIONS = {
     name: TensorSpec(((), (1,)), (*FLOATS, "I8"), optional=True)
     for name in ("input_scale", "input_zero_point", "activation_scale")
 }
-"""Scales of activations. They are ignored, because products compute scales of their own."""
+"""tensors of the activations' scales; ignored, because products compute their own scales"""
 
 
 @dataclass(frozen=True)
@@ -114,10 +114,10 @@ class PackQuantizedFormat:
 
     bits: Literal[4, 8]
     group_size: int | None
-    """inputs of a group; None: all inputs"""
+    """number of inputs in a group; None: all inputs"""
     symmetric: bool
     ordered: bool
-    """Whether `weight_g_idx` gives each input's group."""
+    """whether `weight_g_idx` gives each input's group"""
 
     def tensors(self, projection: Projection) -> dict[str, TensorSpec]:
         outputs, inputs = projection.outputs, projection.inputs
@@ -168,7 +168,7 @@ MXFP4_CODES = torch.tensor(
 
 
 MXFP4_HALF_SCALES = torch.tensor([2.0 ** (exponent - 128) for exponent in range(255)] + [math.nan])
-"""half of the scale that each byte stands for, float32"""
+"""half of the scale that each exponent byte stands for, float32"""
 
 
 @dataclass(frozen=True)

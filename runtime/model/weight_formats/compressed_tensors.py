@@ -20,7 +20,7 @@ MXFP4 = "mxfp4-pack-quantized"
 
 
 class _Scheme(msgspec.Struct):
-    """The `QuantizationArgs` of the weights."""
+    """The relevant fields of `QuantizationArgs` of the weights."""
 
     num_bits: int = 8
     type: str = "int"
@@ -32,7 +32,7 @@ class _Scheme(msgspec.Struct):
 
 
 class _Activations(msgspec.Struct):
-    """What is read of the `QuantizationArgs` of activations."""
+    """The relevant fields of `QuantizationArgs` of the activations."""
 
     num_bits: int | None = None
     type: str | None = None
@@ -55,7 +55,7 @@ class _Settings(msgspec.Struct):
 
 
 def choose_compressed_tensors(settings: dict[str, Any], stored: Set[str]) -> ChooseFormat:
-    del stored  # not needed: the config is complete
+    del stored  # not needed, because the config is complete
     parsed = convert_part(settings, _Settings)
     if parsed.kv_cache_scheme:
         raise ConfigError(

@@ -13,12 +13,12 @@ from .weight_format import CodedRows, CodedWeight, Groups, Projection, Stored, T
 
 
 class Block(NamedTuple):
-    """The decoded blocks of some rows; each is [n, blocks, …]."""
+    """The decoded blocks of n rows. Each tensor is [n, blocks, …]."""
 
     codes: torch.Tensor
-    """uint8 [.., elements]"""
+    """uint8 [n, blocks, elements of a block]"""
     scales: torch.Tensor
-    """float32 [.., groups]"""
+    """float32 [n, blocks, groups of a block]"""
     offsets: torch.Tensor | None = None
 
 

@@ -33,14 +33,14 @@ LAYER_NAMES = {
 UNUSED = ("rope_freqs.weight",)
 """tensors whose content is in config.json in another form"""
 PERMUTED = "llama"
-"""the architecture for which GGUF reorders the rows of q and k: rows that rotate together are neighbours"""
+"""the architecture for which GGUF reorders q's and k's rows: rows that rotate together are neighbours"""
 _LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 _OUR_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _STORED_NAMES = {ours: stored for stored, ours in (NAMES | LAYER_NAMES).items()}
 
 
 class GgufTensors:
-    """The tensors of one file. `metadata` is that of the model's first file."""
+    """The tensors of one file. `metadata` is from the model's first file."""
 
     def __init__(self, file: GgufFile, metadata: Mapping[str, Value]) -> None:
         self._file = file
@@ -116,7 +116,7 @@ def _name(name: str) -> str:
 
 
 def _stored_name(name: str) -> str:
-    """The name that GGUF files give to a tensor of ours. For tensors that a file lacks."""
+    """The name that GGUF files would give to our tensor `name`, for tensors that a file lacks."""
     base, _, part = name.rpartition(".")
     layer = _OUR_LAYER.fullmatch(base)
     if layer is None:

@@ -12,18 +12,18 @@ from .expand import find_groups, only_value, unpack
 from .weight_format import FLOATS, CodedRows, CodedWeight, Projection, Stored, TensorError, TensorSpec
 
 AWQ_NIBBLES = [0, 4, 1, 5, 2, 6, 3, 7]
-"""The nibble, from the lowest, that holds each output of a word."""
+"""for each output of a word, the number of the nibble that holds it, counted from the lowest"""
 
 
 @dataclass(frozen=True)
 class GptqFormat:
     bits: Literal[4, 8]
     group_size: int | None
-    """inputs of a group; None: all inputs"""
+    """number of inputs in a group; None: all inputs"""
     ordered: bool
-    """Whether the groups are not runs of inputs, so that `g_idx` is necessary."""
+    """whether the groups are not runs of inputs, so that `g_idx` is necessary"""
     zero_offset: int
-    """Added to each stored zero point: 1 in version 1, 0 in version 2."""
+    """added to each stored zero point: 1 in version 1, 0 in version 2"""
 
     def tensors(self, projection: Projection) -> dict[str, TensorSpec]:
         outputs, inputs = projection.outputs, projection.inputs
@@ -64,7 +64,7 @@ class AwqFormat:
     """Codes of 4 bits in AutoAWQ's layout for GEMM."""
 
     group_size: int | None
-    """inputs of a group; None: all inputs"""
+    """number of inputs in a group; None: all inputs"""
 
     def tensors(self, projection: Projection) -> dict[str, TensorSpec]:
         outputs, inputs = projection.outputs, projection.inputs

@@ -39,12 +39,12 @@ def projection_tensors(projection: Projection, choose: ChooseFormat) -> dict[str
 
 
 EmbeddingRows = Callable[[torch.Tensor], torch.Tensor]
-"""Returns the rows [n, inputs] of the token ids int32 [n]."""
+"""returns the embedding rows [n, inputs] of token ids int32 [n]"""
 
 
 @dataclass(frozen=True)
 class ProjectionLoader:
-    """Loads projections from a checkpoint, which was checked to have their tensors. For batch_invariant see
+    """Loads projections from a checkpoint, which was checked to have their tensors. batch_invariant: see
     `Linear.pack`."""
 
     checkpoint: Checkpoint
@@ -54,15 +54,15 @@ class ProjectionLoader:
     batch_invariant: bool
 
     def load_linear(self, *projections: Projection) -> Linear:
-        """The product of projections with the same input; their outputs are concatenated.
+        """Loads the product of projections with the same input, and concatenates their outputs.
 
-        Neighbours that are stored in the same way become one product.
+        Neighbours that are stored in the same way become one matrix product.
         """
         runs = groupby(projections, lambda each: self._find_packing(each))
         return Linear.joined([self._load_product(packing, list(run)) for packing, run in runs])
 
     def load_rows_and_head(self, projection: Projection) -> tuple[EmbeddingRows, Linear]:
-        """The embedding and the head that is tied to it. The matrix is stored once for both, unless a library
+        """Loads the embedding and the head tied to it. The matrix is stored once for both, unless a library
         stores the head's copy in a layout of its own."""
         packing = self._find_packing(projection)
         if packing is not None:
@@ -129,7 +129,7 @@ class ProjectionLoader:
             Linear.find_sizes(outputs, first.inputs, self.dtype, self.device, first.biased)
 
     def load_weight(self, *projections: Projection) -> torch.Tensor:
-        """The projections' weights, concatenated along the outputs."""
+        """Loads the projections' weights, concatenated along the outputs."""
         sizes = [each.outputs for each in projections]
         joined = torch.empty((sum(sizes), projections[0].inputs), dtype=self.dtype, device=self.device)
         for part, projection in zip(torch.split(joined, sizes), projections, strict=True):
@@ -137,12 +137,12 @@ class ProjectionLoader:
         return joined
 
     def load_vector(self, *names: str) -> torch.Tensor:
-        """The named vectors, concatenated. Raises ConfigError for values that are NaN or infinite."""
+        """Loads the named vectors, concatenated. Raises ConfigError for values that are NaN or infinite."""
         self.checkpoint.check_finite(names)
         return torch.cat([self.checkpoint.read(name).to(self.device, self.dtype) for name in names])
 
     def _read(self, projection: Projection) -> torch.Tensor | CodedWeight:
-        """Reads a projection's weight. Raises ConfigError for values that can't be used; so do its `rows`."""
+        """Reads a projection's weight. It and its `rows` raise ConfigError for values that can't be used."""
         weight_format = self.choose(projection)
         names = {name: f"{projection.name}.{name}" for name in weight_format.tensors(projection)}
         stored = {
@@ -165,7 +165,7 @@ class ProjectionLoader:
 
 
 def _check_codes(weight: CodedWeight) -> Callable[[slice], CodedRows]:
-    """`weight.rows`, which raises TensorError for scales and offsets that are NaN or infinite."""
+    """Wraps `weight.rows` so that it raises TensorError for scales and offsets that are NaN or infinite."""
 
     def rows(piece: slice) -> CodedRows:
         decoded = weight.rows(piece)

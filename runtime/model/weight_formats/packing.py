@@ -22,10 +22,10 @@ class Packing:
     """How a product stores a weight. Projections with equal packings can share a product."""
 
     bits: Literal[4, 8] | None
-    """as `CodedWeight.bits`; FP8 has zero 0 and no order"""
+    """bits of a code, as in `CodedWeight.bits`; FP8 has zero 0 and no order"""
     group: int
     zero: int | None
-    """see `CodedWeight.zero`"""
+    """the zero point of all groups, as in `CodedWeight.zero`"""
     order: tuple[int, ...] | None
     """the inputs in the order of their groups; None if they are in order"""
     rounds_activations: bool = False
@@ -60,7 +60,7 @@ def pack(
     device: torch.device,
     batch_invariant: bool,
 ) -> CodedProduct:
-    """Makes the product of weights with this packing, each given with its number of outputs. Temporary
+    """Makes one product of weights with this packing, each paired with its number of outputs. Temporary
     tensors stay within a few MB. batch_invariant: see `Linear.pack`."""
     shape = packing.shape(sum(count for count, _ in weights), inputs)
     make = find_packer(shape, device)

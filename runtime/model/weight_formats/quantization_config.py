@@ -22,7 +22,7 @@ METHODS: dict[str, Callable[[dict[str, Any], Set[str]], ChooseFormat]] = {
     "fp8": choose_fp8,
     "gptq": choose_gptq,
 }
-"""by `quant_method`; the arguments are the config and the names of the stored tensors"""
+"""chooses formats for each `quant_method`, given the config and the names of the stored tensors"""
 
 FLOATS_INSTEAD = (
     "Otherwise use the checkpoint in bfloat16, float16 or float32, which --quantize int4, int8 or fp8 "
@@ -32,14 +32,14 @@ FLOATS_INSTEAD = (
 
 class WeightFormats(NamedTuple):
     method: str
-    """`quant_method`, or "unquantized"; for the log"""
+    """`quant_method` or "unquantized", for the log"""
     choose: ChooseFormat
 
 
 class _ConfigFile(msgspec.Struct):
     quantization_config: dict[str, Any] | None = None
     compression_config: dict[str, Any] | None = None
-    """its name in old checkpoints of compressed-tensors"""
+    """the name of `quantization_config` in old checkpoints of compressed-tensors"""
 
 
 def checkpoint_formats(model: Path, checkpoint: Checkpoint) -> WeightFormats:

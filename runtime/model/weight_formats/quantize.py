@@ -48,7 +48,7 @@ def round_to_int4(weight: torch.Tensor, group: int) -> tuple[torch.Tensor, torch
     for divisor in DIVISORS:
         codes = _int4(groups, inverse * divisor)
         product, square = (codes * groups).sum(0), (codes * codes).sum(0).clamp_(min=1)
-        gain = product * product / square  # the reduction of the squared error, compared with a scale of 0
+        gain = product * product / square  # how much less the squared error is than with a scale of 0
         better = gain > best
         best = torch.where(better, gain, best)
         scales = torch.where(better, product / square, scales)

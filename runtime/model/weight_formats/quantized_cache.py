@@ -25,12 +25,12 @@ from .quantized_checkpoint import write_quantized
 from .weight_format import ChooseFormat, FloatFormat, Projection, TensorSpec
 
 VERSION = 2
-"""version of the method of quantizing"""
+"""version of the quantization method; copies of other versions are not used"""
 MAX_BYTES = 64 << 30
-"""limit for all copies; the least recently used ones are removed first"""
+"""limit in bytes for all copies; the least recently used ones are removed first"""
 UNFINISHED = ".part-"
 ABANDONED_S = 24 * 3600.0
-"""age of an unfinished copy whose process must have been killed"""
+"""age in seconds of an unfinished copy whose process must have been killed"""
 log = logging.getLogger(__name__)
 
 

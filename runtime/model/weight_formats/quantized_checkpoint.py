@@ -25,11 +25,11 @@ from .weight_format import Projection
 GROUPS = (128, 64, 32, 16)
 """sizes of groups that share a scale; the first one that divides all projections' inputs is used"""
 SHARD = 512 << 20
-"""Bytes of a file, approximately. Files are small so that little memory is needed."""
+"""Approximate size of a file in bytes. Files are small so that little memory is needed."""
 OF_VOCABULARY = ("lm_head", "model.embed_tokens")
-"""These matrices get int8 with every method."""
+"""matrices that get int8 with every method"""
 DOWN = ".mlp.down_proj"
-"""The end of the names of certain projections, about half of which get int8 in place of int4. With groups of
+"""The end of the names of projections of which about half get int8 in place of int4. With groups of
 128, this takes about as many bits, and is about as exact, as int4 alone with groups of 32, whose products are
 slower (docs/quantization.md)."""
 
@@ -43,7 +43,7 @@ def write_quantized(
     progress: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Writes the files into the directory `target`. The checkpoint was checked to have the projections in 16
-    or 32 bits. `progress` is told after each matrix. Raises ConfigError for values or sizes that can't be
+    or 32 bits. `progress` is called after each matrix. Raises ConfigError for values or sizes that can't be
     quantized."""
     schemes = _schemes(method, projections)
     quantized = {f"{each.name}.weight" for each in projections}
@@ -89,11 +89,11 @@ class _Scheme(NamedTuple):
     """How matrices are quantized."""
 
     layout: str
-    """`format` of compressed-tensors"""
+    """`format` in the config of compressed-tensors"""
     weights: dict[str, Any]
-    """`QuantizationArgs` of compressed-tensors"""
+    """`QuantizationArgs` in the config of compressed-tensors"""
     round: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-    """Returns codes and scales of float32 [n, inputs]."""
+    """returns codes and scales of a weight float32 [n, inputs]"""
 
 
 class _Schemes(NamedTuple):

@@ -64,19 +64,19 @@ class CodedRows(NamedTuple):
     """Some outputs of a weight: (codes - zeros) * scales + offsets."""
 
     codes: torch.Tensor
-    """[n, inputs], uint8 or FP8 E4M3"""
+    """[n, inputs], uint8 or FP8 E4M3: the codes"""
     scales: torch.Tensor
-    """[n or 1, groups]"""
+    """[n or 1, groups]: the scales"""
     zeros: torch.Tensor | int = 0
-    """[n or 1, groups]"""
+    """[n or 1, groups]: the zero points"""
     offsets: torch.Tensor | None = None
-    """[n, groups]; None: 0"""
+    """[n, groups]: the offsets; None: 0"""
 
 
 @dataclass(frozen=True)
 class Groups:
     size: int
-    """inputs of a group"""
+    """number of inputs in a group"""
     index: torch.Tensor | None
     """int64 [inputs], the group of each input; None: every group is a run of `size` inputs"""
 
@@ -94,7 +94,7 @@ class CodedWeight:
     """the end of the name of the tensor with the scales and offsets: `scales` for `…q_proj.scales`"""
     rows: Callable[[slice], CodedRows]
     rounds_activations: bool = False
-    """The checkpoint is meant to be served with activations that are rounded to the type of the codes."""
+    """whether the checkpoint is meant to be served with activations rounded to the type of the codes"""
 
 
 class WeightFormat(Protocol):
