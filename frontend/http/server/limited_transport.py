@@ -67,6 +67,7 @@ class LimitedTransport:
         self._lingers = more_input and not self.is_tls
         if self._lingers and not self._transport.is_closing():
             self._transport.write_eof()
+            self.is_read_paused = False
             self._transport.resume_reading()
         else:
             self._transport.close()

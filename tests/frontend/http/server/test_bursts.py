@@ -153,6 +153,22 @@ def test_little_of_a_body_is_read_in_one_turn_of_the_event_loop(
         runner.run(check())
 
 
+def test_a_client_that_sends_all_of_a_long_body_gets_the_answer_that_came_before_its_end() -> None:
+    async def answer_without_body(http: HttpService, request: Request) -> Response:
+        await asyncio.sleep(0.1)  # until reading has stopped, as nothing takes the body
+        return Response("early")
+
+    async def check() -> None:
+        api = Api(lambda http: [route("POST", "/early", http, answer_without_body)], APIS.default.error_json)
+        async with http_world(apis=Apis(APIS.default, (api,))) as world, connection(world.url) as raw:
+            await raw.send(request("POST", "/early", "Connection: close", body=bytes(8_000_000)))
+            assert (await raw.answer()).body == b"early"
+            assert await raw.ends()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(check())
+
+
 async def test_waiting_requests_start_in_order_a_few_in_each_turn() -> None:
     limit, order = StartLimit(3), list[int]()
     for number in range(10):
