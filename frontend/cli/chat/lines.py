@@ -22,9 +22,10 @@ DIM, NORMAL = "\x1b[2m", "\x1b[22m"  # control sequences of ECMA-48
 def text_chat(talk: Talk, url: str) -> int:
     """Chats in plain text. Returns the exit code. Ctrl-C ends the running reply, or else the chat."""
     print(f"{talk.conversation.model} at {url}. /help lists the commands, /exit ends.")
-    exit_code = converse(talk, read_lines("> " if sys.stdin.isatty() else ""), TextScreen())
-    print()
-    return exit_code
+    try:
+        return converse(talk, read_lines("> " if sys.stdin.isatty() else ""), TextScreen())
+    finally:
+        print()  # ends the line of the prompt
 
 
 def json_chat(talk: Talk) -> int:

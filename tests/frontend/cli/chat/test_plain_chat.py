@@ -117,6 +117,18 @@ def test_a_chat_carries_out_commands_and_refuses_unknown_ones(
     assert server.requests[0]["temperature"] == 0
 
 
+def test_ctrl_c_between_replies_ends_the_line_and_the_chat(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(prompt: str) -> str:
+        raise KeyboardInterrupt
+
+    with chat_server() as server:
+        monkeypatch.setattr("builtins.input", interrupt)
+        assert main(["chat", "--url", server.url]) == 130
+    assert capsys.readouterr().out.endswith("/exit ends.\n\n")
+
+
 def test_a_chat_forgets_a_turn_that_failed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
