@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -28,6 +27,7 @@ from ..core import leases
 from ..core.prepare import cache_namespace
 from ..core.service import Service
 from ..core.validation import check_salt
+from ..http.apis import json_response
 from ..http.http_service import HttpService
 from ..http.tenants import cache_scope, caller_of, tenant_of
 from .cache_answers import Decode, LeaseEnds, NodeText, make_status, make_tree, show_freed
@@ -57,7 +57,7 @@ async def show_cache(http: HttpService, request: Request) -> Response:
         lambda query: QueryCache(service.engine.client, query, view.scope, view.own, tenant),
     )
     is_isolated = service.config.isolate_keys
-    return to_json(make_status(report, view.model, view.own, view.decode, is_isolated=is_isolated))
+    return json_response(make_status(report, view.model, view.own, view.decode, is_isolated=is_isolated))
 
 
 async def show_tree(http: HttpService, request: Request) -> Response:
@@ -68,7 +68,7 @@ async def show_tree(http: HttpService, request: Request) -> Response:
         lambda query: QueryCache(service.engine.client, query, view.scope, view.own, nodes=True),
     )
     caller = caller_of(request, service.config)
-    return to_json(await service.work.call(caller, make_tree, report, view.model, view.decode))
+    return json_response(await service.work.call(caller, make_tree, report, view.model, view.decode))
 
 
 async def show_node(http: HttpService, request: Request) -> Response:
@@ -84,7 +84,7 @@ async def show_node(http: HttpService, request: Request) -> Response:
         if found.tokens is not None:
             caller = caller_of(request, service.config)
             text = await service.work.call(caller, view.decode, found.tokens)
-            return to_json(NodeText(page, len(found.tokens) // 4, text))
+            return json_response(NodeText(page, len(found.tokens) // 4, text))
     raise RequestError(
         f"There is no node {given[:20]} in your namespace: it may have been evicted or split, or several API "
         "keys share the namespace. GET /cache/tree lists the present nodes; both need the same cache_salt.",
@@ -108,7 +108,7 @@ async def drop_cache(http: HttpService, request: Request) -> Response:
         )
     finally:  # pages may be dropped even if no answer comes
         service.forget_prompts(scope, namespace)
-    return to_json(show_freed(dropped, model))
+    return json_response(show_freed(dropped, model))
 
 
 async def end_lease(http: HttpService, request: Request) -> Response:
@@ -123,7 +123,7 @@ async def end_lease(http: HttpService, request: Request) -> Response:
             code="invalid_value",
         )
     leases.end_lease(service.engine, view.own, tenant, key)
-    return to_json(LeaseEnds(key), 202)
+    return json_response(LeaseEnds(key), 202)
 
 
 def _find_view(service: Service, request: Request, *more: str) -> _View:
@@ -182,7 +182,3 @@ async def ask_scheduler(
         )
         raise RequestError(message, status=503, code="no_answer")
     return answer
-
-
-def to_json(value: msgspec.Struct, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status, media_type="application/json")

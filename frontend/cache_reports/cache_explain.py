@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.types import Message, Receive
 
 from ...runtime.errors import RequestError
-from ..http.apis import ANSWER_ID, Api
+from ..http.apis import ANSWER_ID, Api, json_response
 from ..http.cache_miss_tracker import CacheMissTracker
 from ..http.endpoint import GenerationEndpoint, HttpJob
 from ..http.http_service import HttpService
@@ -51,7 +51,7 @@ async def explain_prompt(
     assert isinstance(job, HttpJob), "each of these bodies has a prompt"
     tracker = CacheMissTracker(http, owner_of(request.scope), job.job, explains=False)
     explanation = await tracker.explain(await tracker.ask_tree())
-    return Response(msgspec.json.encode(explanation), media_type="application/json")
+    return json_response(explanation)
 
 
 def _find_path(request: Request, body: bytes) -> str:

@@ -16,10 +16,11 @@ from ..core.prepare import new_id
 from ..core.replica.generation import early_end
 from ..core.service import Service
 from ..http.allowances import quota_of
+from ..http.apis import json_response
 from ..http.http_service import HttpService
 from ..http.tenants import cache_scope, key_of, tenant_of
 from .cache_answers import PinDeleted, show_pin
-from .cache_endpoints import ask_scheduler, check_query, to_json
+from .cache_endpoints import ask_scheduler, check_query
 
 PIN_ATTEMPTS = 3
 """Attempts to pin a prefix, because computed pages may be evicted before they are pinned."""
@@ -44,7 +45,7 @@ async def pin_prefix(read_pin: PinReader, http: HttpService, request: Request) -
         quota=quota_of(key_of(request), len(pin.tokens) // 4),
     )
     pinned = await _pin(service, computing, pin, param)
-    return to_json(show_pin(pinned, service.engine.check_serving()))
+    return json_response(show_pin(pinned, service.engine.check_serving()))
 
 
 async def unpin_prefix(http: HttpService, request: Request) -> Response:
@@ -54,7 +55,7 @@ async def unpin_prefix(http: HttpService, request: Request) -> Response:
     scope = cache_scope(request, service.config)
     pin, client = request.path_params["id"], service.engine.client
     await ask_scheduler(service, PrefixPinned, lambda query: UnpinPrefix(client, query, pin, scope))
-    return to_json(PinDeleted(pin))
+    return json_response(PinDeleted(pin))
 
 
 async def _pin(service: Service, computing: Generate, order: PinPrefix, param: str) -> Pin:

@@ -110,7 +110,7 @@ class SamplingFields(SamplerFields, kw_only=True):
     prompt_logprobs_start: Tokens | None = None
 
     @classmethod
-    def of(cls, request: ReplyFields, **others: object) -> SamplingFields:
+    def copy_from(cls, request: ReplyFields, **others: object) -> SamplingFields:
         """The fields that `request` has under the names of this class, and `others`."""
         same = [name for name in request.__struct_fields__ if name in cls.__struct_fields__]
         fields: dict[str, Any] = {**{name: getattr(request, name) for name in same}, **others}

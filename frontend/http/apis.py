@@ -183,6 +183,7 @@ def route(
     return DescribedRoute(method, path, handle, operation)
 
 
-def json_response(value: Struct, status: int = 200) -> Response:
-    """An answer with the JSON of `value`."""
-    return Response(msgspec.json.encode(value), status, media_type="application/json")
+def json_response(value: Struct | bytes, status: int = 200) -> Response:
+    """An answer with the JSON of `value`, which is a struct or its JSON."""
+    body = value if isinstance(value, bytes) else msgspec.json.encode(value)
+    return Response(body, status, media_type="application/json")

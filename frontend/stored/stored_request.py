@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
 
-import msgspec
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from ..core.work.caller import Caller
+from ..http.apis import json_response
 from ..http.body_kind import BodyKind, T
 from ..http.http_service import HttpService
 from ..http.operation import DescribedRoute, Operation
@@ -92,8 +92,3 @@ def _make_endpoint(service: S, handler: Handler[S]) -> Callable[[Request], Await
         return found if isinstance(found, Response) else json_response(found)
 
     return answer
-
-
-def json_response(found: Struct | bytes) -> Response:
-    body = found if isinstance(found, bytes) else msgspec.json.encode(found)
-    return Response(body, media_type="application/json")

@@ -43,7 +43,7 @@ async def prepare_message(http: HttpService, http_request: Request) -> HttpJob:
 
 def _read(service: Service, request: MessagesRequest) -> Draft:
     """The draft of a request. Raises `RequestError` if it can't be served."""
-    fields = SamplingFields.of(request, stop=request.stop_sequences)
+    fields = SamplingFields.copy_from(request, stop=request.stop_sequences)
     check_stop_strings("stop_sequences", request.stop_sequences or ())
     check_fields(fields)
     prompt, constraint = read_prompt(service, request), read_constraint(request)

@@ -24,7 +24,7 @@ def sampling_fields(request: PromptRequest) -> SamplingFields:
     """The options as sampling fields. Raises `RequestError` for an option that can't be served."""
     options = request.options or Options()
     _check(options)
-    fields = SamplingFields.of(
+    fields = SamplingFields.copy_from(
         request,
         temperature=TEMPERATURE if options.temperature is None else options.temperature,
         top_k=TOP_K if options.top_k is None else options.top_k,

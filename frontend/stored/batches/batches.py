@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from ....runtime.errors import RequestError
 from ...core.declared import one_of, within
-from ...core.validation import check_count, check_range, check_word
+from ...core.validation import check_count, check_range, check_word, invalid_field
 from ...http.body_kind import BodyKind
 from ..records.paging import Page
 from ..stored_request import StoredRequest
@@ -101,11 +101,10 @@ def _parse_window(window: str) -> int:
     found = _WINDOW.fullmatch(window)
     seconds = int(found[1]) * _UNIT_SECONDS[found[2]] if found else 0
     if not 60 <= seconds <= KEPT_SECONDS:
-        raise RequestError(
-            f"completion_window is {window[:100]!r}, but must be a number of minutes, hours or days up to 30 "
-            "days, such as '30m', '24h' or '7d'.",
-            param="completion_window",
-            code="invalid_value",
+        raise invalid_field(
+            "completion_window",
+            f"is {window[:100]!r}, but must be a number of minutes, hours or days up to 30 "
+            "days, such as '30m', '24h' or '7d'",
         )
     return seconds
 
@@ -122,9 +121,8 @@ def _check_metadata(metadata: dict[str, str] | None) -> None:
     check_count("metadata", metadata, MAX_METADATA, "keys")
     for name, value in (metadata or {}).items():
         if len(name) > KEY_CHARACTERS or len(value) > VALUE_CHARACTERS:
-            raise RequestError(
-                f"metadata has a key of {len(name)} characters with a value of {len(value)}, but they may "
-                f"have at most {KEY_CHARACTERS} and {VALUE_CHARACTERS}.",
-                param="metadata",
-                code="invalid_value",
+            raise invalid_field(
+                "metadata",
+                f"has a key of {len(name)} characters with a value of {len(value)}, but they may "
+                f"have at most {KEY_CHARACTERS} and {VALUE_CHARACTERS}",
             )

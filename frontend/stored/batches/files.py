@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 
 from ....runtime.errors import RequestError
-from ...core.validation import missing_field
+from ...core.validation import invalid_field, missing_field
 from ...core.work.caller import ClientGoneError
 from ...http.body import Share
 from ..records.paging import Page, parse_number
@@ -132,10 +132,8 @@ def _check_fields(form: UploadForm) -> int:
     if purpose is None:
         raise missing_field("purpose")
     if purpose != PURPOSE:
-        raise RequestError(
-            f"purpose is {purpose[:100]!r}, but this server has files only for the purpose {PURPOSE!r}.",
-            param="purpose",
-            code="invalid_value",
+        raise invalid_field(
+            "purpose", f"is {purpose[:100]!r}, but this server has files only for the purpose {PURPOSE!r}"
         )
     seconds, anchor = form.fields.get(SECONDS), form.fields.get(ANCHOR)
     if seconds is None and anchor is None:
@@ -146,8 +144,4 @@ def _check_fields(form: UploadForm) -> int:
 
 def check_anchor(name: str, anchor: str | None) -> None:
     if anchor != ANCHOR_EVENT:
-        raise RequestError(
-            f"{name} is {(anchor or '')[:100]!r}, but must be {ANCHOR_EVENT!r}.",
-            param=name,
-            code="invalid_value",
-        )
+        raise invalid_field(name, f"is {(anchor or '')[:100]!r}, but must be {ANCHOR_EVENT!r}")

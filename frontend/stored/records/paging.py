@@ -8,8 +8,7 @@ from typing import Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec import Struct
 
-from ....runtime.errors import RequestError
-from ...core.validation import check_word
+from ...core.validation import check_word, invalid_field
 
 ORDERS = ("asc", "desc")
 T = TypeVar("T")
@@ -47,10 +46,8 @@ def parse_number(name: str, text: str, minimum: int, maximum: int) -> int:
     """An integer of the query. Raises a `RequestError` that names the parameter, its value and its range."""
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
     if number is None or not minimum <= number <= maximum:
-        raise RequestError(
-            f"{name} is {text[:100]!r}, but must be a whole number from {minimum} to {maximum}.",
-            param=name,
-            code="invalid_value",
+        raise invalid_field(
+            name, f"is {text[:100]!r}, but must be a whole number from {minimum} to {maximum}"
         )
     return number
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ....runtime.errors import RequestError
 from ...core.conversation import MAX_MESSAGES
-from ...core.validation import check_count, missing_field
+from ...core.validation import check_count, invalid_field, missing_field
 from ...core.work.caller import Caller
 from .items import check_kind
 from .protocol import Item, PromptFields
@@ -57,11 +57,7 @@ async def _earlier(responses: ResponsesService, owner: str, request: PromptField
     """The JSON of the stored items that the request continues."""
     previous, conversation = request.previous_response_id, conversation_id(request)
     if previous and conversation:
-        raise RequestError(
-            "previous_response_id and conversation can't be used together: give only one.",
-            param="previous_response_id",
-            code="invalid_value",
-        )
+        raise invalid_field("previous_response_id", "and conversation can't be used together: give only one")
     if previous:
         return await responses.store("previous_response_id").read_earlier_items(owner, previous)
     if conversation:

@@ -21,11 +21,12 @@ from ...core.fields import SamplingFields
 from ...core.prepare import Job
 from ...core.requested_tools import tool_use
 from ...core.service import Service
-from ...core.validation import check_count, check_declared, check_fields, check_word
+from ...core.validation import check_count, check_declared, check_fields, check_word, invalid_field
+from ...http.apis import json_response
 from ...http.cache_miss_tracker import CacheMissTracker
 from ...http.endpoint import IN_BACKGROUND, HttpJob, read_body
 from ...http.tenants import owner_of
-from ..stored_request import StoredRequest, json_response
+from ..stored_request import StoredRequest
 from .answers import Attempts, ResponseContext, without_excerpts
 from .background import Background
 from .context import Context, context_of, conversation_id
@@ -71,13 +72,11 @@ async def prepare_response(responses: ResponsesService, http_request: Request) -
     model = service.engine.check_serving()
     stores = _stores(responses, request)
     if request.background and http_request.scope.get(IN_BACKGROUND):
-        raise RequestError(
-            "background is true, but a batch runs in the background anyway: leave background out.",
-            param="background",
-            code="invalid_value",
+        raise invalid_field(
+            "background", "is true, but a batch runs in the background anyway: leave background out"
         )
     owner = owner_of(http_request.scope)
-    fields = SamplingFields.of(request)
+    fields = SamplingFields.copy_from(request)
     _check(request, fields)
     context = await context_of(responses, owner, request, incoming.caller)
     incoming = replace(incoming, caller=context.caller)
@@ -191,11 +190,10 @@ def _stores(responses: ResponsesService, request: ResponsesRequest) -> bool:
                 code="invalid_value",
             )
         if prewarms_conversation:
-            raise RequestError(
-                "background is true, but with prompt_cache_options.prewarm and conversation the response is "
-                "not stored: leave background out.",
-                param="background",
-                code="invalid_value",
+            raise invalid_field(
+                "background",
+                "is true, but with prompt_cache_options.prewarm and conversation the response is "
+                "not stored: leave background out",
             )
     return request.store is not False and responses.stored is not None and not prewarms_conversation
 
@@ -206,11 +204,7 @@ def _check(request: ResponsesRequest, fields: SamplingFields) -> None:
     for index, each in enumerate(request.include or ()):
         check_word(f"include[{index}]", each, INCLUDABLE)
     if request.stream_options is not None and not request.stream:
-        raise RequestError(
-            "stream_options is only allowed when stream is true.",
-            param="stream_options",
-            code="invalid_value",
-        )
+        raise invalid_field("stream_options", "is only allowed when stream is true")
     check_fields(fields)
     check_cache_fields(request)
 

@@ -10,7 +10,7 @@ from ....runtime.errors import RequestError
 from ...core.conversation import MAX_ARGUMENTS
 from ...core.messages import CalledFunction, ChatMessage, MessageToolCall
 from ...core.text.quoted_grammar import quoted_text
-from ...core.validation import check_count, check_word, missing_field
+from ...core.validation import check_count, check_word, invalid_field, missing_field
 from .protocol import PREFIXES, ROLES, Item, Part
 from .reasoning import reasoning_of
 from .tools import LOCAL_SHELL, prompt_name
@@ -170,11 +170,11 @@ def _text(content: str | Sequence[Part] | None, where: str) -> str:
     texts = []
     for index, part in enumerate(content):
         if part.type not in (*_TEXTS, "refusal"):
-            raise RequestError(
-                f"{where}[{index}] has the type {part.type!r}, but this model reads only text: send it as a "
-                "part of the type 'input_text', or leave it out.",
-                param=f"{where}[{index}]",
-                code="unsupported_content",
+            raise invalid_field(
+                f"{where}[{index}]",
+                f"has the type {part.type!r}, but this model reads only text: send it as a "
+                "part of the type 'input_text', or leave it out",
+                "unsupported_content",
             )
         text = part.refusal if part.type == "refusal" else part.text
         if text is None:

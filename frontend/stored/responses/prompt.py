@@ -8,7 +8,6 @@ from typing import NamedTuple
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from ....runtime.errors import RequestError
 from ....runtime.messages import GrammarSpec
 from ...api.openai.cache_fields import MARK, lease_seconds
 from ...core.draft import Beginning, Prompt
@@ -23,7 +22,7 @@ from ...core.leases import check_breakpoints
 from ...core.messages import ChatMessage, Conversation
 from ...core.requested_tools import CallsWanted
 from ...core.service import Service
-from ...core.validation import check_word, missing_field
+from ...core.validation import check_word, invalid_field, missing_field
 from .items import check_items, messages_of
 from .protocol import FORMATS, Item, PromptFields, ResponsesRequest, TextFormat
 from .reasoning import check_variables, template_variables
@@ -76,11 +75,10 @@ def _format(format: TextFormat | None) -> GrammarSpec | None:
     given = None if format.schema is UNSET or is_null(format.schema) else format.schema
     if format.type != "json_schema":
         if given is not None:
-            raise RequestError(
-                f"text.format.schema has no effect, as text.format.type is {format.type!r}: make the type "
-                "'json_schema', or leave schema out.",
-                param="text.format.schema",
-                code="invalid_value",
+            raise invalid_field(
+                "text.format.schema",
+                f"has no effect, as text.format.type is {format.type!r}: make the type "
+                "'json_schema', or leave schema out",
             )
         return object_spec(format.type == "json_object", "text.format")
     if not format.name:

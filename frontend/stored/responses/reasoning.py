@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 
-from ....runtime.errors import RequestError
-from ...core.validation import check_word
+from ...core.validation import check_word, invalid_field
 from .protocol import EFFORTS, SUMMARIES, VERBOSITIES, Item, PromptFields
 
 _MARK = "arbora."
@@ -53,8 +52,6 @@ def reasoning_of(item: Item, where: str) -> str:
     try:
         return base64.b64decode(content.removeprefix(_MARK), altchars=b"-_", validate=True).decode()
     except ValueError:
-        raise RequestError(
-            f"{where}.encrypted_content was changed: send a reasoning item as it came in the response.",
-            param=f"{where}.encrypted_content",
-            code="invalid_value",
+        raise invalid_field(
+            f"{where}.encrypted_content", "was changed: send a reasoning item as it came in the response"
         ) from None

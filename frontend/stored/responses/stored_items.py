@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import msgspec
 from msgspec import structs
 
-from ....runtime.errors import RequestError
+from ...core.validation import invalid_field
 from ..records.paging import PageQuery
 from ..records.transaction import Part as RecordPart
 from ..records.transaction import Record, Transaction, missing_record
@@ -70,9 +70,5 @@ def list_items(
     """
     rows = transaction.list_parts(record, kinds, page)
     if rows is None:
-        raise RequestError(
-            f"after is {(page.after or '')[:100]!r}, which is no item of the list.",
-            param="after",
-            code="invalid_value",
-        )
+        raise invalid_field("after", f"is {(page.after or '')[:100]!r}, which is no item of the list")
     return rows

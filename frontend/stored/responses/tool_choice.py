@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ....runtime.errors import RequestError
 from ...core.requested_tools import CallsWanted
-from ...core.validation import check_word, missing_field
+from ...core.validation import check_word, invalid_field, missing_field
 from .protocol import AllowedTool, ToolChoice
 from .tools import LOCAL_SHELL, OfferedTools
 
@@ -35,10 +34,8 @@ def calls_wanted(
         mode = choice or "auto"
         check_word("tool_choice", mode, WORDS)
     if mode == "required" and not tools:
-        raise RequestError(
-            "tool_choice asks for a call, but there are no tools: add tools, or leave tool_choice out.",
-            param="tool_choice",
-            code="invalid_value",
+        raise invalid_field(
+            "tool_choice", "asks for a call, but there are no tools: add tools, or leave tool_choice out"
         )
     if not tools or mode == "none":
         return CallsWanted("none")
@@ -62,11 +59,10 @@ def _allowed(choice: ToolChoice, offered: OfferedTools) -> tuple[str, list[dict[
 
 def _check_named(param: str, type: str, served: Sequence[str]) -> None:
     if type not in served:
-        raise RequestError(
-            f"{param} is {type!r}, which names no tool that this server knows: use one of "
-            f"{', '.join(served)}.",
-            param=param,
-            code="unsupported_parameter",
+        raise invalid_field(
+            param,
+            f"is {type!r}, which names no tool that this server knows: use one of {', '.join(served)}",
+            "unsupported_parameter",
         )
 
 
@@ -88,8 +84,4 @@ def _tool(choice: ToolChoice | AllowedTool, where: str, offered: OfferedTools) -
     known = ", ".join(offered.called)
     problem = f"which is not among the tools ({known})" if not matches else "which several tools have"
     advice = "" if not matches else ": give its namespace"
-    raise RequestError(
-        f"{where} names the {choice.type} tool {name!r}, {problem}{advice}.",
-        param=where,
-        code="invalid_value",
-    )
+    raise invalid_field(where, f"names the {choice.type} tool {name!r}, {problem}{advice}")

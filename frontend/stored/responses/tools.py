@@ -10,7 +10,7 @@ from ....runtime.errors import RequestError
 from ...core.conversation import tool_definitions
 from ...core.messages import FunctionDefinition, Tool
 from ...core.text.quoted_grammar import QuotingError, quoted_lark, quoted_pattern
-from ...core.validation import check_word, missing_field
+from ...core.validation import check_word, invalid_field, missing_field
 from .protocol import TOOL_TYPES, ToolDefinition
 
 Kind = Literal["function", "custom", "local_shell"]
@@ -109,11 +109,11 @@ def _placed(tools: Sequence[ToolDefinition]) -> Iterator[_Placed]:
 
 def _check_type(tool: ToolDefinition, where: str) -> None:
     if tool.type not in TOOL_TYPES:
-        raise RequestError(
-            f"{where}.type is {tool.type!r}, a tool that runs on OpenAI's servers: leave it out, or define a "
-            "tool of the type 'function' and run it in the client.",
-            param=f"{where}.type",
-            code="unsupported_parameter",
+        raise invalid_field(
+            f"{where}.type",
+            f"is {tool.type!r}, a tool that runs on OpenAI's servers: leave it out, or define a "
+            "tool of the type 'function' and run it in the client",
+            "unsupported_parameter",
         )
 
 
@@ -177,10 +177,8 @@ def _quote_grammar(syntax: str, definition: str, param: str) -> dict[str, Any]:
     Returns a format of a structural tag. Raises `RequestError` naming `param`.
     """
     if len(definition) > MAX_GRAMMAR_CHARACTERS:
-        raise RequestError(
-            f"{param} has {len(definition)} characters, but may have at most {MAX_GRAMMAR_CHARACTERS}.",
-            param=param,
-            code="invalid_value",
+        raise invalid_field(
+            param, f"has {len(definition)} characters, but may have at most {MAX_GRAMMAR_CHARACTERS}"
         )
     try:
         if syntax == "regex":
