@@ -61,7 +61,7 @@ def _iterate_async(
 def _describe(method: F, function: Callable[..., object], name: str) -> F:
     """Copies the function's docstring and parameters to the method, for `help`."""
     functools.update_wrapper(method, function)
-    method.__name__, method.__qualname__ = name, f"Engine.{name}"
+    method.__module__, method.__name__, method.__qualname__ = __name__, name, f"Engine.{name}"
     self = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
     parameters = [self, *inspect.signature(function).parameters.values()]
     method.__dict__["__signature__"] = inspect.Signature(parameters)

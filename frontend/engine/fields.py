@@ -11,16 +11,9 @@ from ...runtime.messages import GrammarSpec
 from ..core.conversation import tool_definitions
 from ..core.draft import Prompt
 from ..core.fields import JsonObject, SamplingFields, TopLogprobs
-from ..core.grammar_fields import (
-    choice_spec,
-    grammar_spec,
-    object_spec,
-    one_spec,
-    regex_spec,
-    schema_spec,
-)
+from ..core.grammar_fields import object_spec, one_spec, schema_spec, text_specs
 from ..core.messages import ChatMessage, Conversation, Tool, ToolChoice
-from ..core.validation import check_fields
+from ..core.validation import check_fields, invalid_field
 from .typed import schema_and_reader
 from .values import check_characters, convert, encode_json
 
@@ -36,9 +29,6 @@ class EngineFields(SamplingFields, kw_only=True):
 
     logprobs: TopLogprobs | None = None
     json_schema: dict[str, object] | bool | None = None
-    regex: str | None = None
-    choice: list[str] | None = None
-    grammar: str | None = None
     tools: list[Tool] | None = None
     tool_choice: str | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -82,22 +72,17 @@ class EngineFields(SamplingFields, kw_only=True):
             schema = object_spec(True, "json_schema")
         else:
             schema = schema_spec(encode_json(self.json_schema, "json_schema"), "json_schema")
-        others = (
-            regex_spec(self.regex, "regex"),
-            choice_spec(self.choice, "choice"),
-            grammar_spec(self.grammar, "grammar"),
-        )
-        return one_spec((schema, *others))
+        return one_spec([schema, *text_specs(self)])
 
 
 def list_messages(messages: Iterable[Message]) -> list[Message]:
     """The messages as a list. Raises `RequestError` for a value that is not a list."""
     if isinstance(messages, str | Mapping) or not isinstance(messages, Iterable):
-        raise RequestError(
-            f"messages is {reprlib.repr(messages)}, but must be a list such as "
-            '[{"role": "user", "content": "Hello"}]; `generate` completes a text.',
-            param="messages",
-            code="invalid_type",
+        raise invalid_field(
+            "messages",
+            f"is {reprlib.repr(messages)}, but must be a list such as "
+            '[{"role": "user", "content": "Hello"}]; `generate` completes a text',
+            "invalid_type",
         )
     return list(messages)
 

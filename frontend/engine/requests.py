@@ -8,13 +8,13 @@ from array import array
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from ...runtime.errors import RequestError
 from ...runtime.messages import Tokens
 from ..core import draft, prepare
 from ..core.prepare import Job
 from ..core.requested_tools import CallsWanted
 from ..core.service import Service
 from ..core.tool_choice import calls_wanted
+from ..core.validation import invalid_field
 from ..core.work.caller import Caller
 from .fields import EngineFields, Message
 from .sampling import ChatOptions, Sampling, ScoreOptions, TokenizeOptions
@@ -84,8 +84,8 @@ def _read_token_ids(prompt: Sequence[int], name: str) -> list[int]:
     try:
         return [operator.index(token) for token in prompt]
     except TypeError:
-        raise RequestError(
-            f"{name} is {reprlib.repr(prompt)}, but must be a text, a list of token ids, or a list of such.",
-            param=name,
-            code="invalid_type",
+        raise invalid_field(
+            name,
+            f"is {reprlib.repr(prompt)}, but must be a text, a list of token ids, or a list of such",
+            "invalid_type",
         ) from None

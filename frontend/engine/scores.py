@@ -12,6 +12,7 @@ import numpy.typing as npt
 from ...runtime.errors import RequestError
 from ...runtime.messages import ModelReady, Tokens
 from ..core.service import Service
+from ..core.validation import invalid_field
 from .fields import Message, list_messages
 from .requests import tokenize
 from .sampling import ScoreOptions, TokenizeOptions
@@ -94,25 +95,20 @@ def _check_choices(choices: Sequence[str]) -> None:
     is_list = isinstance(choices, Sequence) and not isinstance(choices, str) and len(choices) > 0
     if is_list and all(isinstance(choice, str) and choice for choice in choices):
         return
-    raise RequestError(
-        f"choices is {reprlib.repr(choices)}, but must be a list of texts, none of them empty.",
-        param="choices",
-        code="invalid_value",
+    raise invalid_field(
+        "choices", f"is {reprlib.repr(choices)}, but must be a list of texts, none of them empty"
     )
 
 
 def _check_scored(choices: Sequence[str], wholes: Sequence[Tokens], start: int, name: str) -> None:
     if start == 0:
-        raise RequestError(
-            f"{name} shares no first token with all of its choices, and a first token has no "
-            "log-probability: begin it with a text that the choices leave as it is.",
-            param=name,
-            code="invalid_value",
+        raise invalid_field(
+            name,
+            "shares no first token with all of its choices, and a first token has no "
+            "log-probability: begin it with a text that the choices leave as it is",
         )
     for place, (choice, whole) in enumerate(zip(choices, wholes, strict=True)):
         if len(whole) // 4 <= start:
-            raise RequestError(
-                f"choices[{place}] is {reprlib.repr(choice)}, which adds no token to the prompt.",
-                param=f"choices[{place}]",
-                code="invalid_value",
+            raise invalid_field(
+                f"choices[{place}]", f"is {reprlib.repr(choice)}, which adds no token to the prompt"
             )

@@ -12,6 +12,7 @@ from ...runtime.messages import ModelReady
 from ..core import leases
 from ..core.prepare import Job, cache_namespace
 from ..core.service import Service
+from ..core.validation import invalid_field
 from ..launch.progress import progress_bar
 from . import requests
 from .completion import Completion, Score
@@ -192,11 +193,7 @@ def _build_chat(messages: Conversation, options: ChatOptions, place: int | None 
 def _check_streamable(options: Sampling | ChatOptions) -> None:
     """Raises `RequestError` for an option that streams don't have."""
     if options.get("prompt_logprobs") is not None:
-        raise RequestError(
-            "prompt_logprobs is not available in streams: call `generate` or `chat`.",
-            param="prompt_logprobs",
-            code="invalid_value",
-        )
+        raise invalid_field("prompt_logprobs", "is not available in streams: call `generate` or `chat`")
 
 
 def _count_choices(options: Sampling | ChatOptions) -> int:

@@ -8,10 +8,9 @@ from dataclasses import replace
 import msgspec
 
 from ...runtime.api_keys import Allowance, Allowances, ApiKey, Quota
-from ...runtime.errors import RequestError
 from ...runtime.sampling_params import SamplingParams
 from ..core.prepare import Job
-from ..core.validation import tokens_in_words
+from ..core.validation import invalid_field, tokens_in_words
 
 
 def with_key_limits(job: Job, key: ApiKey) -> Job:
@@ -41,11 +40,10 @@ def _shorten(sampling: SamplingParams, key: ApiKey) -> SamplingParams:
     if key.max_tokens is None or sampling.max_tokens <= key.max_tokens:
         return sampling
     if sampling.min_tokens > key.max_tokens:
-        raise RequestError(
-            f"min_tokens is {sampling.min_tokens}, but the replies of the API key {key.name} have at most "
-            f"{tokens_in_words(key.max_tokens)}: lower it.",
-            param="min_tokens",
-            code="invalid_value",
+        raise invalid_field(
+            "min_tokens",
+            f"is {sampling.min_tokens}, but the replies of the API key {key.name} have at most "
+            f"{tokens_in_words(key.max_tokens)}: lower it",
         )
     return msgspec.structs.replace(sampling, max_tokens=key.max_tokens)
 
@@ -54,11 +52,10 @@ def _choose_priority(given: int | None, key: ApiKey) -> int:
     if given is None:
         return key.priority
     if key.best_priority is not None and given < key.best_priority:
-        raise RequestError(
-            f"priority is {given}, but the API key {key.name} allows {key.best_priority} and higher numbers, "
-            "which come later.",
-            param="priority",
-            code="invalid_value",
+        raise invalid_field(
+            "priority",
+            f"is {given}, but the API key {key.name} allows {key.best_priority} and higher numbers, "
+            "which come later",
         )
     return given
 

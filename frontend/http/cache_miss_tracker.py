@@ -22,6 +22,7 @@ from ..core.cache_misses.outline import Outline
 from ..core.cache_misses.recent_prompts import Place, Seen
 from ..core.prepare import Job
 from ..core.reply import Reply
+from ..core.validation import invalid_field
 from .http_service import HttpService
 from .tenants import owner_of
 
@@ -65,11 +66,10 @@ class CacheMissTracker:
         a request would match now. The last one does not count: a request computes it, unless a grammar or a
         schema forces the beginning of its reply."""
         if len(self._comparisons) > 1:
-            raise RequestError(
-                f"explain_cache is for one prompt, but the request has {len(self._comparisons)}: send "
-                "each in a request of its own.",
-                param="explain_cache",
-                code="invalid_value",
+            raise invalid_field(
+                "explain_cache",
+                f"is for one prompt, but the request has {len(self._comparisons)}: send "
+                "each in a request of its own",
             )
         request, engine = self._requests[0], self._http.service.engine
         name = request.namespace

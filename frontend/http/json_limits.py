@@ -15,6 +15,7 @@ from msgspec.json import decode
 from numpy.typing import NDArray
 
 from ...runtime.errors import RequestError
+from ..core.validation import invalid_field
 from ..core.work.thread_pool import Steps
 
 MAX_DEPTH = 256
@@ -111,11 +112,7 @@ def check_field_sizes(fields: Mapping[str, Raw], known: tuple[str, ...]) -> None
         most = _FIELD_BYTES.get(name, MAX_FIELD_BYTES)
         size = memoryview(fields[name]).nbytes if name in fields and most is not None else 0
         if most is not None and size > most:
-            raise RequestError(
-                f"{name} is {size} bytes of JSON, but may have at most {most}.",
-                param=name,
-                code="invalid_value",
-            )
+            raise invalid_field(name, f"is {size} bytes of JSON, but may have at most {most}")
 
 
 @dataclass
