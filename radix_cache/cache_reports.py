@@ -173,8 +173,15 @@ class TreeWalk:
 
     def _describe(self, node: Node, end: int, shown_bytes: int) -> CachedPrefix:
         assert node.namespace is not None, "nodes without a namespace are not kept"
-        head, tail = (sequence := node.sequence())[:shown_bytes], sequence[-shown_bytes:]
-        return CachedPrefix(node.namespace, head, tail, end, node.hits, self._measure_idle(node))
+        tokens = node.sequence()
+        return CachedPrefix(
+            namespace=node.namespace,
+            head=tokens[:shown_bytes],
+            tail=tokens[-shown_bytes:],
+            tokens=end,
+            hits=node.hits,
+            idle=self._measure_idle(node),
+        )
 
     def _measure(self) -> list[int]:
         """The length of each node's edge in tokens."""
