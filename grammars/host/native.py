@@ -125,9 +125,8 @@ class HostCompiler:
 
     def _compile_whole_schema(self, schema: Json, whitespace: JsonSpacing) -> NativeGrammar:
         if isinstance(whitespace, str) and whitespace not in FIXED:
-            self._compile_whole_schema(
-                schema, "compact"
-            )  # the forced text shows the probe what allows nothing
+            # compact JSON forces text, so that the probe finds a schema that allows nothing
+            self._compile_whole_schema(schema, "compact")
         options = json.dumps(with_options(schema, whitespace))
         return self._compile(LLMatcher.grammar_from_json_schema(options), "schema", schema)
 

@@ -120,8 +120,8 @@ def _flip_bits(words, tokens):
 
 @njit(cache=True, nogil=True)
 def _differences(words, others, tokens):
-    """Writes the tokens whose bits differ into `tokens`. Returns their number, or -1 if they exceed its
-    length."""
+    """Writes the tokens whose bits differ into `tokens`. Returns their number; or -1, without writing any, if
+    they exceed its length."""
     words, others, tokens = unowned((words, others, tokens))
     count = 0
     for start in range(0, len(words), _BLOCK):
