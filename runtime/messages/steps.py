@@ -173,8 +173,8 @@ class StepResult(Message):
     """The tokens that a step sampled, one row after the other in the plan's order."""
 
     step: int
-    counts: bytes  # int32 [rows]: number of sampled tokens of each row; at most `Row.samples`
-    tokens: Tokens  # int32 [tokens]; 0 for a token that could not be sampled: see `errors`
+    counts: bytes  # int32 [rows]: number of sampled tokens of each row, from 1 to `Row.samples`; 0 if that is 0
+    tokens: Tokens  # int32 [tokens]; without meaning for the rows in `errors`
     states: bytes  # int32 [tokens]: the automaton's state after each token; -1: dead; -2: no automaton
     forward_tokens: int
     elapsed_ms: float

@@ -95,7 +95,7 @@ class RunningStep:
         ended = time.perf_counter()
         return StepResult(
             step=self.plan.step,
-            counts=np.array([row.samples for row in self.plan.rows], np.int32).tobytes(),
+            counts=np.array([min(row.samples, 1) for row in self.plan.rows], np.int32).tobytes(),
             tokens=sampled.tokens.numpy().tobytes(),
             states=sampled.states.numpy().tobytes(),
             forward_tokens=0 if self.inputs is None else self.inputs.size,
