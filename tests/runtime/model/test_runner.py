@@ -68,6 +68,14 @@ def test_a_result_has_the_tokens_of_rows_that_sample_in_the_plans_order(driver: 
     assert result.elapsed_ms > 0
 
 
+def test_a_row_that_may_sample_several_tokens_samples_and_counts_one(driver: StepDriver) -> None:
+    expected = sampled(driver, GREEDY, 3)
+    driver.start(1)
+    results = [driver.run([driver.row(1, PROMPT)]), *(driver.run([driver.row(1, samples=3)]) for _ in "ab")]
+    assert [unpacked(result.counts) for result in results] == [[1]] * 3
+    assert [unpacked(result.tokens)[0] for result in results] == expected
+
+
 def test_a_step_without_rows_still_copies_its_pages(driver: StepDriver) -> None:
     expected = sampled(driver, GREEDY, 3)
     spare = next(page for page in range(driver.ready.num_pages) if page not in driver.pages[0])
