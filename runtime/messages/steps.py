@@ -173,7 +173,7 @@ class StepResult(Message):
     """The tokens that a step sampled, one row after the other in the plan's order."""
 
     step: int
-    counts: bytes  # int32 [rows]: number of sampled tokens of each row, from 1 to `Row.samples`; 0 if that is 0
+    counts: bytes  # int32 [rows]: tokens sampled by each row, from 1 to `Row.samples`; 0 if that is 0
     tokens: Tokens  # int32 [tokens]; without meaning for the rows in `errors`
     states: bytes  # int32 [tokens]: the automaton's state after each token; -1: dead; -2: no automaton
     forward_tokens: int
