@@ -20,7 +20,7 @@ Prompt: TypeAlias = tuple[str | None, bytes]
 
 # Limits that keep a report short:
 MAX_VISITED = 4_096  # nodes visited besides the roots
-MAX_LISTED = 20_000  # about the number of nodes listed, of which those with the most hits are visited
+MAX_LISTED = 20_000  # nodes listed, of which those with the most hits are visited
 
 
 class Divergence(NamedTuple):
@@ -88,18 +88,21 @@ class TreeWalk:
         """Finds the nodes below the roots. Returns whether all were found."""
         nodes, parents = self._nodes, self._parents
         num_roots = len(nodes)
+        share_of_root = MAX_LISTED // max(1, num_roots)  # so that no namespace hides another
         queue: list[tuple[int, int, int, Node]] = []  # (-hits, order of listing, index of the parent, node)
-        listed = 0
+        listed, all_listed = 0, True
         for place, node in enumerate(nodes):
-            if (node.children or node.ghosts) and listed < MAX_LISTED:
-                for child in _list_children(node):
+            if node.children or node.ghosts:
+                children = _list_children(node, share_of_root if place < num_roots else MAX_LISTED - listed)
+                all_listed &= len(children) == len(node.children) + len(node.ghosts)
+                for child in children:
                     heappush(queue, (-child.hits, listed, place, child))
                     listed += 1
             if queue and num_roots <= place + 1 < num_roots + MAX_VISITED:
                 _, _, parent, child = heappop(queue)
                 nodes.append(child)
                 parents.append(parent)
-        return not queue and listed < MAX_LISTED
+        return all_listed and not queue
 
     def list_largest(self, most: int, shown_tokens: int) -> list[CacheNode]:
         """The `most` nodes whose branches have the most tokens, each with its first `shown_tokens` tokens.
@@ -238,11 +241,11 @@ class CacheReports:
         return ends
 
 
-def _list_children(node: Node) -> list[Node]:
-    """The children, evicted ones included. If there are more than may be visited, returns those with the most
-    hits, and at least one that will not be visited."""
+def _list_children(node: Node, most: int) -> list[Node]:
+    """The children, evicted ones included. If there are more than `most`, or than may be visited, returns
+    those with the most hits."""
+    most = min(most, MAX_VISITED)
     children = [*node.children.values(), *node.ghosts.values()]
-    most = MAX_VISITED + 1
     if len(children) <= most:
         return children
     hit = nlargest(most, (child for child in children if child.hits), key=attrgetter("hits"))

@@ -84,7 +84,7 @@ def value_at(path: str, fields: Mapping[str, Raw]) -> object:
             else:
                 value = value[int(step)] if isinstance(value, list) else value[step]
     except (LookupError, ValueError, TypeError, AttributeError, msgspec.DecodeError):
-        return None  # the path leaves out one of several keys, or the rest is not JSON
+        return None  # `ANY_KEY` stands for one of several keys, or the field is not valid JSON
     return value
 
 

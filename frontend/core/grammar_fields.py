@@ -117,8 +117,8 @@ def spaced_as(spec: GrammarSpec | None, pattern: str | None, param: str) -> Gram
 
 
 def _ways(items: Any) -> int:
-    """An upper bound on the ways in which Python tries to match a parsed regex with a rule's white space. It
-    tries them one by one, which a short regex can make last for years."""
+    """An upper bound on the number of ways in which Python may try to match a text with a parsed regex. It
+    tries them one by one, so even a short regex could keep it busy for years."""
     ways = 1
     for kind, value in items:
         if kind in _REPEATS:

@@ -50,7 +50,7 @@ class KnownHosts:
 
 
 def choose_hosts(config: ServeConfig) -> KnownHosts | None:
-    """The hosts to check; None for a server that asks for a key, unless its host names are given."""
+    """The hosts that requests may name; None, for any, if the server asks for a key and names no hosts."""
     if config.api_keys and not config.allowed_hosts:
         return None
     return KnownHosts(config.host, config.allowed_hosts)

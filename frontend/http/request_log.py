@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class RequestLog:
-    """Logs each request that has ended. With a `tokenizer` JSON lines have the texts."""
+    """Logs each request when it ends. If there is a `tokenizer`, JSON lines also have its texts."""
 
     def __init__(self, form: LogFormat, model: str, tokenizer: Tokenizer | None = None) -> None:
         self._form = form

@@ -136,7 +136,7 @@ def _ways(automaton: StackAutomaton, frames: Frames) -> _Ways:
     kinds, targets, operands = actions[:, :3].T
     pushes, pops = np.isin(kinds, (PUSH, OPEN)), np.isin(kinds, (POP, CLOSE))
     calls = np.flatnonzero(np.isin(kinds, (CALL, COUNT_CALL)))
-    calls = calls[frames.is_called[targets[calls]]]  # the other calls set a count and don't return
+    calls = calls[frames.is_called[targets[calls]]]  # no POP returns to the other ones
     returns = pushes.copy()
     returns[calls] = True
     first = np.arange(len(automaton.returns), len(automaton.returns) + 2 * len(actions), 2)
@@ -237,11 +237,8 @@ def _settle(graph, ways, before, inner, may_gain):
 def _find_ends(graph, ways, ends, inner, allowed, to_begin):
     """Adds the verdicts that states get from those they lead to, beginning with the states `to_begin`."""
     first_way, ways_of, first_source, sources = graph
-    first, counts, after = (
-        ways.first,
-        ways.counts,
-        ways.after,
-    )  # indexing `ways` in the loop takes longer than the rest
+    # Taken out of `ways` here, because indexing it in the loop takes longer than all else.
+    first, counts, after = ways.first, ways.counts, ways.after
     waits = to_begin.copy()
     pending = np.empty(len(ends), np.int32)
     count = 0

@@ -28,9 +28,10 @@ _FIRST_MET = 1 << 13
 
 
 class Edges(NamedTuple):
-    """The tokens of edge e are three spans of `tokens`: allowed, undecided and openers. They end at
-    `ends[e, 1:]`; the first starts at `ends[e, 0]`. Edge `END_OF_SEQUENCE` holds the end-of-sequence tokens;
-    edge `NOTHING` stands for every edge in the trie of other tokens that allows none."""
+    """The tokens of edge e are three adjacent spans of `tokens`: the allowed ones, the undecided ones and the
+    openers (see `grammars.masks`). The first span starts at `ends[e, 0]`; the spans end at `ends[e, 1:]`.
+    Edge `END_OF_SEQUENCE` has the end-of-sequence tokens. Walks of the `OTHER` trie that find no token share
+    the edge `NOTHING`."""
 
     of_entry: NDArray[np.int32]  # [states + actions, root groups]: each entry's edge, 0 before it is walked
     visited: NDArray[np.int32]  # [capacity]: number of quote-free tokens' nodes that the edge's walk visits

@@ -37,8 +37,11 @@ _ROUNDS: dict[tuple[GrammarKind, Unenforced], tuple[Unenforced, ...]] = {
     ("json_schema", "allow"): ("annotations", "allow"),
     ("json_object", "allow"): ("annotations", "allow"),
 }
-"""What both compilers may leave unenforced in each round; other specs have one round. Our compiler enforces a
-keyword if llguidance does.
+"""What may stay unenforced in each round, by the spec's kind and its own `unenforced`.
+
+A round tries our compiler, then llguidance. If both refuse the grammar, the next round follows. So a keyword
+that only llguidance enforces is not left out while llguidance can compile the whole schema. Specs of other
+kinds have one round.
 """
 _HANDED_ON = (NotCoveredError, NoValueError, TooLargeError, CompilerError)
 """the errors of our compiler after which llguidance tries"""

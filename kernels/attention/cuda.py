@@ -94,10 +94,11 @@ class Work:
 
 
 class StepItems(NamedTuple):
-    """The work items of a step (see `plan`), which name the place of their page table instead of their row.
-    Their `PARTIAL` counts from the first partial result of each of their query tokens.
+    """The work items of a step, as in `plan` except for two columns.
 
-    A token's partial results follow one another without gaps, so that rows of a group may have few or many.
+    `ROW` is where the row's page table begins in the joined tables. `PARTIAL`, unless it is -1, is the item's
+    number among the partial results of each of its query tokens. These follow one another without gaps, and
+    tokens of a group may have different numbers of them.
     """
 
     decode: NDArray[np.int64]

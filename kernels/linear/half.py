@@ -17,7 +17,7 @@ FEW_ROWS = 16
 """Up to this many rows, widening weights in registers is faster than widening them in memory."""
 
 SCRATCH = 6 << 20
-"""Elements of the buffer (24 MiB), or of one output if that is larger."""
+"""Elements of the scratch buffer (24 MiB). The buffer is larger if a single output has more weights."""
 
 BLOCK = 32_768
 """Weights that a thread takes at a time, approximately."""

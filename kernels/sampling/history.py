@@ -47,7 +47,8 @@ class TokenHistory:
         self.output_counts.view(-1)[start + tokens[row_index]] += 1
 
     def entries(self, slots: NDArray[np.int32]) -> NDArray[np.int32] | None:
-        """The slots' entries in the tensors, int32 [rows], -1 for none; None if no slot has any."""
+        """Each slot's row in the tensors, int32 [rows], -1 for a slot without penalties; None if no slot has
+        one."""
         if not self._entry_of_slot or self._entry_of_slot.keys().isdisjoint(slots.tolist()):
             return None
         return np.array([self._entry_of_slot.get(slot, -1) for slot in slots.tolist()], np.int32)

@@ -58,7 +58,7 @@ class StoredPages:
         """the page store's last report"""
 
     def look_up(self, request: Request) -> None:
-        """Asks the store for the full pages that are not in the tree, except those that must be computed."""
+        """Asks the store for the full pages among the first `most_cached` tokens that are not in the tree."""
         if self.enabled and request.namespace is not None and request.most_cached:
             self._look_up(request, 1)
 

@@ -69,7 +69,8 @@ class TenantRecords(Generic[K, V]):
         return None if records is None else records.get(key)
 
     def put(self, tenant: str, key: K, value: V) -> V | None:
-        """Adds or replaces a record, which becomes the tenant's newest; returns the record lost for it."""
+        """Adds or replaces a record, which becomes the tenant's newest. Returns the record, of any tenant,
+        that was removed to make room."""
         self.pop(tenant, key)
         self._of.setdefault(tenant, OrderedDict())[key] = value
         self._num += 1

@@ -101,14 +101,16 @@ def test_the_most_used_nodes_are_visited_first(monkeypatch: pytest.MonkeyPatch) 
     assert [node.head for node in found] == [b"", pack([9]), pack([8]), pack([7])]
 
 
-def test_the_limit_of_a_walk_does_not_hide_a_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_reports, "MAX_VISITED", 3)
+@pytest.mark.parametrize("limit", ["MAX_VISITED", "MAX_LISTED"])
+def test_the_limits_of_a_walk_do_not_hide_a_namespace(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_reports, limit, 3)
     cache = new_cache(num_pages=64)
     for first in range(10):
         serve(cache, (first, 1, 1, 1), "large")
     for _ in range(2):
         serve(cache, DOCUMENT, "used")
     found = cache.reports.walk(["large", "used"])
+    assert not found.is_complete
     assert [prefix.namespace for prefix in found.list_top_prefixes(9, 1)] == ["used"]
 
 

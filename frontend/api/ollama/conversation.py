@@ -51,9 +51,9 @@ def _check(message: Message, where: str) -> None:
 
 
 def _with_call_ids(messages: Sequence[Message]) -> Iterator[ChatMessage]:
-    """The messages with the ids of calls that templates need, because Ollama's calls and results have none.
+    """The messages, with an id for each call and result that has none, because templates need ids.
 
-    A result answers the first open call of its tool, or the first of all if it names no tool.
+    A result without an id answers the first open call of its tool, or the first one if it names no tool.
     """
     calls_so_far = 0
     open_calls: list[tuple[str, str]] = []  # (id, tool's name) of calls without a result

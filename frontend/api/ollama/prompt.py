@@ -1,4 +1,5 @@
-"""Reads the drafts of chats and of texts to complete."""
+"""Turns the bodies of Ollama's chat and generate requests into `Draft`s, whose prompts are not rendered
+yet."""
 
 from __future__ import annotations
 

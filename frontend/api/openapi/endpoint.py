@@ -92,8 +92,8 @@ def document_routes(
 
 
 class ServedDocument:
-    """The document of some endpoints, made when it is first asked for. Without a key only `open_paths` are
-    served, on a server that has keys."""
+    """The OpenAPI document of some endpoints, made when it is first asked for. On a server with API keys it
+    says that every path needs a key, except `open_paths`."""
 
     def __init__(self, endpoints: list[Endpoint], open_paths: Collection[str]) -> None:
         self._endpoints = endpoints

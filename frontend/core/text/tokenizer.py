@@ -52,7 +52,8 @@ class Tokenizer:
         flagged = {index for index, token in self.added_tokens.items() if token.special}
         declared = map(backend.token_to_id, list_special_tokens(config))
         self.special_tokens = frozenset(flagged.union(index for index in declared if index is not None))
-        # Added tokens that match normalized text are found only after the marks have been removed.
+        # An added token that matches normalized text is found after the normalizer has removed each
+        # `CONTROL_MARK`, so a mark does not hide it.
         self._finds_special_late = any(
             token.special and token.normalized for token in self.added_tokens.values()
         )

@@ -152,7 +152,8 @@ class ToolCallParser:
         return len(self._held) - len(rest)
 
     def _begin(self, start: int, body: int) -> None:
-        """Begins a body of calls at position `body`. Its introduction begins at `start` of the held text."""
+        """Begins a body of calls at position `body` of the held text. The markup that opens it is at
+        `start`."""
         self._body = CallBody(self._format, self._held[start:body], self._enforced)
         self._held = self._held[body:]
 

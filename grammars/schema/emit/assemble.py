@@ -291,7 +291,8 @@ class _StampedNames:
         return first
 
     def _enter(self, trie: NameTrie, child: NameTrie, state: int) -> int:
-        """The entry of a child: dead if all names below it were seen."""
+        """The entry that leads to a child. It is dead while the object already has all names below the
+        child."""
         others = self._others if child.base >= 0 else 0
         if not child.below or (child.base >= 0 and not others):
             return state

@@ -84,7 +84,8 @@ class _Declarations:
         del self._above[len(self._above) - len(parts) :]
 
     def mention(self, places: Iterable[Place]) -> None:
-        """Adds the names of the subschemas, and of all others of the same value inside them."""
+        """Adds the names in these subschemas, and in those inside them that apply to the same value (under
+        `allOf` or `if`, say)."""
         for part in find_inside(self._document, places):
             self._add_one(part, self._make.true)
 

@@ -32,7 +32,7 @@ def find_conjuncts(document: SchemaDocument, places: Iterable[Place]) -> list[Pl
 
 
 def find_inside(document: SchemaDocument, places: Iterable[Place]) -> list[Place]:
-    """The subschemas, and all others of the same value inside them."""
+    """The subschemas, and those inside them that apply to the same value (under `anyOf` or `if`, say)."""
     return _find_reached(document, places, _IN_PLACE)
 
 

@@ -143,7 +143,8 @@ class DiskStore:
         return len(self._to_erase) - before
 
     def erase(self) -> bool:
-        """Overwrites some forgotten pages, finally free space of the file; returns whether any are left."""
+        """Overwrites some of the forgotten pages, or if there are none, the file's unused space. Returns
+        whether there is more to overwrite."""
         if self._to_erase:
             some = [self._to_erase.pop() for _ in range(min(ERASED_AT_ONCE, len(self._to_erase)))]
             self._delete(some, overwrite=True)
