@@ -55,8 +55,9 @@ class Frames(NamedTuple):
     required: NDArray[np.int32]  # [n, 2]: pairs of states
     """An object's first state, and the first state of a value that the object must have."""
     full_names: Callable[[NDArray[np.int32]], Mapping[int, Mapping[int, int]]]
-    """Takes the states' needs. Returns for the first state of each unordered object a dict from numbers of
-    places to sets of names as bits. While fewer places are free, the names of that set count as seen."""
+    """Finds the names whose values may not fit on the stack, from the states' needs. Returns, by an unordered
+    object's first state, a dict from numbers of free places to sets of names, as bits. An object with fewer
+    free places than such a number takes its names for seen, so that it can't begin members with them."""
 
 
 class _Ways(NamedTuple):

@@ -49,7 +49,8 @@ def _pack_rows(transitions, like_state):
 
 @njit(cache=True, nogil=True)
 def _defaults(transitions, like_state):
-    """For each state its `like_state`, or itself if that leaves fewer entries to keep."""
+    """For each state the state with its default entries: its `like_state`, if the row differs from that
+    one's in fewer columns than it has entries; otherwise itself, and the row keeps all its entries."""
     default_state = np.arange(len(like_state)).astype(np.int32)
     for state in range(len(like_state)):
         like = like_state[state]

@@ -220,7 +220,7 @@ class _Writer:
 
 
 def _part(tokens: Collection[int]) -> str:
-    """A part of free text: a text, or one of these special tokens."""
+    """Lark for one piece of free text: any text without special tokens, or a single one of `tokens`."""
     return f"({_TEXT} | <[{','.join(map(str, sorted(tokens)))}]>)" if tokens else _TEXT
 
 

@@ -73,9 +73,10 @@ class Tiles(NamedTuple):
 
 @triton.jit
 def _add_group(total, part, byte, weight, scale, offset, OFFSETS: tl.constexpr):
-    """total + the product of a group's weights [BLOCK_OUTPUTS, inputs] and inputs `part` [inputs, rows]
+    """total + scale × (`weight` · `part`), and with OFFSETS also + offset × the sums of `part`'s columns.
 
-    byte: the weights as they are stored
+    weight: a group's codes as numbers [BLOCK_OUTPUTS, inputs]; part: its inputs [inputs, rows]
+    byte: the codes as stored, whose shape the ones that sum `part` take
     """
     total += tl.dot(weight, part, input_precision="ieee") * scale.to(tl.float32)[:, None]
     if OFFSETS:

@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 class PageTables:
     """A table only grows until it is cleared. Reading several slots is one array operation.
 
-    lengths: int64 [slots], the tokens whose KV the steps so far compute
+    lengths: int64 [slots], how many of a slot's tokens have KV once the steps so far have run
     on_device: int32 [slots × pages of a slot], the tables as kernels read them: on a CPU the same memory,
     otherwise a copy that `write` updates
     """
@@ -58,9 +58,10 @@ class PageTables:
     def extend(
         self, slots: NDArray[np.int64], starts: NDArray[np.int64], given: NDArray[np.int64]
     ) -> StepTokens:
-        """Adds a step's rows, all of whose tokens have a page. Returns their tokens (`StepTokens.of`).
+        """Extends the slots' lengths by a step's rows. Returns the rows' tokens (`StepTokens.of`).
 
-        A row without given tokens starts at its slot's length. Each slot's length becomes its row's end.
+        A row with `given` 0 is in decode: its only token is the slot's last one, at the slot's length. Any
+        other row has `given` tokens, the first at its `starts`. Each token's page is already in the table.
         """
         starts = np.where(given > 0, starts, self.lengths[slots])
         tokens = StepTokens.of(slots, starts, given, self._pages, self._counts, self.page_size)

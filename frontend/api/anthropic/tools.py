@@ -76,7 +76,7 @@ def wire_id(id: str) -> str:
 
 
 def template_id(id: str) -> str:
-    """The inverse of `wire_id`. An id of another API stays as it is."""
+    """The inverse of `wire_id`. An id without Anthropic's prefix, as from another API, stays as it is."""
     if not id.startswith(_WIRE):
         return id
     bare = id.removeprefix(_WIRE)
