@@ -305,7 +305,7 @@ def _generates(
 def _leases(draft: Draft, use: ToolUse, places: Sequence[Position]) -> list[LeaseTerms]:
     found = [*breakpoint_leases(places), *draft.leases]
     if draft.fields.cache_lease is not None:
-        # A request without a reply only scores tokens from `prompt_logprobs_start` on, so those before are leased.
+        # A request without a reply scores tokens from `prompt_logprobs_start` on; those before are leased.
         end = draft.fields.prompt_logprobs_start if draft.limits.max_tokens == 0 else None
         found.append(session_lease(draft.fields.cache_lease, end))
     if use.mode != "none":

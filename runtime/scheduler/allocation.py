@@ -96,7 +96,7 @@ class Allocation:
         self.inherited = [*kept, new]
 
     def stall(self) -> None:
-        """Discards the tokens that are being sampled. No step names the request until `resume`."""
+        """Discards the tokens that are being sampled. No step names the request until `force`."""
         self.is_stalled = True
         self.sampling = 0
         self.discard_until_step = self.last_step
