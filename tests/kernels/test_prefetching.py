@@ -52,6 +52,7 @@ def test_cells_are_prefetched_once_across_runs_and_then_those_of_the_next_item(
             attention_runs, "prefetch", lambda start, index: prefetched.update([start.start + index])
         )
         patch.setattr(attention_runs, "line_elements", lambda _: CELL)
+        patch.setattr(attention_runs, "find_run", attention_runs.find_run.py_func)
         prefetch_cells: Any = attention_runs.prefetch_cells
         source = end, Pointer(0), Pointer(NEXT * CELL), CELL
         run = Pointer(0, tuple(table))

@@ -157,6 +157,7 @@ def test_rows_in_decode_alone_in_groups_and_beside_chunks(server: Server) -> Non
             driver.run([driver.row(slot, [1] * 3) for slot in range(1, 1 + count)])
         for slot in range(17, SLOTS):
             driver.share(slot, 0, PAGE)
+        driver.run([driver.row(slot, [1]) for slot in range(17, SLOTS)])
         rows = range(SLOTS)
         for count in (1, 2, 3, 16, 17, 32, SLOTS):
             groups = [RowGroup(0, count, PAGE)] if count > 1 else []

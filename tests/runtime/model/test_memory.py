@@ -49,7 +49,7 @@ def test_weights_that_are_stored_as_they_are_computed_are_packed_from_the_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_model(random_model("qwen3", tie_word_embeddings=True).bfloat16(), tmp_path)
-    monkeypatch.setattr(ProjectionLoader, "weight", None)  # which copies them
+    monkeypatch.setattr(ProjectionLoader, "load_weight", None)  # which copies them
     StepDriver.load(tmp_path, dtype="bfloat16")
 
 

@@ -279,17 +279,17 @@ async def test_batches_and_files_have_only_members_of_their_schemas(tmp_path: Pa
         made = await checked("post", "/v1/batches", "/v1/batches", json=body)
         batches.world.running.gate.clear()
         open_batch = await batches.until(await batches.start(chat("c")), "in_progress")
-        await checked("post", f"/v1/batches/{open_batch.id}/cancel", "/v1/batches/{batch}/cancel")
+        await checked("post", f"/v1/batches/{open_batch.id}/cancel", "/v1/batches/{id}/cancel")
         batches.world.running.gate.set()
         ended = await batches.ended(await batches.client.batches.retrieve(made["id"]))
         assert ended.request_counts.to_dict() == {"total": 2, "completed": 1, "failed": 1}
-        await checked("get", f"/v1/batches/{ended.id}", "/v1/batches/{batch}")
+        await checked("get", f"/v1/batches/{ended.id}", "/v1/batches/{id}")
         await checked("get", "/v1/batches", "/v1/batches")
         await checked("get", "/v1/files", "/v1/files")
-        await checked("get", f"/v1/files/{ended.output_file_id}", "/v1/files/{file}")
+        await checked("get", f"/v1/files/{ended.output_file_id}", "/v1/files/{id}")
         refused = await http.post("/v1/batches", json={**body, "completion_window": "31 days"})
         check(refused.json(), schema_of(document, "/v1/batches", "400", "application/json"))
-        await checked("delete", f"/v1/files/{file['id']}", "/v1/files/{file}")
+        await checked("delete", f"/v1/files/{file['id']}", "/v1/files/{id}")
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, GENERATE, "/api/chat"])

@@ -129,7 +129,7 @@ def test_a_gguf_file_has_the_bytes_of_the_products_that_are_loaded(
 def loaded_bytes(model: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """The bytes of all products and vectors that loading the model makes."""
     made = list[Any]()
-    for name in ("vector", "weight", "_pack"):
+    for name in ("load_vector", "load_weight", "_pack"):
         read = getattr(ProjectionLoader, name)
 
         def noted(self: ProjectionLoader, *given: Any, read: Any = read) -> Any:
