@@ -31,8 +31,8 @@ def exit_on_sigterm() -> None:
 
 
 class ServerProcess:
-    """A server as a child process in a group of its own, ready once the constructor returns. A context stops
-    it."""
+    """A server as a child process that leads a process group. The constructor returns when it is ready.
+    Leaving the context stops it."""
 
     def __init__(self, server: ServerCommand, log: Path) -> None:
         """Appends the server's output to `log`."""

@@ -26,7 +26,7 @@ _OWN_FIELDS = {
     "/generate": ("prompt_token_ids",),
     "/v1/completions": ("prompt",),
 }
-"""Fields by which the bodies of these paths differ from chats."""
+"""by path: the body's fields that a body of chat completions lacks"""
 PATHS = (_CHATS, _MESSAGES, *_OWN_FIELDS)
 """The paths whose bodies can be explained."""
 _decoder = msgspec.json.Decoder(dict[str, Raw])

@@ -242,7 +242,7 @@ def with_tool_calls(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
         where, new_id = f"messages[{index}]", f"call{index:05}"  # Mistral's templates want nine characters
         if message.function_call is not None:
             ids[message.function_call.name] = new_id
-            message = _called(message, new_id, where)
+            message = _convert_function_call(message, new_id, where)
         elif message.role == "function":
             if not message.name:
                 raise invalid_field(
@@ -256,7 +256,7 @@ def with_tool_calls(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
     return found
 
 
-def _called(message: ChatMessage, new_id: str, where: str) -> ChatMessage:
+def _convert_function_call(message: ChatMessage, new_id: str, where: str) -> ChatMessage:
     assert message.function_call is not None
     if message.role != "assistant" or message.tool_calls:
         why = "the message has tool_calls too" if message.tool_calls else f"the role is {message.role!r}"

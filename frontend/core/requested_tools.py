@@ -45,7 +45,7 @@ class CallsWanted(NamedTuple):
 
 class ToolUse(NamedTuple):
     """How a reply uses tools. `required`: it must be a call. `allowed`: it may have calls. `either`: it is
-    calls or an answer that matches the request's constraint. `grammar` enforces each of these."""
+    calls or an answer that matches the request's constraint. `grammar` enforces all three."""
 
     mode: Literal["required", "allowed", "either", "none"]
     format: ToolFormat

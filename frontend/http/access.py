@@ -121,7 +121,7 @@ def _choose_ids(scope: Scope, own: bytes) -> dict[bytes, bytes]:
 
 
 def _with_ids(headers: Headers, ids: Mapping[bytes, bytes]) -> list[tuple[bytes, bytes]]:
-    """The headers of an answer, with `ids` in place of its own ids, and with an id in any case."""
+    """The headers of an answer, in which `ids` replace its ids. An answer without an id gets one."""
     kept = [header for header in headers if header[0] not in ids]
     if REQUEST_ID not in ids and REQUEST_ID not in dict(kept):
         kept.append((REQUEST_ID, next(iter(ids.values()), None) or new_id()))

@@ -28,7 +28,7 @@ MAX_GRAMMAR_BYTES = 4 * 1024 * 1024  # bytes of a field with a grammar, which ha
 MAX_TOOLS_BYTES = 4 * 1024 * 1024
 MAX_TEMPLATE_KWARGS_BYTES = 64 * 1024
 CHUNK_BYTES = 1 << 20
-UNSCANNED_BYTES = 64 * 1024  # bytes; the values of a smaller body are not counted, because it can't have many
+UNSCANNED_BYTES = 64 * 1024  # a smaller body can't have too many values, so they are not counted
 
 _QUOTE, _BACKSLASH, _COMMA, _OPEN, _CLOSE = (ord(character) for character in '"\\,{}')
 _LOWER = 0x20  # the bit that turns `[` into `{`, and `]` into `}`

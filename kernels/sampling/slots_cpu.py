@@ -42,7 +42,7 @@ class SlotSampling:
         self._integers = np.zeros((slots, column.INTEGERS), np.int64)
         self._floats = np.zeros((slots, column.FLOATS), np.float32)
         self._used: tuple[SamplingBatch, PackedResults] | None = None
-        """keeps alive the arrays whose addresses the block holds"""
+        """the arrays whose addresses the block holds, so that they stay alive"""
 
     def load(
         self, slots: NDArray[np.int32], tables: NDArray[np.int64], own_masks: int, alternatives: int | None

@@ -55,7 +55,8 @@ class SlotSettings:
 
 
 class SamplingState:
-    """Slots 0 … slots - 1: call `set` for each request, then at each step `gather`, sample and `record`."""
+    """The sampling state of slots 0 … slots - 1. Call `set` for each request, then `gather`, sample and
+    `record` at each step."""
 
     def __init__(self, slots: int, vocab: int, device: torch.device | str) -> None:
         self.padding_slot = slots

@@ -57,7 +57,8 @@ class Runner:
         self._states.drop_grammar(message)
 
     def run(self, plan: StepPlan, masks: MasksSource) -> StepResult:
-        """Runs a whole step. Calls `masks` after the forward pass if a row that samples has `host_mask`."""
+        """Runs a whole step. If a sampling row has `host_mask`, calls `masks` after the forward pass to get
+        its mask."""
         step = self.start(plan)
         self.sample(step, masks)
         return self.finish(step)

@@ -1,4 +1,4 @@
-"""Tables of known fields: without effect, with few allowed values, or binding a reply."""
+"""Tables of the fields that have no effect, allow few values, or bind what a reply may be."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ class Models:
             ModelList(
                 [
                     ListedModel(
-                        name=tagged(name),
-                        model=tagged(name),
+                        name=add_tag(name),
+                        model=add_tag(name),
                         modified_at=rfc3339(files.modified),
                         size=files.size,
                         digest=files.digest,
@@ -61,8 +61,8 @@ class Models:
             RunningList(
                 [
                     RunningModel(
-                        name=tagged(name),
-                        model=tagged(name),
+                        name=add_tag(name),
+                        model=add_tag(name),
                         size=files.size,
                         digest=files.digest,
                         details=files.details,
@@ -113,5 +113,5 @@ def checked_name(service: Service, name: str | None) -> str:
     return name or service.config.served_model_name
 
 
-def tagged(name: str) -> str:
+def add_tag(name: str) -> str:
     return name if ":" in name.rpartition("/")[2] else name + _LATEST

@@ -29,7 +29,8 @@ from ...core.messages import MessageToolCall, Tool
 
 
 class Options(Struct, kw_only=True):
-    """Ollama's options. The `Raw` ones change no reply, or are refused except for a few values."""
+    """Ollama's options. The options of type `Raw` change no reply, or only a few of their values
+    are accepted."""
 
     num_predict: Annotated[int, within(-2)] | None = None
     num_ctx: Annotated[int, within(1)] | None = None

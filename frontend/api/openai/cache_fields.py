@@ -31,7 +31,8 @@ class CacheFields(Protocol):
 
 
 def check_cache_fields(request: CacheFields) -> None:
-    """Raises `RequestError` for a wrong cache field or a wrong combination of them."""
+    """Checks the cache fields. Raises `RequestError` for a wrong value, or for fields that exclude each
+    other."""
     options = request.prompt_cache_options
     check_key("prompt_cache_key", request.prompt_cache_key)
     check_word("prompt_cache_retention", request.prompt_cache_retention, tuple(RETENTIONS))

@@ -41,9 +41,9 @@ class Viewer:
     """The page and its files, read once, because later no file descriptor may be free."""
 
     def __init__(self) -> None:
-        self._files = {name: _packed(name) for name in _TYPES}
+        self._files = {name: _read_packed(name) for name in _TYPES}
 
-    async def moved(self, http: HttpService, request: Request) -> Response:
+    async def redirect(self, http: HttpService, request: Request) -> Response:
         """Redirects to /docs, by a path without a host: a proxy may serve it under another one."""
         return Response(status_code=308, headers={"location": "../docs"})
 
@@ -64,8 +64,8 @@ class Viewer:
         return Response(body, headers={**headers, "content-encoding": "gzip"})
 
 
-def _packed(name: str) -> bytes:
-    """A file of the page, packed by gzip."""
+def _read_packed(name: str) -> bytes:
+    """Reads a file of the page, packed by gzip."""
     path = _FOLDER / f"{name}.gz"
     return path.read_bytes() if path.exists() else gzip.compress((_FOLDER / name).read_bytes())
 
@@ -86,7 +86,7 @@ def document_routes(
     return [
         route("GET", DOCUMENT_PATH, http, document.show),
         route("GET", "/docs", http, viewer.page),
-        route("GET", MOVED_PATH, http, viewer.moved),
+        route("GET", MOVED_PATH, http, viewer.redirect),
         route("GET", "/docs/{file}", http, viewer.file),
     ]
 

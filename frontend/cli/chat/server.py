@@ -26,7 +26,7 @@ class Model(msgspec.Struct, frozen=True):
 class Server:
     """A server with OpenAI's API. `url` may end in /v1.
 
-    Each request has an event loop of its own. The client keeps no connection between them.
+    Each request runs in a new event loop. The client keeps no connection between requests.
     """
 
     def __init__(self, url: str, api_key: str | None) -> None:

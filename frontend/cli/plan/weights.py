@@ -46,7 +46,7 @@ class Weights(NamedTuple):
 
 
 def float_weights(config: DecoderConfig, dtype: torch.dtype) -> Weights:
-    return _counted(config, FLOAT_NAMES[dtype], lambda projection: FloatFormat(), dtype.itemsize)
+    return _count(config, FLOAT_NAMES[dtype], lambda projection: FloatFormat(), dtype.itemsize)
 
 
 def quantized_weights(
@@ -55,7 +55,7 @@ def quantized_weights(
     """The weights that `--quantize` makes, for activations of `dtype`. Raises ConfigError for sizes that
     can't be quantized."""
     choose = choose_compressed_tensors(quantization_config(method, list(projections(config))), frozenset())
-    return _on_device(_counted(config, method, choose, dtype.itemsize), config, dtype, device)
+    return _on_device(_count(config, method, choose, dtype.itemsize), config, dtype, device)
 
 
 class StoredFormat(NamedTuple):
@@ -86,7 +86,7 @@ class StoredFormat(NamedTuple):
         if not self.is_quantized(config):
             return float_weights(config, dtype)
         if self.checkpoint is None:
-            counted = _counted(config, self.formats.method, self.formats.choose, dtype.itemsize)
+            counted = _count(config, self.formats.method, self.formats.choose, dtype.itemsize)
             return _on_device(counted, config, dtype, device)
         expected = expected_tensors(config, self.formats.choose)
         self.checkpoint.check(expected)
@@ -121,7 +121,7 @@ def matrix_parameters(config: DecoderConfig) -> tuple[int, int]:
     return layers, config.vocab_size * config.hidden_size
 
 
-def _counted(config: DecoderConfig, name: str, choose: ChooseFormat, float_bytes: int) -> Weights:
+def _count(config: DecoderConfig, name: str, choose: ChooseFormat, float_bytes: int) -> Weights:
     sizes = {
         tensor: _bytes(spec, SCALE_BYTES if _is_scale(tensor) else float_bytes)
         for tensor, spec in expected_tensors(config, choose).items()

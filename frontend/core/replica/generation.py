@@ -98,7 +98,7 @@ class Generation:
             self._send(Finish(self.requests[index].request, tokens_kept))
 
     def await_tools(self, index: int, tools: Sequence[str]) -> None:
-        """Tells the scheduler that choice `index` has ended in calls of these tools."""
+        """Tells the scheduler that choice `index` has ended by calling these tools."""
         self._send(AwaitTools(self.requests[index].request, list(tools)))
 
     def close(self) -> None:

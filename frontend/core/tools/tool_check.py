@@ -90,7 +90,7 @@ class BoundedValidator:
             "uniqueItems": self._unique_items,
         }
         known = {**kind.VALIDATORS, **{name: own[name] for name in own if name in kind.VALIDATORS}}
-        counted = {name: partial(self._counted, keyword) for name, keyword in known.items()}
+        counted = {name: partial(self._check_keyword, keyword) for name, keyword in known.items()}
         validator: Validator = extend(kind, counted)(_of_one_draft(schema), registry=EMPTY_REGISTRY)
         self._validator: Validator = validator.evolve(_resolver=resolver_of(validator.schema, kind))
         text = json.dumps(schema)
@@ -111,7 +111,7 @@ class BoundedValidator:
         if self._steps < 0:
             raise TooSlowError
 
-    def _counted(
+    def _check_keyword(
         self, keyword: Keyword, validator: Any, said: Any, instance: Any, schema: Any
     ) -> Iterator[ValidationError] | None:
         self._spend(1 + (_members(said) + _members(instance)) // MEMBERS_IN_A_STEP)

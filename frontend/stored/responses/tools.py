@@ -86,7 +86,7 @@ def offered_tools(tools: Sequence[ToolDefinition] | None) -> OfferedTools:
     return OfferedTools(
         printed,
         definitions,
-        {name: _called(each) for name, each in zip(names, placed, strict=True)},
+        {name: _describe_call(each) for name, each in zip(names, placed, strict=True)},
         {name: _param(each) for name, each in zip(names, placed, strict=True)},
     )
 
@@ -117,7 +117,7 @@ def _check_type(tool: ToolDefinition, where: str) -> None:
         )
 
 
-def _called(placed: _Placed) -> Called:
+def _describe_call(placed: _Placed) -> Called:
     kind = placed.tool.type
     if kind == LOCAL_SHELL:
         return Called("local_shell", LOCAL_SHELL, None)

@@ -59,7 +59,7 @@ class Block:
     graph: NDArray[np.int32]  # [nodes, byte classes]: entries
     ends: NDArray[np.int32]  # [states, code point classes]: states after the graph, padded with `_NOTHING`
     bodies: NDArray[np.int64]
-    """the states to which every code point leads back"""
+    """the states that every code point leaves unchanged"""
     kind: int
     """a number for the escapes that the block allows"""
     count: Count | None = None

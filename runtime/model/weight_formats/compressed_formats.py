@@ -55,9 +55,9 @@ class ScaleGrid(NamedTuple):
 
 @dataclass(frozen=True)
 class ByteFormat:
-    """One byte for each weight, with one scale for each block of the matrix.
+    """A format with one byte for each weight, and one scale for each block of the matrix.
 
-    The values are in `weight`, the scales in the tensor named by `scale`, and zero points, if the format is
+    The bytes are in `weight`, the scales in the tensor that `scale` names, and zero points, if the format is
     asymmetric, in `weight_zero_point`.
     """
 

@@ -64,7 +64,7 @@ class CodedRows(NamedTuple):
     """Some outputs of a weight: (codes - zeros) * scales + offsets."""
 
     codes: torch.Tensor
-    """[n, inputs], uint8 or FP8 E4M3: the codes"""
+    """[n, inputs], uint8 or FP8 E4M3: the code of each weight"""
     scales: torch.Tensor
     """[n or 1, groups]: the scales"""
     zeros: torch.Tensor | int = 0
