@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from arbora.grammars import CompilerError
 from arbora.grammars.errors import TooLargeError
+from arbora.grammars.processes import compiler_process
 from arbora.grammars.processes.compiler_pool import CompilerPool
 from arbora.grammars.processes.compiler_process import CompilerProcess, TakesLongError
 from arbora.grammars.processes.messages import AutomatonReady, CompileJob
@@ -43,7 +44,11 @@ def test_the_process_of_the_last_job_takes_the_next_one(pool: CompilerPool) -> N
 
 
 @pytest.mark.parametrize("may_go_on", [True, False])
-def test_a_job_that_takes_long_asks_once_whether_it_may_go_on(pool: CompilerPool, may_go_on: bool) -> None:
+def test_a_job_that_takes_long_asks_once_whether_it_may_go_on(
+    pool: CompilerPool, may_go_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiler_process, "SHORT_S", 0.005)  # fast processors need less than the usual limit
+    monkeypatch.setattr(compiler_process, "LOOK_S", 0.005)
     asked: list[None] = []
 
     def go_on() -> bool:
