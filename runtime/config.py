@@ -42,6 +42,7 @@ WritePolicy = Literal["write_back", "write_through"]
 UnenforcedDefault = Literal["refuse", "allow"]
 ReasoningField = Literal["reasoning_content", "reasoning"]
 QuantizeMethod = Literal["int8", "int4", "fp8"]
+ModelImpl = Literal["auto", "native", "transformers"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 KvDType = Literal["auto", "int8", "fp8"]
 LogFormat = Literal["text", "json", "json+texts"]
@@ -95,6 +96,13 @@ class ServeConfig:
     )
     dtype: DType = option(
         "auto, float32, bfloat16, float16; auto: as the model says", "auto", "DTYPE", one_of(*get_args(DType))
+    )
+    model_impl: ModelImpl = option(
+        "auto, native, transformers: compute the model by Arbora's own code, or by transformers' with "
+        "Arbora's attention and products; auto: by our own if it knows the model",
+        "auto",
+        "IMPL",
+        one_of(*get_args(ModelImpl)),
     )
     quantize: QuantizeMethod | None = option(
         "int8, int4 or fp8: quantize a model in 16 or 32 bits when it is loaded, and keep the result in "

@@ -48,7 +48,7 @@ class CpuExecutor:
         self._eager, self._model = EagerExecutor(device), device.model
         self._tables, self._states = device.tables, states
         self._recorded = RecordedSteps(device.model, device.kvs, states.sampling.last_tokens, batch_invariant)
-        windows = [window for window in device.model.cache_spec.windows if window is not None]
+        windows = [window for window in device.model.config.cache_spec.windows if window is not None]
         self._shortest_window = min(windows, default=None)
         self._sampling = SlotSampling(states.sampling, states.registers, states.vocab_size)
         self._last: _SampledStep | None = None

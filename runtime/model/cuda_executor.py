@@ -38,13 +38,13 @@ class CudaExecutor:
     def __init__(self, model: Model, tables: PageTables, states: SlotStates) -> None:
         self._model = model
         self._device = states.sampling.last_tokens.device
-        size = states.sampling.padding_slot, model.head.in_features
+        size = states.sampling.padding_slot, model.config.hidden_size
         hidden = torch.zeros(size, dtype=model.dtype, device=self._device)
         with self._capturing("sampling"):
             capture = CudaCapture()
             self._captures = Captures(capture, capture.measure)
-            self._forward = ForwardGraphs(model.cache_spec, hidden, tables.on_device, states)
-            self._sampling = SamplingGraphs(model.head, states, hidden, self._captures)
+            self._forward = ForwardGraphs(model.config.cache_spec, hidden, tables.on_device, states)
+            self._sampling = SamplingGraphs(model, states, hidden, self._captures)
 
     def forward_bytes(self, kvs: Sequence[torch.Tensor]) -> int:
         """Bytes that the graphs not yet captured will take, as measured on one of them.

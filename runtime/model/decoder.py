@@ -11,7 +11,6 @@ from ...kernels.common.rows import take_rows
 from ...kernels.elementwise import add_rms_norm, rms_norm, silu_and_mul
 from ...kernels.linear import Linear, as_float32
 from ...kernels.rotary import rotary_write_kv
-from .cache_spec import CacheSpec
 from .decoder_config import DecoderConfig
 from .input_batch import InputBatch
 from .model import HiddenStates, Layer, LayerInputs
@@ -78,19 +77,16 @@ class Decoder:
         batch_invariant: bool = False,
     ) -> None:
         """batch_invariant: see `paged_attention`. `weights` are loaded with the same value."""
-        self._config, self._weights, self._device = config, weights, device
+        self.config = config
+        self._weights, self._device = weights, device
         norms = [*(layer.input_norm for layer in weights.layers[1:]), weights.norm]
         self._layers: list[Layer] = [
             DecoderLayer(config, number, layer, norm, batch_invariant)
             for number, (layer, norm) in enumerate(zip(weights.layers, norms, strict=True))
         ]
-        self.head = weights.head
+        self._head = weights.head
         self.progress: Callable[[], None] = lambda: None
         self.set_context(1)
-
-    @property
-    def cache_spec(self) -> CacheSpec:
-        return self._config.cache_spec
 
     @property
     def dtype(self) -> torch.dtype:
@@ -98,10 +94,10 @@ class Decoder:
 
     def products(self) -> list[Linear]:
         layers = [(each.qkv, each.output, each.gate_up, each.down) for each in self._weights.layers]
-        return [*(product for layer in layers for product in layer), self.head]
+        return [*(product for layer in layers for product in layer), self._head]
 
     def set_context(self, positions: int) -> None:
-        self._rotary = RotaryTable(self._config.rope, positions, self._device)
+        self._rotary = RotaryTable(self.config.rope, positions, self._device)
 
     def cover(self, positions: int) -> None:
         """Computes the rotary embeddings of the first `positions` positions."""
@@ -119,7 +115,7 @@ class Decoder:
     ) -> torch.Tensor:
         residual = self._weights.embedding(batch.tokens)
         first_norm = self._weights.layers[0].input_norm
-        x = HiddenStates(residual, rms_norm(residual, first_norm, self._config.rms_norm_eps))
+        x = HiddenStates(residual, rms_norm(residual, first_norm, self.config.rms_norm_eps))
         step = LayerInputs(batch, kvs, self._rotary.values)
         for number, layer in enumerate(self._layers):
             if arrive is not None:
@@ -129,4 +125,4 @@ class Decoder:
         return x.normal
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return as_float32(self.head(hidden))
+        return as_float32(self._head(hidden))

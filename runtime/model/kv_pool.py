@@ -11,7 +11,7 @@ from ...kernels.pages.cells import CellFormat
 from ..byte_sizes import as_given, in_units
 from ..errors import ConfigError
 from .cache_spec import CacheSpec
-from .decoder_config import DecoderConfig
+from .model import ModelConfig
 
 CPU_SHARE = 0.4
 """share of the free memory for the KV cache, unless --kv-memory says otherwise"""
@@ -36,7 +36,7 @@ def page_bytes(spec: CacheSpec, page_size: int, dtype: torch.dtype) -> int:
 
 
 def default_budget(
-    config: DecoderConfig, dtype: torch.dtype, device: torch.device, free: int, graph_bytes: int = 0
+    config: ModelConfig, dtype: torch.dtype, device: torch.device, free: int, graph_bytes: int = 0
 ) -> int:
     """Bytes for the pages out of `free` bytes after the weights are loaded.
 
@@ -49,7 +49,7 @@ def default_budget(
     return max(0, int(free * CUDA_SHARE) - others)
 
 
-def context_length(config: DecoderConfig, asked: int | None) -> int:
+def context_length(config: ModelConfig, asked: int | None) -> int:
     """The longest context in tokens. Raises ConfigError if the model has fewer positions than asked for."""
     if asked is None:
         return config.default_positions

@@ -67,7 +67,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     graphs, graph_bytes = _open_graphs(config, model, tables, states, cells, store)
     pool = plan_pages(config, shape, source.dtype, device, graph_bytes)
     model.set_context(pool.max_model_len)
-    kvs = allocate_pool(model.cache_spec, pool.num_pages, config.page_size, cells, device)
+    kvs = allocate_pool(model.config.cache_spec, pool.num_pages, config.page_size, cells, device)
     log.info(
         "KV cache: %s tokens of %s in %s; running a test step",
         f"{pool.num_pages * config.page_size:,}",
@@ -77,13 +77,13 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     state = DeviceState(model, kvs, tables, states)
     runner = _start_runner(config, source, state, pool, store, graphs)
     ready = ModelReady(
-        groups=[CacheGroup(model.cache_spec.layers, None, pool.num_pages, bytes_per_page)],
+        groups=[CacheGroup(model.config.cache_spec.layers, None, pool.num_pages, bytes_per_page)],
         page_size=config.page_size,
         max_model_len=pool.max_model_len,
         slots=config.max_running,
         vocab_size=shape.vocab_size,
         device=str(device),
-        group_cost=group_cost(model.cache_spec, cells, device),
+        group_cost=group_cost(model.config.cache_spec, cells, device),
         sampling=source.sampling,
     )
     if store is not None:
@@ -115,7 +115,7 @@ def _open_graphs(
         choose_products(model)
         graphs = CudaExecutor(model, tables, states)
         # Triton would compile a 1 as a constant.
-        few_pages = allocate_pool(model.cache_spec, 2, config.page_size, cells, device)
+        few_pages = allocate_pool(model.config.cache_spec, 2, config.page_size, cells, device)
         return graphs, graphs.forward_bytes(few_pages)
 
 

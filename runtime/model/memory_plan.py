@@ -9,16 +9,16 @@ import torch
 from ..byte_sizes import as_given, in_units
 from ..config import ServeConfig
 from ..errors import ConfigError
-from .decoder_config import DecoderConfig
 from .devices import free_memory, kv_dtype
 from .kv_pool import PoolSize, context_length, default_budget, page_bytes, size_pool
+from .model import ModelConfig
 from .tiers import host_bytes
 
 log = logging.getLogger(__name__)
 
 
 def plan_pages(
-    config: ServeConfig, shape: DecoderConfig, dtype: torch.dtype, device: torch.device, graph_bytes: int
+    config: ServeConfig, shape: ModelConfig, dtype: torch.dtype, device: torch.device, graph_bytes: int
 ) -> PoolSize:
     """The number of pages that fit beside the loaded weights, and the context that they allow.
 
@@ -76,7 +76,7 @@ def _check_room(config: ServeConfig, kv_bytes: int, device: torch.device) -> Non
 
 def _kv_budget(
     config: ServeConfig,
-    shape: DecoderConfig,
+    shape: ModelConfig,
     dtype: torch.dtype,
     device: torch.device,
     graph_bytes: int = 0,

@@ -40,14 +40,36 @@ class Layer(Protocol):
         ...
 
 
-class Model(Protocol):
-    head: Linear
-    """hidden → vocab, in `dtype`"""
-    progress: Callable[[], None]
-    """called after each layer"""
+class ModelConfig(Protocol):
+    """What the sizes of the KV cache and of steps depend on."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def hidden_size(self) -> int: ...
+
+    @property
+    def intermediate_size(self) -> int: ...
+
+    @property
+    def max_positions(self) -> int:
+        """the longest context that the positions allow, in tokens"""
+        ...
+
+    @property
+    def default_positions(self) -> int:
+        """the longest context without loss of quality, in tokens"""
+        ...
 
     @property
     def cache_spec(self) -> CacheSpec: ...
+
+
+class Model(Protocol):
+    config: ModelConfig
+    progress: Callable[[], None]
+    """called after each layer"""
 
     @property
     def dtype(self) -> torch.dtype:

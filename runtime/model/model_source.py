@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
+from typing import Protocol
 
 import torch
 
 from ..byte_sizes import in_units
-from ..config import ServeConfig
+from ..config import ModelImpl, ServeConfig
+from ..errors import ConfigError
 from ..logs import ProgressLine
 from ..sampling_params import SamplingDefaults
 from .decoder import Decoder
@@ -17,16 +20,68 @@ from .decoder_config import DecoderConfig, load_decoder_config
 from .devices import choose_dtype
 from .generation_config import sampling_defaults
 from .kv_pool import context_length
-from .model import Model
-from .weight_formats import Checkpoint, ChooseFormat, checkpoint_formats, open_quantized_copy
-from .weights import EMBEDDING, FINAL_NORM, expected_tensors, load_weights, projections
+from .model import Model, ModelConfig
+from .weight_formats import (
+    Checkpoint,
+    ChooseFormat,
+    Projection,
+    ProjectionLoader,
+    checkpoint_formats,
+    open_quantized_copy,
+)
+from .weights import expected_tensors, load_weights, projections
 
 log = logging.getLogger(__name__)
 
 
+class Architecture(Protocol):
+    """What a model computes, and which tensors it needs: all that is known of it without its weights."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    @property
+    def dtype(self) -> str | None:
+        """the dtype in config.json"""
+        ...
+
+    def check(self, checkpoint: Checkpoint, choose: ChooseFormat) -> None:
+        """Raises ConfigError, naming the tensor, for a checkpoint that lacks one or has another shape."""
+        ...
+
+    def projections(self, checkpoint: Checkpoint) -> Sequence[Projection]:
+        """The matrices that --quantize rounds."""
+        ...
+
+    def load(self, loader: ProjectionLoader, progress: Callable[[str], None]) -> Model:
+        """Loads the model from a checkpoint that was checked. `progress` gets texts for a progress line."""
+        ...
+
+
+@dataclass(frozen=True)
+class DecoderArchitecture:
+    """A model that `Decoder` computes."""
+
+    config: DecoderConfig
+
+    @property
+    def dtype(self) -> str | None:
+        return self.config.dtype
+
+    def check(self, checkpoint: Checkpoint, choose: ChooseFormat) -> None:
+        checkpoint.check(expected_tensors(self.config, choose))
+
+    def projections(self, checkpoint: Checkpoint) -> Sequence[Projection]:
+        return list(projections(self.config))
+
+    def load(self, loader: ProjectionLoader, progress: Callable[[str], None]) -> Model:
+        weights = load_weights(loader, self.config, progress)
+        return Decoder(self.config, weights, loader.device, loader.batch_invariant)
+
+
 @dataclass(frozen=True)
 class ModelSource:
-    config: DecoderConfig
+    architecture: Architecture
     dtype: torch.dtype
     """dtype of activations"""
     context: int
@@ -35,16 +90,20 @@ class ModelSource:
     checkpoint: Checkpoint
     choose_format: ChooseFormat
 
+    @property
+    def config(self) -> ModelConfig:
+        return self.architecture.config
+
     def load(self, device: torch.device, batch_invariant: bool) -> Model:
-        checkpoint, choose, dtype, progress = self.checkpoint, self.choose_format, self.dtype, ProgressLine()
-        weights = load_weights(checkpoint, choose, self.config, dtype, device, batch_invariant, progress.show)
+        progress = ProgressLine()
+        loader = ProjectionLoader(self.checkpoint, self.choose_format, self.dtype, device, batch_invariant)
+        model = self.architecture.load(loader, progress.show)
         progress.end()
-        return Decoder(self.config, weights, device, batch_invariant)
+        return model
 
     def explain_bad_logits(self) -> None:
         """Raises ConfigError for a weight that is NaN or infinite; logs a warning if there is none."""
-        used = expected_tensors(self.config, self.choose_format)  # the checkpoint may lack some of them
-        self.checkpoint.check_finite(sorted(self.checkpoint.names & used.keys()))
+        self.checkpoint.check_finite(sorted(self.checkpoint.names))
         log.warning(
             "the logits of the test step are NaN or infinite, though all weights are finite: sums may be too "
             "large for %s. If requests fail, %s",
@@ -53,16 +112,36 @@ class ModelSource:
         )
 
 
+def open_architecture(model: Path, impl: ModelImpl) -> Architecture:
+    """Reads config.json. Raises ConfigError for a model that cannot be served."""
+    if impl == "transformers":
+        return _open_transformers(model)
+    try:
+        return DecoderArchitecture(load_decoder_config(model))
+    except ConfigError as error:
+        if impl == "native" or any(model.glob("*.gguf")):
+            raise
+        reason = str(error)
+    log.debug("not served natively: %s", reason)
+    return _open_transformers(model)
+
+
+def _open_transformers(model: Path) -> Architecture:
+    from .transformers_models.architecture import TransformersArchitecture  # takes seconds to import
+
+    return TransformersArchitecture.open(model)
+
+
 def open_model(config: ServeConfig, device: torch.device) -> ModelSource:
     """Reads the config and the headers of the weights; with --quantize, it also quantizes them. Raises
     ConfigError for a model that cannot be served."""
-    shape = load_decoder_config(config.model)
-    context = context_length(shape, config.max_model_len)
+    architecture = open_architecture(config.model, config.model_impl)
+    context = context_length(architecture.config, config.max_model_len)
     checkpoint = Checkpoint(config.model)
     sampling = sampling_defaults(config.model, checkpoint.gguf)
     formats = checkpoint_formats(config.model, checkpoint)
-    checkpoint.check(expected_tensors(shape, formats.choose))
-    dtype = choose_dtype(config.dtype, shape.dtype, checkpoint.float_dtype([EMBEDDING, FINAL_NORM]))
+    architecture.check(checkpoint, formats.choose)
+    dtype = choose_dtype(config.dtype, architecture.dtype, checkpoint.float_dtype())
     log.info(
         "loading %s of %s weights onto %s, to compute in %s",
         in_units(sum(file.stat().st_size for file in checkpoint.files)),
@@ -71,12 +150,8 @@ def open_model(config: ServeConfig, device: torch.device) -> ModelSource:
         str(dtype).removeprefix("torch."),
     )
     if config.quantize is not None:
+        projections = architecture.projections(checkpoint)
         checkpoint, formats = open_quantized_copy(
-            config.model,
-            checkpoint,
-            formats,
-            list(projections(shape)),
-            config.quantize,
-            partial(expected_tensors, shape),
+            config.model, checkpoint, formats, projections, config.quantize, architecture.check
         )
-    return ModelSource(shape, dtype, context, sampling, checkpoint, formats.choose)
+    return ModelSource(architecture, dtype, context, sampling, checkpoint, formats.choose)

@@ -80,7 +80,7 @@ class RecordedSteps:
         batch_invariant: bool,
     ) -> None:
         """last_tokens: int32 [slots]"""
-        spec = model.cache_spec
+        spec = model.config.cache_spec
         *others, last = spec.windows
         self._layers: list[_LayerKind] = [*((window, False) for window in others), (last, True)]
         self._model, self._kvs, self._batch_invariant = model, kvs, batch_invariant

@@ -7,12 +7,12 @@ from itertools import product
 
 import torch
 
-from ...kernels.linear import Linear
 from ...kernels.sampling.batch import HostMask
 from ...kernels.sampling.fixed_sampling import VARIANTS, FixedSampling, Variant
 from ...kernels.sampling.packed_results import PackedResults
 from .capture import Captures, Replay, choose_sizes, find_size
 from .input_batch import StepInputs
+from .model import Model
 from .slot_states import SlotStates
 
 
@@ -27,11 +27,11 @@ class SamplingGraphs:
     """
 
     @torch.inference_mode()
-    def __init__(self, head: Linear, states: SlotStates, hidden: torch.Tensor, captures: Captures) -> None:
-        """head: hidden → vocab; hidden: [rows, hidden], which the graphs read, with as many rows as a step
+    def __init__(self, model: Model, states: SlotStates, hidden: torch.Tensor, captures: Captures) -> None:
+        """hidden: [rows, hidden], which the graphs read, with as many rows as a step
         can have"""
         rows = len(hidden)
-        self._head = head
+        self._model = model
         self._states = states
         self._sampling = FixedSampling(states.sampling, states.registers, rows)
         self._hidden = hidden
@@ -62,4 +62,4 @@ class SamplingGraphs:
         return self._sampling.results(variant)
 
     def _sample(self, rows: int, variant: Variant) -> None:
-        self._sampling.run(self._head(self._hidden[:rows]), variant)
+        self._sampling.run(self._model.logits(self._hidden[:rows]), variant)

@@ -45,8 +45,8 @@ def warm_up_cuda(
 ) -> bool:
     """Compiles every kernel that a step of an ordinary request launches. Returns whether all
     rows could be sampled."""
-    warm_up_sampling(model.head.out_features, device)
-    return _run(runner, cuda_plans(model.cache_spec.windows, pool, config))
+    warm_up_sampling(model.config.vocab_size, device)
+    return _run(runner, cuda_plans(model.config.cache_spec.windows, pool, config))
 
 
 def _run(runner: Runner, plans: Iterable[StepPlan]) -> bool:

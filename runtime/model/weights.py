@@ -15,7 +15,6 @@ from ...kernels.linear import Linear
 from ...kernels.rotary import HeadNorms
 from .decoder_config import DecoderConfig
 from .weight_formats import (
-    Checkpoint,
     ChooseFormat,
     EmbeddingRows,
     Projection,
@@ -127,17 +126,10 @@ def expected_tensors(config: DecoderConfig, choose: ChooseFormat) -> dict[str, T
 
 
 def load_weights(
-    checkpoint: Checkpoint,
-    choose: ChooseFormat,
-    config: DecoderConfig,
-    dtype: torch.dtype,
-    device: torch.device,
-    batch_invariant: bool = False,
-    progress: Callable[[str], None] = lambda text: None,
+    loader: ProjectionLoader, config: DecoderConfig, progress: Callable[[str], None] = lambda text: None
 ) -> DecoderWeights:
-    """Loads the weights from a checkpoint that was checked to have the expected tensors. batch_invariant: see
-    `Linear.pack`. `progress` is called after each layer."""
-    loader = ProjectionLoader(checkpoint, choose, dtype, device, batch_invariant)
+    """Loads the weights from a checkpoint that was checked to have the expected tensors. `progress` is called
+    after each layer."""
     if config.tied_embeddings:
         embedding, head = loader.load_rows_and_head(_embedding(config))
     else:

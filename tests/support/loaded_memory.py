@@ -16,7 +16,7 @@ from arbora.kernels.linear import CodedShape, Linear
 from arbora.kernels.linear.fp8 import Fp8CpuPacker
 from arbora.kernels.linear.integer import IntegerCpuPacker
 from arbora.runtime.model.decoder_config import load_decoder_config
-from arbora.runtime.model.weight_formats import Checkpoint, load_weight_formats
+from arbora.runtime.model.weight_formats import Checkpoint, ProjectionLoader, load_weight_formats
 from arbora.runtime.model.weights import load_weights
 
 
@@ -52,9 +52,8 @@ def main() -> None:
     peak = Peak()
     checkpoint = Checkpoint(model)
     choose = load_weight_formats(model, checkpoint.names).choose
-    weights = load_weights(
-        checkpoint, choose, load_decoder_config(model), torch.bfloat16, torch.device("cpu")
-    )
+    loader = ProjectionLoader(checkpoint, choose, torch.bfloat16, torch.device("cpu"), batch_invariant=False)
+    weights = load_weights(loader, load_decoder_config(model))
     after = anonymous()
     print(max(peak.stop(), after) - before, after - before)
     assert weights.layers

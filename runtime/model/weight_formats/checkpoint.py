@@ -20,6 +20,7 @@ SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 SUPERFLUOUS = ("rotary_emb.inv_freq", "lm_head.weight")
 """name endings of tensors that some checkpoints have but the model does not need, such as a tied head"""
+_EMBEDDING, _NORM = "embed_tokens.weight", "norm.weight"
 PIECE = 1 << 20
 """number of values that are checked at a time; more would need more memory"""
 
@@ -94,8 +95,9 @@ class Checkpoint:
     def names(self) -> Set[str]:
         return self._file_of.keys()
 
-    def check(self, expected: Mapping[str, TensorSpec]) -> None:
-        """Raises ConfigError unless the tensors have the expected names, shapes and dtypes."""
+    def check(self, expected: Mapping[str, TensorSpec], has_others: bool = False) -> None:
+        """Raises ConfigError unless the tensors have the expected names, shapes and dtypes. has_others: the
+        checkpoint may have other tensors too"""
         for name, spec in expected.items():
             if name not in self._file_of:
                 if spec.optional:
@@ -106,7 +108,7 @@ class Checkpoint:
             if found not in spec.shapes or dtype not in spec.dtypes:
                 raise ConfigError(f"{self.label(name)}: expected {spec}, got {list(found)} of {dtype}.")
         for name in sorted(self._file_of.keys() - expected.keys()):
-            if not name.endswith(SUPERFLUOUS):
+            if not (has_others or name.endswith(SUPERFLUOUS)):
                 raise ConfigError(f"{self.label(name)} is not part of this architecture.")
 
     def check_finite(self, names: Iterable[str]) -> None:
@@ -124,8 +126,9 @@ class Checkpoint:
         path = self._file_of[name]
         return f"{path}: tensor {self._files[path].stored_name(name)}"
 
-    def float_dtype(self, names: Sequence[str]) -> torch.dtype:
-        """The dtype of the first of these tensors that is not quantized."""
+    def float_dtype(self) -> torch.dtype:
+        """The dtype of the embedding, or of the first norm if the embedding is quantized."""
+        names = sorted(self.names, key=lambda name: (not name.endswith(_EMBEDDING), not name.endswith(_NORM)))
         dtypes = (self._describe(name)[1] for name in names)
         return next(FLOATS[dtype] for dtype in dtypes if dtype in FLOATS)
 

@@ -40,11 +40,11 @@ def open_quantized_copy(
     formats: WeightFormats,
     projections: Sequence[Projection],
     method: QuantizeMethod,
-    expected: Callable[[ChooseFormat], Mapping[str, TensorSpec]],
+    check: Callable[[Checkpoint, ChooseFormat], None],
 ) -> tuple[Checkpoint, WeightFormats]:
     """Opens the quantized copy of a checkpoint in 16 or 32 bits; makes it if needed.
 
-    expected: the tensors of this decoder. Raises ConfigError for a checkpoint that is already quantized.
+    check: raises ConfigError for a checkpoint that is not one of this model. Raises ConfigError for a checkpoint that is already quantized.
     """
     for each in projections:
         if not isinstance(formats.choose(each), FloatFormat):
@@ -54,11 +54,11 @@ def open_quantized_copy(
                 "out, or name a checkpoint in 16 or 32 bits."
             )
     target = cache_directory("quantized") / _key(model, checkpoint, method)
-    found = _open(target, expected)
+    found = _open(target, check)
     if found is None:
         shutil.rmtree(target, ignore_errors=True)
         _make(target, model, checkpoint, projections, method)
-        found = _open(target, expected)
+        found = _open(target, check)
         assert found is not None, f"{target} was just written"
         log.info("the quantized weights take %s", _size(found[0]))
     else:
@@ -70,7 +70,7 @@ def open_quantized_copy(
 
 
 def _open(
-    target: Path, expected: Callable[[ChooseFormat], Mapping[str, TensorSpec]]
+    target: Path, check: Callable[[Checkpoint, ChooseFormat], None]
 ) -> tuple[Checkpoint, WeightFormats] | None:
     """The copy, or None if there is no complete one."""
     if not target.is_dir():
@@ -78,7 +78,7 @@ def _open(
     try:
         checkpoint = Checkpoint(target)
         formats = load_weight_formats(target, checkpoint.names)
-        checkpoint.check(expected(formats.choose))
+        check(checkpoint, formats.choose)
     except ConfigError as error:
         log.warning("the quantized copy is broken and will be made again: %s", error)
         return None

@@ -220,6 +220,6 @@ def test_no_trial_weight_is_made_while_the_weight_itself_is_in_memory(
     config = load_decoder_config(directory)
     checkpoint = Checkpoint(directory)
     choose = load_weight_formats(directory, checkpoint.names).choose
-    load_weights(checkpoint, choose, config, torch.float32, torch.device("cpu"), batch_invariant=True)
+    load_weights(ProjectionLoader(checkpoint, choose, torch.float32, torch.device("cpu"), True), config)
     assert trials_while_packing == [0] * 5
     assert invariant_sizes.cache_info().misses > 0

@@ -46,11 +46,11 @@ class Compared(EagerExecutor):
         self.replayed: list[int] = []
         self._model, self._kvs = self._device.model, self._device.kvs
         tables, states = driver.runner._tables.on_device, driver.runner._states
-        hidden = torch.full((SLOTS, self._model.head.in_features), torch.nan, device=DEVICE)
+        hidden = torch.full((SLOTS, self._model.config.hidden_size), torch.nan, device=DEVICE)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(forward_graphs, "MAX_TOKENS", SIZES[-1])
             patch.setattr(forward_graphs, "choose_sizes", lambda most: SIZES)
-            self._graphs = ForwardGraphs(self._model.cache_spec, hidden, tables, states)
+            self._graphs = ForwardGraphs(self._model.config.cache_spec, hidden, tables, states)
         self._graphs.capture(self._model, self._kvs, Captures(capture()))
         driver.runner._executor = self
 

@@ -77,7 +77,7 @@ def test_weights_have_the_bytes_of_the_tensors_that_are_loaded(
     monkeypatch.setattr(ProjectionLoader, "_read_parts", noted_parts)
     config, checkpoint, told = load_decoder_config(model), Checkpoint(model), list[str]()
     choose = load_weight_formats(model, checkpoint.names).choose
-    load_weights(checkpoint, choose, config, dtype, CPU, progress=told.append)
+    load_weights(ProjectionLoader(checkpoint, choose, dtype, CPU, False), config, told.append)
     assert float_weights(config, dtype).bytes == sum(tensor.nbytes for tensor in loaded)
     assert told[-1] == f"loading weights: {config.layers} of {config.layers} layers"
 
@@ -139,7 +139,7 @@ def loaded_bytes(model: Path, monkeypatch: pytest.MonkeyPatch) -> int:
         monkeypatch.setattr(ProjectionLoader, name, noted)
     config, checkpoint = load_decoder_config(model), Checkpoint(model)
     choose = checkpoint_formats(model, checkpoint).choose
-    load_weights(checkpoint, choose, config, torch.bfloat16, CPU)
+    load_weights(ProjectionLoader(checkpoint, choose, torch.bfloat16, CPU, False), config)
     return sum(each.nbytes for each in made)
 
 

@@ -1,0 +1,210 @@
+"""A model of transformers whose weights are loaded to their places, one after the other."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
+
+from ....kernels.linear import Linear
+from ...errors import ConfigError
+from ..model import Model
+from ..weight_formats import (
+    Checkpoint,
+    ChooseFormat,
+    Projection,
+    ProjectionLoader,
+    TensorSpec,
+    projection_tensors,
+)
+from .description import TransformersConfig, build, describe, find_linears
+from .attention_calls import UnservedModelError
+from .model import LinearModule, TransformersModel
+from .self_check import check_chunks
+from .sources import QUANTIZED_PART, Source, find_sources
+
+
+@dataclass(frozen=True)
+class TransformersArchitecture:
+    """An `Architecture` of transformers."""
+
+    config: TransformersConfig
+    original: PreTrainedConfig
+
+    @staticmethod
+    def open(model: Path) -> TransformersArchitecture:
+        """Reads config.json. Raises ConfigError with the reason for a model that can't be served."""
+        return TransformersArchitecture(*describe(model))
+
+    @property
+    def dtype(self) -> str | None:
+        return self.config.dtype
+
+    def check(self, checkpoint: Checkpoint, choose: ChooseFormat) -> None:
+        checkpoint.check(_Plan(self._empty, self.config, checkpoint).expected(choose), has_others=True)
+
+    def projections(self, checkpoint: Checkpoint) -> Sequence[Projection]:
+        return list(_Plan(self._empty, self.config, checkpoint).projections.values())
+
+    def load(self, loader: ProjectionLoader, progress: Callable[[str], None]) -> Model:
+        with _without_weights(loader.device):
+            model = build(copy.deepcopy(self.original), loader.dtype)
+        _Loading(model, _Plan(model, self.config, loader.checkpoint), loader, progress).run()
+        loaded = TransformersModel(self.config, model, loader.device)
+        try:
+            check_chunks(loaded, loader.device)
+        except UnservedModelError as error:
+            raise ConfigError(f"{self.original.model_type}: {error}. It can't be served.") from None
+        return loaded
+
+    @cached_property
+    def _empty(self) -> PreTrainedModel:
+        with torch.device("meta"):
+            return build(copy.deepcopy(self.original), torch.bfloat16)
+
+
+@contextmanager
+def _without_weights(device: torch.device) -> Iterator[None]:
+    """Context in which modules get parameters without memory, but buffers on the device."""
+    register = torch.nn.Module.register_parameter
+
+    def register_on_meta(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter | None) -> None:
+        meta = None if parameter is None else torch.nn.Parameter(parameter.to("meta"), requires_grad=False)
+        register(module, name, meta)
+
+    torch.nn.Module.register_parameter = register_on_meta  # type: ignore[method-assign]
+    try:
+        with no_init_weights(), device:
+            yield
+    finally:
+        torch.nn.Module.register_parameter = register  # type: ignore[method-assign]
+
+
+class _Plan:
+    """Where each weight of a model comes from."""
+
+    def __init__(self, model: PreTrainedModel, config: TransformersConfig, checkpoint: Checkpoint) -> None:
+        self.sources = find_sources(model, checkpoint)
+        self.tied: Mapping[str, str] = {
+            target: source
+            for target, source in model.all_tied_weights_keys.items()
+            if target not in self.sources or source in self.sources
+        }
+        self.shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+        linears = set(find_linears(model)) - config.weight_readers
+        self.linears = {f"{name}.weight": name for name in linears}
+        """the names of linear modules by those of their weights"""
+        self.projections: dict[str, Projection] = {}
+        """the matrices of linear modules that are stored as such, by the names of their weights"""
+        for target, source in self.sources.items():
+            if target in self.linears and target not in self.tied and source.converter is None:
+                biased = f"{self.linears[target]}.bias" in self.shapes
+                self.projections[target] = Projection(source.projection, *self.shapes[target], biased)
+
+    def is_bias(self, target: str) -> bool:
+        """Whether a tensor is loaded together with a matrix."""
+        return target.endswith(".bias") and f"{target.removesuffix('.bias')}.weight" in self.projections
+
+    def expected(self, choose: ChooseFormat) -> dict[str, TensorSpec]:
+        """The tensors of the checkpoint, but for those that are converted."""
+        expected: dict[str, TensorSpec] = {}
+        made = False
+        for target, source in self.sources.items():
+            if source.converter is not None:
+                made = True
+            elif target in self.projections:
+                expected |= projection_tensors(self.projections[target], choose)
+            elif not self.is_bias(target) and target not in self.tied:
+                expected[source.names[0]] = TensorSpec((self.shapes[target],))
+        for target in self.shapes.keys() - self.sources.keys() - self.tied.keys():
+            if not made and not self.is_bias(target):
+                expected[target] = TensorSpec((self.shapes[target],))
+        return expected
+
+
+class _Loading:
+    """Puts a checkpoint's weights into a model that has none."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        plan: _Plan,
+        loader: ProjectionLoader,
+        progress: Callable[[str], None],
+    ) -> None:
+        self._model, self._plan, self._loader, self._progress = model, plan, loader, progress
+
+    def run(self) -> None:
+        plan = self._plan
+        for done, (target, source) in enumerate(plan.sources.items(), start=1):
+            if target in plan.projections:
+                self._set_product(target, self._loader.load_linear(plan.projections[target]))
+            elif source.converter is not None:
+                for name, tensor in self._convert(target, source).items():
+                    self._set(name, tensor)
+            elif not plan.is_bias(target) and target not in plan.tied:
+                self._set(target, self._loader.checkpoint.read(source.names[0]))
+            self._progress(f"loading weights: {done} of {len(plan.sources)} tensors")
+        self._tie()
+        for name, tensor in self._model.state_dict().items():
+            if tensor.is_meta:
+                directory = self._loader.checkpoint.files[0].parent
+                raise ConfigError(f"{directory}: tensor {name} {list(tensor.shape)} is missing.")
+
+    def _convert(self, target: str, source: Source) -> dict[str, torch.Tensor]:
+        """The weights that transformers' converter makes."""
+        assert source.converter is not None
+        quantized = [name for name in source.names if QUANTIZED_PART.search(name)]
+        if quantized:
+            label = self._loader.checkpoint.label(quantized[0])
+            raise ConfigError(f"{label}: quantized experts are not served. Use a checkpoint in 16 bits.")
+        made = source.converter.convert(target, model=self._model, config=self._model.config)
+        return {name: value[0] if isinstance(value, list) else value for name, value in made.items()}
+
+    def _set(self, target: str, tensor: torch.Tensor) -> None:
+        shape = self._plan.shapes.get(target)
+        if tuple(tensor.shape) != shape:
+            raise ConfigError(f"tensor {target}: expected {list(shape or ())}, got {list(tensor.shape)}.")
+        if target in self._plan.linears:
+            self._set_packed(target, tensor)
+            return
+        owner, _, name = target.rpartition(".")
+        module = self._model.get_submodule(owner)
+        placed = module._parameters.get(name)
+        if placed is None:
+            buffer = module._buffers[name]
+            assert buffer is not None
+            buffer.copy_(tensor)
+        else:
+            tensor = tensor.to(self._loader.device, placed.dtype)
+            module._parameters[name] = torch.nn.Parameter(tensor, requires_grad=False)
+
+    def _read_bias(self, target: str) -> torch.Tensor | None:
+        """The bias that belongs to a converted matrix."""
+        name = f"{target.removesuffix('.weight')}.bias"
+        source = self._plan.sources.get(name)
+        return None if source is None else self._loader.load_vector(source.names[0])
+
+    def _set_packed(self, target: str, tensor: torch.Tensor) -> None:
+        weight = tensor.to(self._loader.device, self._loader.dtype).contiguous()
+        self._set_product(target, Linear.pack(weight, self._read_bias(target), self._loader.batch_invariant))
+
+    def _set_product(self, target: str, product: Linear) -> None:
+        self._model.set_submodule(self._plan.linears[target], LinearModule(product))
+
+    def _tie(self) -> None:
+        """Gives modules that share the weight of another one that weight."""
+        for target, source in self._plan.tied.items():
+            owner, _, name = target.rpartition(".")
+            shared = self._model.get_parameter(source)
+            if target in self._plan.linears:
+                self._set_packed(target, shared.data)
+            else:
+                self._model.get_submodule(owner)._parameters[name] = shared

@@ -1,0 +1,228 @@
+"""What a model of transformers needs, from its config.json alone: a forward pass without weights shows it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from ...checkpoint_json import CONFIG_FILE
+from ...errors import ConfigError
+from ..cache_spec import CacheSpec
+from . import experts
+from .attention_calls import NAME, AttentionCall, UnservedModelError, handled_by
+from .split_model import SplitModel
+
+PROBE_TOKENS = 3
+STATES = ("conv_state", "recurrent_state", "ssm_state", "rnn_state", "linear_cache")
+"""words in the code of layers that keep a state which is no key or value"""
+_POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
+
+
+@dataclass(frozen=True)
+class TransformersConfig:
+    """A model that transformers computes. It has the properties of `ModelConfig`."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    max_positions: int
+    default_positions: int
+    dtype: str | None
+    calls: tuple[AttentionCall, ...]
+    """the attention calls of a forward pass, in their order"""
+    weight_readers: frozenset[str]
+    """the names of linear modules whose weights the model's code reads itself"""
+    source: str
+    """the library's version, the model's class and its config: what its results depend on beside weights"""
+
+    @property
+    def cache_spec(self) -> CacheSpec:
+        first = self.calls[0]
+        head_dim = max(first.key_dim, first.value_dim)
+        return CacheSpec(first.heads, first.kv_heads, head_dim, tuple(call.window for call in self.calls))
+
+
+def describe(model: Path) -> tuple[TransformersConfig, PreTrainedConfig]:
+    """Describes `model`. Raises ConfigError with the reason if it can't be served."""
+    path = model / CONFIG_FILE
+    config = _read_config(model)
+    try:
+        return _describe(path, config), config
+    except UnservedModelError as error:
+        reason = str(error)
+    except (RuntimeError, TypeError, ValueError, KeyError, AttributeError, ImportError, AssertionError) as error:
+        reason = f"can't be computed with paged attention: {type(error).__name__}: {error}"
+    raise ConfigError(f"{path}: {config.model_type} (transformers {transformers.__version__}) {reason}.")
+
+
+def _read_config(model: Path) -> PreTrainedConfig:
+    try:
+        return AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False)
+    except (ValueError, KeyError, OSError, ImportError) as error:
+        first = str(error).split("\n")[0]
+        raise ConfigError(f"{model / CONFIG_FILE}: transformers can't read it: {first}") from None
+
+
+def build(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+    """The model with our functions for attention and experts, on the current device."""
+    with _quiet():
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            config, attn_implementation=NAME, experts_implementation=experts.NAME, dtype=dtype
+        )
+    return model.eval()
+
+
+def _describe(path: Path, config: PreTrainedConfig) -> TransformersConfig:
+    if type(config) not in AutoModelForCausalLM._model_mapping:
+        raise UnservedModelError("is no language model that continues text")
+    text = config.get_text_config(decoder=True)
+    if getattr(config, "is_encoder_decoder", False):
+        raise UnservedModelError("has an encoder, which is not served")
+    dtype = text.dtype or config.dtype
+    with torch.device("meta"):
+        model = build(copy.deepcopy(config), torch.bfloat16)
+    _refuse_states(model)
+    linears = {name: _Probe.replace(model, name) for name in find_linears(model)}
+    split = SplitModel(model)
+    if "position_ids" not in inspect.signature(inspect.unwrap(type(split.base).forward)).parameters:
+        raise UnservedModelError("takes no positions of its tokens")
+    recorder = _Recorder()
+    ids = torch.zeros(PROBE_TOKENS, dtype=torch.int32, device="meta")
+    with handled_by(recorder), _NoValues(), torch.no_grad(), _quiet():
+        logits = split.logits(split.hidden(ids, torch.arange(PROBE_TOKENS, device="meta")))
+    if not recorder.calls:
+        raise UnservedModelError("has attention outside of transformers' attention interface")
+    _check_shapes(recorder.calls)
+    positions_allowed = _positions(path, text)
+    return TransformersConfig(
+        vocab_size=logits.shape[1],
+        hidden_size=text.hidden_size,
+        intermediate_size=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
+        max_positions=positions_allowed,
+        default_positions=positions_allowed,
+        dtype=str(dtype).removeprefix("torch.") if dtype else None,
+        calls=tuple(recorder.calls),
+        weight_readers=frozenset(name for name, probe in linears.items() if probe.is_read),
+        source=f"transformers {transformers.__version__} {type(model).__name__} {config.to_json_string()}",
+    )
+
+
+def _refuse_states(model: PreTrainedModel) -> None:
+    for module in model.modules():
+        code = inspect.getsource(inspect.unwrap(type(module).forward)) if _is_of_transformers(module) else ""
+        if any(state in code for state in STATES):
+            raise UnservedModelError(
+                f"has layers with a state beside keys and values ({type(module).__name__})"
+            )
+
+
+def _is_of_transformers(module: torch.nn.Module) -> bool:
+    return type(module).__module__.startswith("transformers.")
+
+
+def _check_shapes(calls: list[AttentionCall]) -> None:
+    shapes = {(call.heads, call.kv_heads, call.key_dim, call.value_dim) for call in calls}
+    if len(shapes) > 1:
+        raise UnservedModelError(f"has layers with different heads, which are not served: {sorted(shapes)}")
+
+
+def _positions(path: Path, config: PreTrainedConfig) -> int:
+    for name in _POSITIONS:
+        value = getattr(config, name, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    raise UnservedModelError(f"has none of {', '.join(_POSITIONS)}, so its longest context is unknown")
+
+
+def find_linears(model: torch.nn.Module) -> list[str]:
+    """The names of the modules that only multiply by a matrix."""
+    return [name for name, module in model.named_modules() if type(module) is torch.nn.Linear]
+
+
+class _NoValues(TorchDispatchMode):
+    """Lets code on the meta device that looks at values find none: no token has an expert, say."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        on_meta = bool(args) and isinstance(args[0], torch.Tensor) and args[0].is_meta
+        if on_meta and func is torch.ops.aten.nonzero.default:
+            return args[0].new_empty((0, args[0].dim()), dtype=torch.int64)
+        if on_meta and func is torch.ops.aten._local_scalar_dense.default:
+            return 0
+        if on_meta and func is torch.ops.aten._to_copy.default and kwargs.get("device") == torch.device("cpu"):
+            return torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
+        return func(*args, **kwargs)
+
+
+class _Probe(torch.nn.Module):
+    """Stands in place of a linear module. Records whether its weight is read by other code."""
+
+    def __init__(self, linear: torch.nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.is_read = False
+        self._linear = (linear,)  # in a tuple, so that PyTorch does not register it
+
+    @staticmethod
+    def replace(model: torch.nn.Module, name: str) -> _Probe:
+        linear = model.get_submodule(name)
+        assert isinstance(linear, torch.nn.Linear)
+        probe = _Probe(linear)
+        model.set_submodule(name, probe)
+        return probe
+
+    @property
+    def weight(self) -> torch.Tensor:
+        self.is_read = True
+        return self._linear[0].weight
+
+    @property
+    def bias(self) -> torch.Tensor | None:
+        self.is_read = True
+        return self._linear[0].bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.new_empty(*x.shape[:-1], self.out_features)
+
+
+class _Recorder:
+    """Records attention calls on the meta device."""
+
+    def __init__(self) -> None:
+        self.calls: list[AttentionCall] = []
+
+    def attend(
+        self,
+        call: AttentionCall,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        sinks: torch.Tensor | None,
+    ) -> torch.Tensor:
+        self.calls.append(call)
+        return q.new_empty(1, q.shape[2], call.heads, call.value_dim)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Context without transformers' warnings, which concern training and its own attention."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logging.set_verbosity(before)

@@ -1,0 +1,124 @@
+"""A model of transformers as a `Model`: its attention reads and writes our pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from transformers import PreTrainedModel
+
+from ....kernels.attention import paged_attention
+from ....kernels.attention.by_rows import ScoreRules, paged_attention_by_rows
+from ....kernels.linear import Linear, as_float32
+from ....kernels.rotary import rotary_write_kv
+from ..input_batch import InputBatch
+from .attention_calls import AttentionCall, handled_by
+from .description import TransformersConfig
+from .split_model import SplitModel
+
+
+class LinearModule(torch.nn.Module):
+    """Our product in place of PyTorch's linear module."""
+
+    def __init__(self, product: Linear) -> None:
+        super().__init__()
+        self.product = product
+        self.in_features, self.out_features = product.in_features, product.out_features
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: [..., in_features] → [..., out_features]"""
+        rows = x.reshape(-1, self.in_features).contiguous()
+        return self.product(rows).view(*x.shape[:-1], self.out_features)
+
+
+class TransformersModel:
+    """A `Model` whose layers are transformers' modules."""
+
+    def __init__(self, config: TransformersConfig, model: PreTrainedModel, device: torch.device) -> None:
+        """model: with its weights loaded"""
+        self.config, self._model = config, SplitModel(model)
+        self._dtype = next(each.dtype for each in self._model.base.parameters() if each.is_floating_point())
+        # Rotates two dimensions by an angle of 0: keys come rotated.
+        self._no_rotation = torch.tensor([[1.0, 0.0]], device=device)
+        self.progress: Callable[[], None] = lambda: None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._dtype
+
+    def products(self) -> list[Linear]:
+        return [module.product for module in self._model.modules() if isinstance(module, LinearModule)]
+
+    def set_context(self, positions: int) -> None:
+        pass
+
+    def cover(self, positions: int) -> None:
+        pass
+
+    def describe_positions(self) -> bytes:
+        return self.config.source.encode()
+
+    def forward(
+        self,
+        batch: InputBatch,
+        kvs: Sequence[torch.Tensor],
+        arrive: Callable[[int], None] | None = None,
+    ) -> torch.Tensor:
+        attention = _PagedAttention(batch, kvs, self._no_rotation, arrive, self.progress)
+        with handled_by(attention):
+            hidden = self._model.hidden(batch.tokens, batch.positions)
+        return hidden if batch.outputs is None else hidden[batch.outputs]
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return as_float32(self._model.logits(hidden).contiguous())
+
+
+class _PagedAttention:
+    """The attention of one forward pass."""
+
+    def __init__(
+        self,
+        batch: InputBatch,
+        kvs: Sequence[torch.Tensor],
+        no_rotation: torch.Tensor,
+        arrive: Callable[[int], None] | None,
+        progress: Callable[[], None],
+    ) -> None:
+        self._batch, self._kvs, self._no_rotation = batch, kvs, no_rotation
+        self._arrive, self._progress = arrive, progress
+        self._no_positions = torch.zeros_like(batch.positions)
+        self._layer = 0
+
+    def attend(
+        self,
+        call: AttentionCall,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        sinks: torch.Tensor | None,
+    ) -> torch.Tensor:
+        kv, batch = self._kvs[self._layer], self._batch
+        if self._arrive is not None:
+            self._arrive(self._layer)
+        self._layer += 1
+        head_dim = max(call.key_dim, call.value_dim)
+        queries, keys, values = (_by_token(each, head_dim) for each in (q, k, v))
+        rotary_write_kv(
+            queries, keys, values, self._no_rotation, self._no_positions, batch.places, kv
+        )
+        if call.softcap is None and call.chunk is None and sinks is None:
+            out = paged_attention(queries, kv, batch.attention, call.scale, call.window)
+        else:
+            rules = ScoreRules(call.window, call.chunk, call.softcap)
+            out = paged_attention_by_rows(queries, kv, batch.attention, call.scale, rules, sinks)
+        self._progress()
+        return out[None, :, :, : call.value_dim]
+
+
+def _by_token(x: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """x [1, heads, tokens, size] → [tokens, heads, head_dim], contiguous, with zeros at the end."""
+    rows = x[0].transpose(0, 1)
+    if rows.shape[2] < head_dim:
+        return F.pad(rows, (0, head_dim - rows.shape[2]))
+    return rows.reshape(len(rows), -1).view(rows.shape)  # sets the strides of dimensions of size 1 too

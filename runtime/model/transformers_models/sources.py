@@ -1,0 +1,77 @@
+"""Which tensors of a checkpoint become which weights of a model of transformers."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from transformers import PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import (
+    WeightConverter,
+    WeightRenaming,
+    dot_natural_key,
+    rename_source_key,
+)
+
+from ..weight_formats import Checkpoint
+
+_PARTS = "weight_(packed|scale|scale_inv|shape|zero_point|g_idx|global_scale)|qweight|qzeros|scales|g_idx"
+QUANTIZED_PART = re.compile(rf"\.({_PARTS}|input_scale|input_global_scale)$")
+"""the end of the name of a tensor that is a part of a quantized weight"""
+
+
+@dataclass
+class Source:
+    """What one weight of the model is made of, or several if a converter splits a tensor."""
+
+    names: list[str] = field(default_factory=list)
+    """the tensors' names in the checkpoint"""
+    converter: WeightConverter | None = None
+    """None: the weight is stored as the model has it, perhaps quantized"""
+
+    @property
+    def projection(self) -> str:
+        """The name under which the checkpoint has a matrix, without the name of its part."""
+        return self.names[0].rpartition(".")[0]
+
+
+def find_sources(model: PreTrainedModel, checkpoint: Checkpoint) -> Mapping[str, Source]:
+    """The sources of the weights by the model's names; of several weights from one source, the first one's.
+    The table is that of transformers."""
+    wanted = model.state_dict()
+    table = get_model_conversion_mapping(model)
+    renamings = [entry for entry in table if isinstance(entry, WeightRenaming)]
+    converters = [entry for entry in table if isinstance(entry, WeightConverter)]
+    by_pattern = {pattern: converter for converter in converters for pattern in converter.source_patterns}
+    sources: dict[str, Source] = {}
+    for name in sorted(checkpoint.names, key=dot_natural_key):
+        whole = name if name in wanted else QUANTIZED_PART.sub(".weight", name)
+        target, pattern = _rename(whole, renamings, converters, model.base_model_prefix, wanted)
+        if target not in wanted:
+            continue
+        source = sources.setdefault(target, Source())
+        source.names.append(name)
+        if pattern is not None:
+            if source.converter is None:
+                source.converter = copy.deepcopy(by_pattern[pattern])
+            source.converter.add_tensor(target, name, pattern, partial(checkpoint.read, name))
+    return sources
+
+
+def _rename(
+    name: str,
+    renamings: list[WeightRenaming],
+    converters: list[WeightConverter],
+    prefix: str,
+    wanted: Mapping[str, torch.Tensor],
+) -> tuple[str, str | None]:
+    """The model's name of a stored tensor, and the pattern of the converter that takes it."""
+    target, pattern = rename_source_key(name, renamings, converters, prefix, wanted)
+    if target not in wanted and name in wanted:
+        return rename_source_key(name, [], [], prefix, wanted)
+    return target, pattern

@@ -1,0 +1,76 @@
+"""A model of transformers in two parts: the one below its head, and the whole for logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPast
+
+from .attention_calls import UnservedModelError
+
+
+class SplitModel:
+    """Logits are wanted of few tokens, so the part below the head runs alone. The whole model computes logits
+    from its results, because some models scale or cap them after the head."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        self._name, self.base = _find_base(model)
+        self._given = _GivenStates()
+        model.set_submodule(self._name, self._given)
+
+    def join(self) -> None:
+        """Makes the model whole again."""
+        self._model.set_submodule(self._name, self.base)
+
+    def hidden(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Hidden states [tokens, hidden] of token ids int32 [tokens] at positions int64 [tokens]."""
+        result = self.base(input_ids=tokens[None], position_ids=positions[None], use_cache=False)
+        states: torch.Tensor = result.last_hidden_state[0]
+        return states
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits [tokens, vocab] of hidden states [tokens, hidden]."""
+        self._given.hidden = hidden[None]
+        try:
+            logits: torch.Tensor = self._model(inputs_embeds=self._given.hidden, use_cache=False).logits[0]
+        finally:
+            self._given.hidden = None
+        return logits
+
+    def modules(self) -> list[torch.nn.Module]:
+        """The modules of both parts, the head's last."""
+        return [*self.base.modules(), *self._model.modules()]
+
+
+def _find_base(model: PreTrainedModel) -> tuple[str, torch.nn.Module]:
+    for name in (model.base_model_prefix, "model", "transformer"):
+        module = model._modules.get(name)
+        if module is not None:
+            return name, module
+    raise UnservedModelError("has no part below its head that computes hidden states")
+
+
+class _GivenStates(torch.nn.Module):
+    """Stands in place of the part below the head. Returns hidden states that were computed before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden: torch.Tensor | None = None
+
+    @property
+    def decoder(self) -> _GivenStates:
+        """Some heads call the decoder in the part below."""
+        return self
+
+    def forward(self, *args: Any, **kwargs: Any) -> BaseModelOutputWithPast:
+        return _GivenOutput(last_hidden_state=self.hidden)
+
+
+class _GivenOutput(BaseModelOutputWithPast):
+    """An output of which the model uses only the hidden states."""
+
+    def __getattr__(self, name: str) -> None:
+        return None
