@@ -15,8 +15,8 @@ Kind = Literal["reasoning", "text", "call"]
 class Piece(NamedTuple):
     """The addition of one output to choice number `choice`. The last piece has the `finish` reason.
 
-    `content` is all text outside of reasoning and calls. `deltas` is empty without calls; otherwise it has the
-    texts and calls in their order.
+    `content` is all text outside of reasoning and calls. `deltas` is empty without calls. Otherwise it has
+    the texts and calls in their order.
     """
 
     choice: int
