@@ -341,6 +341,27 @@ async def test_a_full_disk_is_named(batches: BatchWorld, monkeypatch: pytest.Mon
     assert stored(batches) == before
 
 
+async def test_a_batch_whose_output_does_not_fit_leaves_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync, full = os.fsync, [OSError(28, "No space left on device")] * 2
+
+    def fill(descriptor: int) -> None:
+        if full:
+            raise full.pop()
+        fsync(descriptor)
+
+    async with batch_world(tmp_path) as batches:
+        batches.world.running.gate.clear()
+        batch = await batches.start(chat("a"))
+        await batches.world.until(lambda: bool(batches.world.running.rows))
+        monkeypatch.setattr(os, "fsync", fill)
+        batches.world.running.gate.set()
+        ended = await batches.ended(batch)
+        assert not full and ended.status == "completed"
+        assert stored(batches) == sorted([batch.input_file_id, ended.output_file_id])
+
+
 async def test_a_server_without_a_data_directory_says_so() -> None:
     async with http_world() as world:
         for method, path in (("POST", "/v1/files"), ("GET", "/v1/files"), ("GET", "/v1/batches/batch_1")):
