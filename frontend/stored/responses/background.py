@@ -242,7 +242,8 @@ class Background:
         try:
             await self._store.add_events(run.owner, run.response.id, b"".join(run.events))
         except RequestError as error:
-            log.error("the events of the response %s are not stored: %s", run.response.id, error)
+            if error.status != 404:  # the response was deleted
+                log.error("the events of the response %s are not stored: %s", run.response.id, error)
 
     async def _store_end(self, run: Run) -> None:
         """Stores an end that readers have already seen. On a failure it stays unstored."""
