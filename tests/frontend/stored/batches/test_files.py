@@ -382,10 +382,16 @@ async def test_old_files_are_removed_first(tmp_path: Path, monkeypatch: pytest.M
         await batches.world.until(lambda: stored(batches) == [new.id])
 
 
-async def test_a_page_after_another_key_s_file_is_empty(tmp_path: Path) -> None:
+async def test_a_page_after_a_file_that_the_key_does_not_have_is_refused(tmp_path: Path) -> None:
     async with batch_world(tmp_path, api_keys=("one", "two"), data_size=1 << 30) as batches:
         files = [(await batches.upload(chat("a"))).id for _ in range(2)]
         batches.client = batches.with_key("two")
         await batches.upload(chat("b"))
-        page = await batches.client.files.list(order="asc", after=files[0])
-        assert page.data == []
+        own = (await batches.upload(chat("c"))).id
+        await batches.client.files.delete(own)
+        for after in (files[0], own, "file-none"):
+            for list_page in (batches.client.files.list, batches.client.batches.list):
+                with pytest.raises(openai.BadRequestError) as refused:
+                    await list_page(after=after)
+                assert refused.value.param == "after"
+                assert f"is '{after}', which is no item of the list" in refused.value.message
