@@ -111,6 +111,8 @@ async def test_more_choices_than_may_ever_wait_at_once_are_refused_with_the_limi
         error = await refusal(small, "/v1/completions", prompt=["a"] * 3)
         assert error["param"] == "prompt"
         assert error["message"].startswith("3 prompts with n of 1 make 3 choices, but")
+        error = (await small.http.post("/generate", json={"prompt_token_ids": [[5]] * 3})).json()["error"]
+        assert error["param"] == "prompt_token_ids"
         answer = await small.http.post("/v1/chat/completions", json={**chat, "n": 2})
         assert answer.status_code == 200
 
