@@ -14,7 +14,7 @@ from .parts import Parts, Piece
 from .replica.generation import Arrival, Generation, early_end
 from .text.detokenizer import Detokenizer
 from .text.reasoning import ReasoningParser
-from .tools.tool_calls import ContentDelta, ToolCallDelta, ToolCallParser
+from .tools.tool_calls import ContentDelta, Delta, ToolCallDelta, ToolCallParser
 
 MANY_TOKENS = 1000  # tokens in a batch whose log-probabilities take long to unpack and write
 
@@ -160,8 +160,8 @@ class ChoiceReply:
         if self.finish is not None or not self._detokenizer.holds_text:
             self._settled = self.completion_tokens
         entries = unpack(output.tokens, output.logprobs, offsets) if output.logprobs else ()
-        content, reasoning, calls = self._read(delta.text)
-        return Piece(index, content, entries, self.finish, reasoning, calls)
+        content, reasoning, deltas = self._read(delta.text)
+        return Piece(index, content, entries, self.finish, reasoning, deltas)
 
     def _push_one(self, token: Tokens) -> str:
         """Adds the token of an output for which `_only_adds_token` holds. Returns its text."""
@@ -178,8 +178,9 @@ class ChoiceReply:
         if self._remember is not None:
             self._remember("".join(self._texts), self.tokens)
 
-    def _read(self, text: str) -> tuple[str, str, Sequence[ToolCallDelta]]:
-        """Separates new text into content, reasoning and calls."""
+    def _read(self, text: str) -> tuple[str, str, Sequence[Delta]]:
+        """Separates new text into content and reasoning. With calls it also returns the content and the calls
+        in their order."""
         is_last, reasoning = self.finish is not None, ""
         if self._reasoning is not None:
             had_ended = self._reasoning.has_ended
@@ -193,7 +194,7 @@ class ChoiceReply:
         calls = [delta for delta in deltas if isinstance(delta, ToolCallDelta)]
         self.called_tools += [delta.name for delta in calls if delta.name is not None]
         content = "".join(delta.text for delta in deltas if isinstance(delta, ContentDelta))
-        return content, reasoning, calls
+        return content, reasoning, deltas if calls else ()
 
 
 class Reply:

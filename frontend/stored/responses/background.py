@@ -19,7 +19,7 @@ from ...http.time_limit import TimeLimit
 from .answers import Attempts, failed
 from .protocol import Item
 from .response_store import ResponseStore
-from .responses import Response
+from .responses import OPEN_STATUSES, Response
 
 CHECK_S = 1.0
 """Seconds between two checks whether another process has cancelled or deleted the response."""
@@ -242,7 +242,8 @@ class Background:
         try:
             await self._store.add_events(run.owner, run.response.id, b"".join(run.events))
         except RequestError as error:
-            log.error("the events of the response %s are not stored: %s", run.response.id, error)
+            if error.status != 404:  # the response was deleted
+                log.error("the events of the response %s are not stored: %s", run.response.id, error)
 
     async def _store_end(self, run: Run) -> None:
         """Stores an end that readers have already seen. On a failure it stays unstored."""
@@ -265,7 +266,7 @@ class Background:
                 if error.status != 404:  # the database failed
                     continue
                 status = "deleted"
-            if status not in ("queued", "in_progress"):
+            if status not in OPEN_STATUSES:
                 run.generation.close()
                 return
 

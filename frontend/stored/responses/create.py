@@ -26,14 +26,13 @@ from ...http.apis import json_response
 from ...http.cache_miss_tracker import CacheMissTracker
 from ...http.endpoint import IN_BACKGROUND, HttpJob, read_body
 from ...http.tenants import owner_of
-from ..stored_request import StoredRequest
+from ..stored_request import MAX_METADATA, StoredRequest
 from .answers import Attempts, ResponseContext, without_excerpts
 from .background import Background
 from .context import Context, context_of, conversation_id
 from .fields import PROMPTS, RESPONSES
 from .prompt import read_constraint, read_prompt
 from .protocol import (
-    MAX_METADATA,
     Item,
     PromptFields,
     ReasoningConfig,

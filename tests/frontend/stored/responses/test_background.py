@@ -156,7 +156,7 @@ async def test_only_background_responses_are_cancelled(world: ResponsesWorld) ->
     assert (await world.client.responses.cancel(done.id)).status == "completed"
 
 
-async def test_a_deleted_response_stops(world: ResponsesWorld) -> None:
+async def test_a_deleted_response_stops(world: ResponsesWorld, caplog: pytest.LogCaptureFixture) -> None:
     world.running.gate.clear()
     queued = await world.create(background=True)
     await world.client.responses.delete(queued.id)
@@ -164,6 +164,7 @@ async def test_a_deleted_response_stops(world: ResponsesWorld) -> None:
     assert world.running.of_kind(Abort)
     with pytest.raises(openai.NotFoundError):
         await world.client.responses.retrieve(queued.id)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_a_failure_is_told(world: ResponsesWorld) -> None:
