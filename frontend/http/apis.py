@@ -99,10 +99,6 @@ class Apis:
                 if api.run is not None:
                     tasks.create_task(_run(api.run(http, batched)))
 
-    def error_json(self, path: str, error: RequestError) -> bytes:
-        """The body of an error for a request whose headers and id are unknown."""
-        return self.of(path).error_json(with_short_texts(error), "")
-
     def error_response(
         self, scope: Scope, error: RequestError, headers: dict[str, str] | None = None
     ) -> Response:

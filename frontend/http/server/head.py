@@ -94,21 +94,15 @@ class HeadReader:
             raise _target_too_long(self._limits)
 
 
-def find_path(head: bytes) -> str:
-    """The path in a whole or incomplete head, without a slash at its end; empty if the request line has
-    none."""
-    words = head.partition(b"\r\n")[0].split(b" ", 2)
-    path = words[1].partition(b"?")[0].decode("latin-1") if len(words) > 1 else ""
-    return path.removesuffix("/") or path
-
-
-def find_origin(head: bytes) -> str:
-    """The Origin header in the complete lines of a head; empty if there is none."""
-    for line in head.split(b"\r\n")[1:-1]:
-        name, _, value = line.partition(b":")
-        if name.lower() == b"origin":
-            return value.strip(b" \t").decode("latin-1")
-    return ""
+def read_part(head: bytes) -> tuple[str, str, list[tuple[bytes, bytes]]]:
+    """The method, the path without a slash at its end, and the headers in the complete lines of an incomplete
+    or malformed head. What is missing is empty."""
+    first, *lines = head.split(b"\r\n")
+    method, _, rest = first.decode("latin-1").partition(" ")
+    path = rest.partition(" ")[0].partition("?")[0]
+    pairs = (line.partition(b":") for line in lines[:-1])
+    headers = [(name.lower(), value.strip(b" \t")) for name, _, value in pairs]
+    return method, path.removesuffix("/") or path, headers
 
 
 def parse_head(text: bytes, limits: Limits) -> Head:
