@@ -116,6 +116,7 @@ def parse_head(text: bytes, limits: Limits) -> Head:
     method, target, version = _parse_request_line(first)
     headers = [_parse_header(line) for line in lines]
     values = _group_values(headers)
+    length = _read_length(values)
     if len(values.get(b"host", ())) != 1 and (b"host" in values or version == "1.1"):
         raise malformed("it must have one Host header")
     raw_path, _, query = target.partition(b"?")
@@ -128,9 +129,11 @@ def parse_head(text: bytes, limits: Limits) -> Head:
         query=query,
         version=version,
         headers=headers,
-        length=_read_length(values),
+        length=length,
         keeps_alive=version == "1.1" and b"close" not in connection,
-        expects_continue=b"100-continue" in _split_words(values, b"expect"),
+        expects_continue=(
+            version == "1.1" and length != 0 and b"100-continue" in _split_words(values, b"expect")
+        ),
         asks_for_websocket=is_websocket and method == "GET" and version == "1.1",
     )
 

@@ -171,6 +171,24 @@ async def test_a_client_that_expects_100_continue_gets_it(world: HttpWorld) -> N
         assert (await raw.answer()).status == 200
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        request("GET", "/health", "Expect: 100-continue"),
+        request("POST", "/tokenize", "Expect: 100-continue", body=b""),
+        request("POST", "/v1/completions", "Expect: 100-continue", body=BODY).replace(b"1.1", b"1.0", 1),
+    ],
+    ids=["no body", "empty", "HTTP/1.0"],
+)
+async def test_100_continue_is_not_sent_where_it_has_no_place(world: HttpWorld, data: bytes) -> None:
+    head, _, body = data.partition(b"\r\n\r\n")
+    async with connection(world.url) as raw:
+        await raw.send(head + b"\r\n\r\n")
+        await asyncio.sleep(0.05)
+        await raw.send(body)
+        assert (await raw.answer()).status != 100
+
+
 async def test_requests_ahead_of_their_turn_are_answered_in_order(world: HttpWorld) -> None:
     posted = request("POST", "/v1/completions", body=BODY)
     streamed = request("POST", "/v1/completions", body=BODY[:-1] + b', "stream": true}')
