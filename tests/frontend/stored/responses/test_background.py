@@ -13,6 +13,8 @@ from typing import Any
 import openai
 import pytest
 import pytest_asyncio
+from arbora.frontend.core.replica.generation import Generation
+from arbora.frontend.http.time_limit import TimeLimit
 from arbora.frontend.stored.records.record_store import RecordStore
 from arbora.frontend.stored.responses import background, response_store
 from arbora.frontend.stored.responses.response_store import ResponseStore
@@ -65,6 +67,29 @@ async def test_a_full_disk_refuses_the_first_background_response(
         answer = await world.post(background=True)
     assert (answer.status_code, answer.json()["error"]["code"]) == (507, "disk_full")
     assert (await ended(world, (await world.create(background=True)).id)).status == "completed"
+
+
+async def test_the_time_limit_of_a_background_response_counts_from_its_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[TimeLimit] = []
+    used: list[TimeLimit] = []
+    init, end_later = TimeLimit.__init__, TimeLimit.end_later
+
+    def begin(limit: TimeLimit, seconds: float | None) -> None:
+        begun.append(limit)
+        init(limit, seconds)
+
+    def end(limit: TimeLimit, generation: Generation) -> asyncio.TimerHandle | None:
+        used.append(limit)
+        return end_later(limit, generation)
+
+    monkeypatch.setattr(TimeLimit, "__init__", begin)
+    monkeypatch.setattr(TimeLimit, "end_later", end)
+    async with responses_world(request_timeout=600.0) as world:
+        world.says(TEXT)
+        await ended(world, (await world.create(background=True)).id)
+    assert used == begun and len(used) == 1
 
 
 async def test_a_background_response_is_polled(world: ResponsesWorld) -> None:
