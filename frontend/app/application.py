@@ -68,7 +68,7 @@ _PIN = Operation(
     example={"prompt": "A text of at least one page of tokens", "ttl_s": 60},
     body=PinRequest,
     reply=Pin,
-    errors=(404, 409, 429),
+    errors=(404, 409, 429, 504),
 )
 _UNPIN = Operation(summary="End a pin", reply=PinDeleted)
 _END_LEASE = Operation(summary="End the leases of a key", query=_SALT, reply=LeaseEnds, status=202)

@@ -15,7 +15,8 @@ from arbora.frontend.cli.main import build_parser, serve_config
 from arbora.frontend.core.replica.generation import Generation
 from arbora.frontend.http.time_limit import TimeLimit
 from arbora.runtime.errors import ConfigError
-from arbora.runtime.messages import Abort, Generate
+from arbora.runtime.messages import Abort, CacheDropped, Generate, PinPrefix
+from cache_answers import well
 from http_world import eventually, http_world
 from raw_http import asked, connection, request
 
@@ -92,6 +93,26 @@ async def test_the_time_of_the_body_counts() -> None:
         await raw.send(request("POST", "/v1/completions", body=json.dumps(BODY).encode())[:-5])
         assert (await raw.answer()).refusal == (504, "deadline_exceeded")
         assert not world.running.of_kind(Generate)
+
+
+async def test_the_time_of_an_explanation_counts() -> None:
+    async with http_world(request_timeout=0.3) as world:
+        world.running.cache = lambda message: CacheDropped(message.query + 1, 0, 0)  # answers no question
+        body = json.dumps({**BODY, "explain_cache": True}).encode()
+        answer = await asked(world.url, request("POST", "/v1/completions", body=body))
+        assert answer.refusal == (504, "deadline_exceeded")
+        assert not world.running.of_kind(Generate)
+
+
+async def test_a_pin_that_takes_too_long_is_ended_with_status_504() -> None:
+    async with http_world(request_timeout=0.3) as world:
+        world.running.cache = well
+        world.running.gate.clear()
+        body = json.dumps({"prompt": list(range(5, 25)), "ttl_s": 60}).encode()
+        answer = await asked(world.url, request("POST", "/cache/pin", body=body))
+        assert answer.refusal == (504, "deadline_exceeded")
+        await eventually(lambda: bool(world.running.of_kind(Abort)))
+        assert not world.running.of_kind(PinPrefix)
 
 
 async def test_requests_that_end_in_time_have_no_limit_any_more(limits: list[Limit]) -> None:
