@@ -143,10 +143,6 @@ class EngineClient:
             self.idle.set()
 
     @property
-    def open_choices(self) -> int:
-        return len(self._choices)
-
-    @property
     def open_requests(self) -> int:
         return len({choice.generation for choice in self._choices.values()})
 

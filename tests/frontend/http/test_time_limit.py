@@ -54,7 +54,7 @@ async def test_an_answer_that_takes_too_long_is_ended_with_status_504() -> None:
         answer = await asked(world.url, request("POST", "/v1/completions", body=json.dumps(BODY).encode()))
         assert answer.refusal == (504, "deadline_exceeded")
         assert "this server's limit of 0.3 seconds" in answer.error["message"]
-        assert world.engine.open_choices == 0
+        assert world.engine.open_requests == 0
 
 
 async def test_a_request_at_its_limit_is_aborted_and_not_repeated(limits: list[Limit]) -> None:
@@ -69,7 +69,7 @@ async def test_a_request_at_its_limit_is_aborted_and_not_repeated(limits: list[L
         world.running.gate.set()
         await eventually(lambda: bool(world.running.of_kind(Abort)))
         assert len(world.running.of_kind(Generate)) == 1
-        assert world.engine.open_choices == 0
+        assert world.engine.open_requests == 0
         assert (await world.client.completions.create(**BODY)).choices[0].text
 
 
@@ -85,7 +85,7 @@ async def test_a_stream_at_its_limit_ends_with_an_error_event(limits: list[Limit
             events = [line.removeprefix("data: ") async for line in lines if line]
         assert json.loads(events[-1])["error"]["code"] == "deadline_exceeded"
         assert "[DONE]" not in events
-        await eventually(lambda: world.engine.open_choices == 0)
+        await eventually(lambda: world.engine.open_requests == 0)
 
 
 async def test_the_time_of_the_body_counts() -> None:

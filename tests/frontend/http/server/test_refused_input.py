@@ -369,7 +369,7 @@ async def test_clients_that_leave_at_any_time_leave_no_traceback(
         for abruptly in (True, False)
     ]
     await asyncio.gather(*leaving)
-    await eventually(lambda: world.engine.open_choices == 0)
+    await eventually(lambda: world.engine.open_requests == 0)
     await asyncio.sleep(0.1)
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 

@@ -126,7 +126,7 @@ async def test_a_stream_goes_on_where_it_was_left(world: ResponsesWorld) -> None
     texts = [event.delta for event in seen + rest if event.type == "response.output_text.delta"]
     assert "".join(texts) == TEXT
     await ended(world, id)
-    await world.http_world.until(lambda: not world.http_world.engine.open_choices)
+    await world.http_world.until(lambda: not world.http_world.engine.open_requests)
     stored = [event async for event in await world.client.responses.retrieve(id, stream=True)]
     assert [event.to_dict() for event in stored] == [event.to_dict() for event in seen + rest]
 
@@ -185,7 +185,7 @@ async def test_a_deleted_response_stops(world: ResponsesWorld) -> None:
     world.running.gate.clear()
     queued = await world.create(background=True)
     await world.client.responses.delete(queued.id)
-    await world.http_world.until(lambda: not world.http_world.engine.open_choices)
+    await world.http_world.until(lambda: not world.http_world.engine.open_requests)
     assert world.running.of_kind(Abort)
     with pytest.raises(openai.NotFoundError):
         await world.client.responses.retrieve(queued.id)
