@@ -41,7 +41,7 @@ from ..http.endpoint import internal_error
 from ..http.http_service import HttpService
 from ..http.operation import Operation
 from ..http.outcome import observe
-from ..launch.descriptors import check_descriptors
+from ..http.server.limits import check_descriptors
 from ..page.endpoint import OPEN_PATHS as PAGE_PATHS
 from ..page.endpoint import page_routes
 from ..stored.responses.protocol import ResponsesRequest
