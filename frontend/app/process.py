@@ -19,7 +19,7 @@ from ...runtime.config import ServeConfig, load_config
 from ...runtime.errors import ConfigError
 from ...runtime.logs import write_log
 from ...runtime.messages import Drained, Failed, KnowsReplica, Message, Ready
-from ...runtime.processes.child import SIGN_OF_LIFE_S, ChildArguments, child_arguments
+from ...runtime.processes.child import LISTEN_FD_VARIABLE, SIGN_OF_LIFE_S, ChildArguments, child_arguments
 from ...runtime.processes.garbage import leave_out_existing_objects
 from ...runtime.processes.heartbeat import Heartbeat
 from ...runtime.processes.sockets import ANY_EPOCH, Outbox, supervisor_address
@@ -40,8 +40,6 @@ from ..model_files.model_tokenizer import load_tokenizer
 from ..stored.batches.routes import UPLOADS
 from .apis import APIS
 from .application import create_app, server_routes
-
-LISTEN_FD = "ARBORA_LISTEN_FD"
 
 
 def main() -> None:
@@ -78,7 +76,7 @@ async def _serve(
         engine = EngineClient(arguments.directory, arguments.client, config.api_workers)
     use_short_slices()
     http = HttpService.build(Service.load(config, engine, tokenizer))
-    listener = socket.socket(fileno=int(os.environ[LISTEN_FD]))
+    listener = socket.socket(fileno=int(os.environ[LISTEN_FD_VARIABLE]))
     server = http_server(http, progress=heartbeat.progress)
     async with asyncio.TaskGroup() as tasks:
         receiving = tasks.create_task(engine.run())
