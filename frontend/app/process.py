@@ -119,7 +119,7 @@ def http_server(
             websockets=WEBSOCKETS,
         ),
         None if config.ssl_certfile is None else tls_context(config.ssl_certfile, config.ssl_keyfile),
-        partial(apis.run, http, routes),
+        partial(apis.work_in_background, http, routes),
     )
 
 
