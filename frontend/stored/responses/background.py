@@ -39,7 +39,7 @@ class Run:
     """One response in this process.
 
     `events` has the events so far, event i at index i. `unstored` is the response's end while it can't be
-    stored. `key` is the API key that it was sent with.
+    stored. `key` and `limit` are the API key and the time limit of the request.
     """
 
     owner: str
@@ -50,6 +50,7 @@ class Run:
     generation: Generation
     watch: CacheMissTracker
     key: ApiKey | None
+    limit: TimeLimit
     unstored: Response | None = None
     events: list[bytes] = field(default_factory=list)
     is_ending: bool = False
@@ -114,6 +115,7 @@ class Background:
         attempts: Attempts,
         watch: CacheMissTracker,
         key: ApiKey | None,
+        limit: TimeLimit,
     ) -> Run:
         """Starts a response. Returns once the scheduler accepts it. Raises `RequestError` for a refusal."""
         engine = self._http.service.engine
@@ -124,7 +126,7 @@ class Background:
         except BaseException:
             engine.forget(generation)
             raise
-        run = Run(owner, response, items, job, attempts, generation, watch, key)
+        run = Run(owner, response, items, job, attempts, generation, watch, key, limit)
         self._runs[response.id] = run
         run.task = asyncio.create_task(self._run(run))
         return run
@@ -167,7 +169,7 @@ class Background:
         server stops once none is open."""
         service = self._http.service
         timer = RequestTimer(self._http.metrics, run.key)
-        ending = TimeLimit(service.config.request_timeout).end_later(run.generation)
+        ending = run.limit.end_later(run.generation)
         watch = asyncio.create_task(self._close_when_ended(run))
         last = b""
         try:

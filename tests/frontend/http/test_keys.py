@@ -130,7 +130,7 @@ async def test_new_keys_replace_the_old_ones_and_open_streams_finish() -> None:
             lines = stream.aiter_lines()
             await anext(lines)
             world.supervisor.send(NewKeys((key("bob"),)))
-            await world.until(lambda: world.http_service.keys.has_name("bob"))
+            await world.until(lambda: world.http_service.keys.find("bob's secret") is not None)
             world.running.pauses = False
             world.running.gate.set()
             assert [line async for line in lines][-2] == "data: [DONE]"
