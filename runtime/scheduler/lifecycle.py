@@ -192,7 +192,6 @@ class Lifecycle:
 
     def _queue(self, request: Request, first: bool = False) -> None:
         """Queues the request, with `first` before all other requests of its tenant."""
-        request.tokens = bytes(request.tokens)  # the tokens grow no more, and are matched often
         request.phase = Phase.WAITING
         owed: Counter[str] = Counter()
         for other in self.residents.values():

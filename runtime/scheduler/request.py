@@ -57,7 +57,7 @@ class Request:
     leases: Sequence[LeaseTerms]  # leases to take when the request ends
     is_text_stream: bool  # whether the client gets tokens as they come, and people may read them
 
-    tokens: bytes | bytearray  # prompt and output, packed int32. `Results` appends tokens:
+    tokens: bytes | bytearray  # prompt and output, packed int32, `bytes` while only read. `Results` appends:
     constraint: Constraint | None = None  # None: no grammar, or not compiled yet
 
     # `Lifecycle` writes these:
@@ -181,6 +181,11 @@ class Request:
         if isinstance(self.tokens, bytes):
             self.tokens = bytearray(self.tokens)
         self.tokens += token.to_bytes(TOKEN_BYTES, "little")
+
+    def freeze_tokens(self) -> Tokens:
+        """All tokens. Copies them only if some were appended since the last call."""
+        self.tokens = bytes(self.tokens)
+        return self.tokens
 
     def slice(self, start: int, end: int) -> Tokens:
         """The tokens at positions [start, end), packed."""
