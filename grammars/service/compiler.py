@@ -89,10 +89,6 @@ class GrammarCompiler:
         self._tickets: dict[str, Future[Compiled]] = {}
         self._refused = RefusedGrammars()
 
-    @property
-    def pending(self) -> int:
-        return len(self._tickets)
-
     def start(self) -> None:
         """Starts the server that builds automata if numba has not compiled its code yet, which can take
         minutes. Otherwise a server starts with the first grammar that needs it, because many get none."""

@@ -160,7 +160,6 @@ class RowError(Part):
 
 class RowPromptLogprobs(Part):
     slot: int
-    start: int  # position of the first token with a log-probability
     logprobs: Logprobs
 
 
@@ -176,7 +175,6 @@ class StepResult(Message):
     counts: bytes  # int32 [rows]: tokens sampled by each row, from 1 to `Row.samples`; 0 if that is 0
     tokens: Tokens  # int32 [tokens]; without meaning for the rows in `errors`
     states: bytes  # int32 [tokens]: the automaton's state after each token; -1: dead; -2: no automaton
-    forward_tokens: int
     elapsed_ms: float
     restored_ms: float = 0.0  # time of copying the restored pages, during `elapsed_ms` or an earlier step
     logprobs: list[RowLogprobs] = []
