@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..api_keys import Allowance, Allowances, Quota
-from ..messages import Accepted, Generate, Message, Output, Outputs, Refused
-from .request import TOKEN_BYTES
+from ..messages import TOKEN_BYTES, Accepted, Generate, Message, Output, Outputs, Refused
 
 MINUTE_S = 60.0
 MAX_REFUSED = 1024  # refused requests that are remembered: the other choices of each follow at once

@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ..messages import Generate, LeaseTerms, Logprobs, SlotSetup, Tokens
+from ..messages import TOKEN_BYTES, Generate, LeaseTerms, Logprobs, SlotSetup, Tokens
 from ..sampling_params import SamplingParams
 from .allocation import Allocation
 from .constraint import Constraint
 from .stored_prefix import StoredPrefix
-
-TOKEN_BYTES = 4
 
 
 class Phase(Enum):
