@@ -6,7 +6,7 @@ from bisect import bisect
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .cache_reports import CacheReports
+from .cache_reports import TreeReports
 from .eviction import EvictionPolicy
 from .gittins import GittinsPolicy
 from .invariants import check, check_continues
@@ -70,7 +70,7 @@ class PrefixCache:
         self._tree = RadixTree(page_size, policy, self._allocator, self._note_evicted if model else None)
         self._evicted: list[KeyedPages] = []
         self._locks: set[Lock] = set()
-        self.reports = CacheReports(self._tree, self._locks)
+        self.reports = TreeReports(self._tree, self._locks)
         self._evicted_pages = 0
 
     def match(self, namespace: str | None, tokens: bytes, limit: int | None = None) -> PrefixMatch:
