@@ -1,10 +1,11 @@
 """Scheduler ↔ model: steps, grammar tables, results.
 
 The model process owns the length of each slot, that is how many of its tokens have KV. The scheduler plans a
-step before it knows how many tokens the previous step sampled, so it knows only an upper bound.
+step before it knows how many tokens the previous step sampled, so it knows only an upper bound. Today a row
+samples at most one token, so the bound is the length; rows that sample several are planned.
 
-What a step samples is indexed by slot and offset: the first token that a row samples has offset 0. Today a
-row samples at most one token, so `StepMasks`, `RowLogprobs` and `RowError` name the slot alone.
+What a step samples is indexed by slot and offset: the first token that a row samples has offset 0. Today
+`StepMasks`, `RowLogprobs` and `RowError` name the slot alone.
 """
 
 from __future__ import annotations
