@@ -147,7 +147,7 @@ def measure(given: argparse.Namespace, readers_per_s: float, *, leased: bool) ->
         GrammarLoader(compiler),
         vocab_size=32,
         eos_tokens=(),
-        segments=NoGrammars(),
+        tokenizer=NoGrammars(),
     )
     chance = random.Random(given.seed)
     world = World(scheduler, chance, given.base_ms / 1000, given.token_ms / 1000, leased)

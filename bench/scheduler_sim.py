@@ -77,7 +77,7 @@ class Machine:
             GrammarLoader(compiler),
             vocab_size=32,
             eos_tokens=(),
-            segments=NoGrammars(),
+            tokenizer=NoGrammars(),
             bounds=bounds,
         )
 

@@ -85,7 +85,7 @@ class Lifecycle:
     def streams_text(self) -> bool:
         """Whether a running request streams text that people may read as it comes."""
         residents = self.residents.values()
-        return any(each.phase is Phase.RUNNING and each.streams_text for each in residents)
+        return any(each.phase is Phase.RUNNING and each.is_streaming_text for each in residents)
 
     @property
     def runs_background(self) -> bool:

@@ -53,7 +53,7 @@ class Request:
     grammar_param: str | None  # the request's field with the grammar, for errors
     grammar_params: Mapping[str, str]  # the field with the schema of each function in a structural tag
     leases: Sequence[LeaseTerms]  # leases to take when the request ends
-    is_text_stream: bool  # whether the client gets tokens as they come, and people may read them
+    wants_text_stream: bool  # whether the client gets tokens as they come, and people may read them
 
     tokens: bytes | bytearray  # prompt and output, packed int32, `bytes` while only read. `Results` appends:
     constraint: Constraint | None = None  # None: no grammar, or not compiled yet
@@ -95,7 +95,7 @@ class Request:
             grammar_param=message.grammar.param if message.grammar else None,
             grammar_params=message.grammar.params if message.grammar else {},
             leases=message.leases,
-            is_text_stream=message.is_streamed and not (message.grammar and message.grammar.makes_value),
+            wants_text_stream=message.is_streamed and not (message.grammar and message.grammar.makes_value),
             tokens=message.prompt,
             sent=prompt_length,
         )
@@ -129,9 +129,9 @@ class Request:
         return self.phase is Phase.RUNNING and not self.allocation.prefilling
 
     @property
-    def streams_text(self) -> bool:
+    def is_streaming_text(self) -> bool:
         """Whether its prompt is computed and people may read its tokens as they come, even forced ones."""
-        return self.is_text_stream and (self.output_length > 0 or not self.allocation.prefilling)
+        return self.wants_text_stream and (self.output_length > 0 or not self.allocation.prefilling)
 
     @property
     def uncomputed(self) -> int:

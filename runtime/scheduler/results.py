@@ -12,7 +12,7 @@ from ..messages import FinishReason, Logprobs, ReplyError, RowError, StepResult
 from .completion import Completion
 from .counts import Counts
 from .fairness import OUTPUT_WEIGHT, Fairness
-from .forced_runs import ForcedRuns, Segments
+from .forced_runs import ForcedRuns, ForcedTokenizer
 from .plan import StepInFlight
 from .refusals import describe_grammar_error
 from .replies import Replies, find_ending
@@ -72,7 +72,7 @@ class Results:
     def __init__(
         self,
         completion: Completion,
-        segments: Segments,
+        tokenizer: ForcedTokenizer,
         eos: frozenset[int],
         replies: Replies,
         counts: Counts,
@@ -80,7 +80,7 @@ class Results:
         wait_budget: WaitBudget,
     ) -> None:
         self._completion = completion
-        self._forced_runs = ForcedRuns(segments, eos)
+        self._forced_runs = ForcedRuns(tokenizer, eos)
         self._eos = eos
         self._replies = replies
         self._counts = counts
