@@ -214,7 +214,7 @@ class Reply:
         self._generation = generation
         self._open = len(choices)
         self._ended = deque[ChoiceReply]()  # ended choices that `remember` has not stored yet
-        self._stopped: list[tuple[int, int]] = []  # (choice, tokens to keep) after a stop string
+        self._stopped: list[int] = []  # choices that a stop string has ended
         self._called: list[int] = []  # choices that ended in tool calls
 
     @property
@@ -249,7 +249,7 @@ class Reply:
         self._open -= 1
         self._ended.append(choice)
         if output.finish is None:
-            self._stopped.append((index, choice.completion_tokens))
+            self._stopped.append(index)
         if choice.called_tools:
             self._called.append(index)
 
@@ -272,8 +272,8 @@ class Reply:
     def end_stopped(self) -> None:
         """Tell the scheduler which choices a stop string or tool calls have ended. Call it only on the event
         loop."""
-        for index, tokens in self._stopped:
-            self._generation.finish(index, tokens)
+        for index in self._stopped:
+            self._generation.finish(index)
         for index in self._called:
             self._generation.await_tools(index, self.choices[index].called_tools)
         self._stopped.clear()
