@@ -76,7 +76,7 @@ def message_stream(tokenizer: Tokenizer) -> StreamedAnswer:
     context = MessageContext(
         id="msg_" + "0" * 24,
         model="model",
-        max_tokens=EVENTS,
+        context_left=None,
         page_tokens=16,
         shown="summarized",
         counts_thinking=False,

@@ -106,7 +106,7 @@ class World:
         counts = np.array([row.samples for row in plan.rows], np.int32)
         states = np.full(counts.sum(), -1, np.int32).tobytes()
         ids = np.arange(counts.sum(), dtype=np.int32).tobytes()
-        result = StepResult(plan.step, counts.tobytes(), ids, states, tokens, 1000 * elapsed)
+        result = StepResult(plan.step, counts.tobytes(), ids, states, 1000 * elapsed)
         self.scheduler.handle(result, self.moment)
         for message in self.scheduler.take_outgoing().to_clients.get(0, []):
             for output in message.items if isinstance(message, Outputs) else ():
@@ -147,7 +147,7 @@ def measure(given: argparse.Namespace, readers_per_s: float, *, leased: bool) ->
         GrammarLoader(compiler),
         vocab_size=32,
         eos_tokens=(),
-        segments=NoGrammars(),
+        tokenizer=NoGrammars(),
     )
     chance = random.Random(given.seed)
     world = World(scheduler, chance, given.base_ms / 1000, given.token_ms / 1000, leased)

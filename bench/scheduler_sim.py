@@ -77,7 +77,7 @@ class Machine:
             GrammarLoader(compiler),
             vocab_size=32,
             eos_tokens=(),
-            segments=NoGrammars(),
+            tokenizer=NoGrammars(),
             bounds=bounds,
         )
 
@@ -146,7 +146,7 @@ class Simulation:
         counts = [row.samples for row in plan.rows]
         sampled = [self._arrivals[self._rows[row.slot]].output_token for row in plan.rows if row.samples]
         states = _packed([-1] * len(sampled))
-        result = StepResult(plan.step, _packed(counts), _packed(sampled), states, tokens, elapsed)
+        result = StepResult(plan.step, _packed(counts), _packed(sampled), states, elapsed)
         self.scheduler.handle(result, Now())
         self._take_replies()
         self.service.observe()

@@ -70,7 +70,7 @@ def rotary_write_kv(
     v: torch.Tensor,
     cos_sin: torch.Tensor,
     positions: torch.Tensor,
-    slots: torch.Tensor,
+    places: torch.Tensor,
     kv: torch.Tensor,
     norms: HeadNorms | None = None,
 ) -> None:
@@ -79,10 +79,10 @@ def rotary_write_kv(
     if norms is not None:
         queries = rms_norm(queries, norms.q.float(), norms.eps)
         keys = rms_norm(keys, norms.k.float(), norms.eps)
-    kept = slots >= 0
+    kept = places >= 0
     q[kept] = _rotate(queries, cos, sin).to(q.dtype)[kept]
     both = torch.stack((_rotate(keys, cos, sin), v.float()))[:, kept].transpose(1, 2)
-    set_pages(kv, slots[kept], CellFormat(kv.dtype).encode(both).unsqueeze(3))
+    set_pages(kv, places[kept], CellFormat(kv.dtype).encode(both).unsqueeze(3))
 
 
 def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """The prefix cache: a radix tree over token sequences whose nodes own pages of KV cache."""
 
-from .cache_reports import CachedPrefix, CacheNode, Divergence, TreeWalk
+from .cache_reports import CachedPrefix, Divergence, TreeNode, TreeWalk
 from .eviction import EvictionPolicy
 from .gittins import GittinsPolicy
 from .leases import Lease, Leases
@@ -11,7 +11,6 @@ from .prefix_cache import CacheStats, Dropped, PrefixCache
 
 __all__ = [
     "KEY_BYTES",
-    "CacheNode",
     "CacheStats",
     "CachedPrefix",
     "Copy",
@@ -26,6 +25,7 @@ __all__ = [
     "Missing",
     "PrefixCache",
     "PrefixMatch",
+    "TreeNode",
     "TreeWalk",
     "common_tokens",
     "split_keys",

@@ -32,7 +32,7 @@ class Divergence(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class CacheNode:
+class TreeNode:
     """A node, a root, or an evicted node. Requests, pins and leases count at every node that they use. A
     waiting request counts at every node that it would use now, or only at the root if nothing matches."""
 
@@ -104,7 +104,7 @@ class TreeWalk:
                 parents.append(parent)
         return all_listed and not queue
 
-    def list_largest(self, most: int, shown_tokens: int) -> list[CacheNode]:
+    def list_largest(self, most: int, shown_tokens: int) -> list[TreeNode]:
         """The `most` nodes whose branches have the most tokens, each with its first `shown_tokens` tokens.
         Parents come before their children."""
         lengths = self._measure()
@@ -120,7 +120,7 @@ class TreeWalk:
         requests, waiting, pins = map(self._count, (self._requests, self._waiting, self._pins))
         leases = self._sum([node.leases for node in self._nodes])
         return [
-            CacheNode(
+            TreeNode(
                 id=node.first_page,
                 parent=index.get(self._parents[place]),
                 namespace=node.namespace or "",
@@ -206,7 +206,7 @@ class TreeWalk:
         return sums
 
 
-class CacheReports:
+class TreeReports:
     def __init__(self, tree: RadixTree, locks: Collection[Lock]) -> None:
         """`locks`: the locks of all requests."""
         self._tree, self._locks = tree, locks

@@ -6,7 +6,7 @@ from bisect import bisect
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .cache_reports import CacheReports
+from .cache_reports import TreeReports
 from .eviction import EvictionPolicy
 from .gittins import GittinsPolicy
 from .invariants import check, check_continues
@@ -70,12 +70,20 @@ class PrefixCache:
         self._tree = RadixTree(page_size, policy, self._allocator, self._note_evicted if model else None)
         self._evicted: list[KeyedPages] = []
         self._locks: set[Lock] = set()
-        self.reports = CacheReports(self._tree, self._locks)
+        self.reports = TreeReports(self._tree, self._locks)
         self._evicted_pages = 0
 
     def match(self, namespace: str | None, tokens: bytes, limit: int | None = None) -> PrefixMatch:
         """Finds the longest match of the first `limit` tokens, by default of all. Changes nothing."""
         return self._tree.find(namespace, tokens, limit)
+
+    def max_pages(self, found: PrefixMatch, whole_pages: bool = False) -> int:
+        """How many pages a request that acquires the match may have. Changes nothing."""
+        match = found._replace(tail=0) if whole_pages else found
+        locked = sum(len(node.pages) for node in match.node.path() if not node.locks)
+        if match.inside and not match.inside.locks:
+            locked += match.inside_pages + (match.tail > 0)
+        return match.full_pages + self._adopts_tail(match) + self.available() - locked
 
     def acquire(self, found: PrefixMatch, whole_pages: bool = False) -> Lock:
         """Locks a match; if `whole_pages` is true, only its full pages.
@@ -88,10 +96,11 @@ class PrefixCache:
         if match.node.parent is None:
             match = match._replace(node=self._tree.open_root(match.node.namespace))
         self._tree.observe_tail(match)
+        adopts = self._adopts_tail(match)
         lock = self._lock_whole_pages(match)
         if match.inside and match.tail:
             lock.matched += match.tail
-            self._take_tail(lock, match)
+            self._take_tail(lock, match.inside, match.tail, adopts)
         self._verify()
         return lock
 
@@ -276,17 +285,23 @@ class PrefixCache:
         self._locks.add(lock)
         return lock
 
-    def _take_tail(self, lock: Lock, match: PrefixMatch) -> None:
-        """Adopts the page in which the match ends, the first of `match.inside`, or locks it for copying."""
+    def _adopts_tail(self, match: PrefixMatch) -> bool:
+        """Whether a request that acquires the match adopts the page in which it ends."""
         leaf = match.inside
-        assert leaf is not None
-        if not leaf.locks and not leaf.leases and len(leaf.tokens) == match.tail * TOKEN_BYTES:
+        if leaf is None or leaf.locks or leaf.leases or not match.tail:
+            return False
+        return len(leaf.tokens) == (match.length - match.depth) * TOKEN_BYTES
+
+    def _take_tail(self, lock: Lock, leaf: Node, tail: int, adopts: bool) -> None:
+        """Adopts the leaf's first page, in which the match ends after `tail` tokens, or locks it for
+        copying."""
+        if adopts:
             self._tree.remove(leaf)
             lock.pages += leaf.pages
         else:
             lock.source = self._tree.split(leaf, 1) if len(leaf.pages) > 1 else leaf
             self._tree.lock(lock.source)
-            lock.copy = Copy(lock.source.pages[0], match.tail)
+            lock.copy = Copy(lock.source.pages[0], tail)
 
     def _use(self, lock: Lock) -> None:
         """Counts a use of the matched nodes, at most one per lock."""

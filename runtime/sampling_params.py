@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-LOGPROB_FLOOR = -9999.0
-
 
 class SamplingDefaults(msgspec.Struct, frozen=True, omit_defaults=True):
     """The values of sampling fields that a request leaves out, as the model's authors recommend them."""

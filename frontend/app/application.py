@@ -41,7 +41,7 @@ from ..http.endpoint import internal_error
 from ..http.http_service import HttpService
 from ..http.operation import Operation
 from ..http.outcome import observe
-from ..launch.descriptors import check_descriptors
+from ..http.server.limits import check_descriptors
 from ..page.endpoint import OPEN_PATHS as PAGE_PATHS
 from ..page.endpoint import page_routes
 from ..stored.responses.protocol import ResponsesRequest
@@ -68,7 +68,7 @@ _PIN = Operation(
     example={"prompt": "A text of at least one page of tokens", "ttl_s": 60},
     body=PinRequest,
     reply=Pin,
-    errors=(404, 409, 429),
+    errors=(404, 409, 429, 504),
 )
 _UNPIN = Operation(summary="End a pin", reply=PinDeleted)
 _END_LEASE = Operation(summary="End the leases of a key", query=_SALT, reply=LeaseEnds, status=202)

@@ -9,17 +9,17 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 import uvloop
 import zmq
 
 from ...runtime.config import ServeConfig, load_config
-from ...runtime.errors import ConfigError, RequestError
+from ...runtime.errors import ConfigError
 from ...runtime.logs import write_log
 from ...runtime.messages import Drained, Failed, KnowsReplica, Message, Ready
-from ...runtime.processes.child import SIGN_OF_LIFE_S, ChildArguments, child_arguments
+from ...runtime.processes.child import LISTEN_FD_VARIABLE, SIGN_OF_LIFE_S, ChildArguments, child_arguments
 from ...runtime.processes.garbage import leave_out_existing_objects
 from ...runtime.processes.heartbeat import Heartbeat
 from ...runtime.processes.sockets import ANY_EPOCH, Outbox, supervisor_address
@@ -28,8 +28,8 @@ from ..api.native.routes import WEBSOCKETS
 from ..core.replica.engine_client import EngineClient
 from ..core.service import Service
 from ..core.text.tokenizer import Tokenizer
-from ..http.access import OPEN_PATHS
-from ..http.apis import Apis, error_headers
+from ..http.access import OPEN_PATHS, render_refusal
+from ..http.apis import Apis
 from ..http.hosts import AllowedOrigins
 from ..http.http_service import HttpService
 from ..http.server.connection import ServerSettings
@@ -40,8 +40,6 @@ from ..model_files.model_tokenizer import load_tokenizer
 from ..stored.batches.routes import UPLOADS
 from .apis import APIS
 from .application import create_app, server_routes
-
-LISTEN_FD = "ARBORA_LISTEN_FD"
 
 
 def main() -> None:
@@ -78,7 +76,7 @@ async def _serve(
         engine = EngineClient(arguments.directory, arguments.client, config.api_workers)
     use_short_slices()
     http = HttpService.build(Service.load(config, engine, tokenizer))
-    listener = socket.socket(fileno=int(os.environ[LISTEN_FD]))
+    listener = socket.socket(fileno=int(os.environ[LISTEN_FD_VARIABLE]))
     server = http_server(http, progress=heartbeat.progress)
     async with asyncio.TaskGroup() as tasks:
         receiving = tasks.create_task(engine.run())
@@ -116,21 +114,13 @@ def http_server(
             always_served=OPEN_PATHS,
             on_refused=lambda status: failed.labels(status).inc(),
             progress=progress,
-            render_error=partial(_render_error, apis, AllowedOrigins(config.allowed_origins)),
+            render_error=partial(render_refusal, apis, AllowedOrigins(config.allowed_origins)),
             uploads=UPLOADS,
             websockets=WEBSOCKETS,
         ),
         None if config.ssl_certfile is None else tls_context(config.ssl_certfile, config.ssl_keyfile),
-        partial(apis.run, http, routes),
+        partial(apis.work_in_background, http, routes),
     )
-
-
-def _render_error(
-    apis: Apis, origins: AllowedOrigins, path: str, origin: str, error: RequestError
-) -> tuple[Mapping[str, str], bytes]:
-    """The headers and the body of a refusal, for a request that the application does not see."""
-    headers = {"content-type": "application/json", **error_headers(error), **origins.headers(origin)}
-    return headers, apis.error_json(path, error)
 
 
 async def _show_life(heartbeat: Heartbeat) -> None:

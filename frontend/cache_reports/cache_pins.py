@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
@@ -17,8 +18,10 @@ from ..core.replica.generation import early_end
 from ..core.service import Service
 from ..http.allowances import quota_of
 from ..http.apis import json_response
+from ..http.endpoint import close_when_gone
 from ..http.http_service import HttpService
 from ..http.tenants import cache_scope, key_of, tenant_of
+from ..http.time_limit import TimeLimit
 from .cache_answers import PinDeleted, show_pin
 from .cache_endpoints import ask_scheduler, check_query
 
@@ -32,38 +35,29 @@ PinReader: TypeAlias = Callable[[HttpService, Request], Awaitable[tuple[PinPrefi
 
 async def pin_prefix(read_pin: PinReader, http: HttpService, request: Request) -> Response:
     """Computes the missing part of a prefix, and keeps its full pages for a time."""
-    service = http.service
     check_query(request)
-    pin, param = await read_pin(http, request)
+    async with TimeLimit(http.service.config.request_timeout).of_preparation():
+        pinned = await _pin(http.service, request, *await read_pin(http, request))
+    return json_response(show_pin(pinned, http.service.engine.check_serving()))
+
+
+async def _pin(service: Service, request: Request, order: PinPrefix, param: str) -> Pin:
+    """Computes and pins a prefix. `param` is the field with the prefix, for errors."""
+    key = key_of(request)
     computing = Generate(
         f"{new_id('pinning')}-0",
-        pin.client,
-        pin.tokens,
+        order.client,
+        order.tokens,
         SamplingParams(max_tokens=1, temperature=0.0),
-        namespace=pin.namespace,
+        namespace=order.namespace,
         tenant=tenant_of(request, None, service.config),
-        quota=quota_of(key_of(request), len(pin.tokens) // 4),
+        priority=0 if key is None else key.priority,
+        quota=quota_of(key, len(order.tokens) // 4),
     )
-    pinned = await _pin(service, computing, pin, param)
-    return json_response(show_pin(pinned, service.engine.check_serving()))
-
-
-async def unpin_prefix(http: HttpService, request: Request) -> Response:
-    service = http.service
-    check_query(request)
-    service.engine.check_serving()
-    scope = cache_scope(request, service.config)
-    pin, client = request.path_params["id"], service.engine.client
-    await ask_scheduler(service, PrefixPinned, lambda query: UnpinPrefix(client, query, pin, scope))
-    return json_response(PinDeleted(pin))
-
-
-async def _pin(service: Service, computing: Generate, order: PinPrefix, param: str) -> Pin:
-    """Computes and pins a prefix. `param` is the field with the prefix, for errors."""
     check = CheckPin(order.client, 0, order.scope, order.namespace, order.tokens)
     await ask_scheduler(service, PinFits, lambda query: replace(check, query=query), param=param)
     for attempt in range(1, PIN_ATTEMPTS + 1):
-        await _compute(service, computing)
+        await _compute(service, request, computing)
         try:
             answer = await ask_scheduler(
                 service, PrefixPinned, lambda query: replace(order, query=query), param=param
@@ -76,13 +70,25 @@ async def _pin(service: Service, computing: Generate, order: PinPrefix, param: s
     raise AssertionError("the last attempt raises or returns")
 
 
-async def _compute(service: Service, request: Generate) -> None:
+async def unpin_prefix(http: HttpService, request: Request) -> Response:
+    service = http.service
+    check_query(request)
+    service.engine.check_serving()
+    scope = cache_scope(request, service.config)
+    pin, client = request.path_params["id"], service.engine.client
+    await ask_scheduler(service, PrefixPinned, lambda query: UnpinPrefix(client, query, pin, scope))
+    return json_response(PinDeleted(pin))
+
+
+async def _compute(service: Service, request: Request, computing: Generate) -> None:
     """Computes a prefix by sampling a token, also if all is cached: that fails for a damaged KV cache."""
-    generation = service.engine.start([request])
+    generation = service.engine.start([computing])
+    watch = asyncio.create_task(close_when_gone(request.receive, generation))
     try:
         await generation.accepted()
         outputs = [arrival.output for arrival in await generation.next()]
     finally:
+        watch.cancel()
         service.engine.forget(generation)
     for output in outputs:
         if output.finish in ("error", "abort"):

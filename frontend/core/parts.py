@@ -7,25 +7,33 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from .logprobs import TokenLogprob
-from .tools.tool_calls import ToolCallDelta
+from .tools.tool_calls import ContentDelta, Delta, ToolCallDelta
 
 Kind = Literal["reasoning", "text", "call"]
 
 
 class Piece(NamedTuple):
-    """The addition of one output to choice number `choice`. The last piece has the `finish` reason."""
+    """The addition of one output to choice number `choice`. The last piece has the `finish` reason.
+
+    `content` is all text outside of reasoning and calls. `deltas` is empty without calls. Otherwise it has
+    the texts and calls in their order.
+    """
 
     choice: int
     content: str
     logprobs: Sequence[TokenLogprob]
     finish: str | None
     reasoning: str = ""
-    tool_calls: Sequence[ToolCallDelta] = ()
+    deltas: Sequence[Delta] = ()
 
     @property
     def is_text_alone(self) -> bool:
-        _, content, logprobs, finish, reasoning, calls = self
-        return bool(content) and not (logprobs or finish or reasoning or calls)
+        _, content, logprobs, finish, reasoning, deltas = self
+        return bool(content) and not (logprobs or finish or reasoning or deltas)
+
+    @property
+    def tool_calls(self) -> list[ToolCallDelta]:
+        return [delta for delta in self.deltas if isinstance(delta, ToolCallDelta)]
 
 
 @dataclass(eq=False, slots=True)
@@ -75,13 +83,16 @@ class Parts:
         """Adds a piece, and yields each change of the parts just after making it."""
         if piece.reasoning:
             yield from self._add("reasoning", piece.reasoning)
-        if piece.content:
+        if piece.content and not piece.deltas:
             yield from self._add("text", piece.content)
-        for call in piece.tool_calls:
-            if call.id is not None:
-                yield from self._begin(Part("call", call.id, call.name or ""))
-            if call.arguments_fragment:
-                yield self._more(call.arguments_fragment)
+        for delta in piece.deltas:
+            if isinstance(delta, ContentDelta):
+                yield from self._add("text", delta.text)
+                continue
+            if delta.id is not None:
+                yield from self._begin(Part("call", delta.id, delta.name or ""))
+            if delta.arguments_fragment:
+                yield self._more("call", delta.arguments_fragment)
 
     def end(self) -> Iterator[Change]:
         """Ends the open part at the reply's end."""
@@ -110,7 +121,7 @@ class Parts:
     def _add(self, kind: Kind, text: str) -> Iterator[Change]:
         if self.open is None or self.open.kind != kind:
             yield from self._begin(Part(kind))
-        yield self._more(text)
+        yield self._more(kind, text)
 
     def _begin(self, part: Part) -> Iterator[Change]:
         yield from self.end()
@@ -118,7 +129,9 @@ class Parts:
         self.all.append(part)
         yield Begun(part)
 
-    def _more(self, text: str) -> Change:
-        assert self.open is not None, "the first piece of a call has its id"
+    def _more(self, kind: Kind, text: str) -> Change:
+        assert self.open is not None and self.open.kind == kind, (
+            "a call begins with its id, and no text is in it"
+        )
         self.open.texts.append(text)
         return More(self.open, text)

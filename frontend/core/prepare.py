@@ -145,7 +145,7 @@ async def prepare(
     plus i. Raises `RequestError` for a request that the model can't serve.
     """
     model, fields = service.engine.check_serving(), draft.fields
-    check_choices(len(draft.prompt.items) or 1, fields.n or 1, service.config.max_waiting)
+    check_choices(draft.prompt.param, len(draft.prompt.items) or 1, fields.n or 1, service.config.max_waiting)
     use, grammar, rendered = await service.work.call(caller, _render, service, draft)
     namespace = namespace_of(fields, scope)
     prompts = await _tokenize(service, draft.prompt, rendered.text, namespace, caller, model.max_model_len)
@@ -164,16 +164,16 @@ async def prepare(
 
 
 async def tokenize(
-    service: Service, prompt: Prompt, salt: str | None, caller: Caller, scope: str = "", most: int = 0
+    service: Service, prompt: Prompt, salt: str | None, caller: Caller, scope: str = "", max_tokens: int = 0
 ) -> Tokens:
-    """The tokens of a prompt without a reply, at most `most`; by default `MAX_COUNTED_TOKENS`, or the model's
-    context if that is longer. Raises `RequestError`."""
+    """The tokens of a prompt without a reply, at most `max_tokens`. The default is `MAX_COUNTED_TOKENS`, or
+    the model's context if that is longer. Raises `RequestError`."""
     check_salt(salt)
     model = service.engine.model or service.engine.check_serving()
-    most = most or max(MAX_COUNTED_TOKENS, model.max_model_len)
+    max_tokens = max_tokens or max(MAX_COUNTED_TOKENS, model.max_model_len)
     rendered = await service.work.call(caller, render_prompt, service, prompt)
     namespace = cache_namespace(scope, salt)
-    (tokens,) = await _tokenize(service, prompt, rendered.text, namespace, caller, most)
+    (tokens,) = await _tokenize(service, prompt, rendered.text, namespace, caller, max_tokens)
     return tokens
 
 
@@ -202,14 +202,15 @@ def _render(service: Service, draft: Draft) -> tuple[ToolUse, GrammarSpec | None
 
 
 async def _tokenize(
-    service: Service, prompt: Prompt, text: str, namespace: str | None, caller: Caller, most: int
+    service: Service, prompt: Prompt, text: str, namespace: str | None, caller: Caller, max_tokens: int
 ) -> list[Tokens]:
-    """The tokens of each prompt, at most `most`. `text` is the rendered conversation, if there is one."""
+    """The tokens of each prompt, at most `max_tokens`. `text` is the rendered conversation, if there is
+    one."""
     param, special = prompt.param, prompt.special
     if prompt.conversation is not None:
-        return [await _encode(service, text, special, namespace, caller, most, param)]
+        return [await _encode(service, text, special, namespace, caller, max_tokens, param)]
     return [
-        await _encode(service, item, special, None, caller, most, param)
+        await _encode(service, item, special, None, caller, max_tokens, param)
         if isinstance(item, str)
         else _pack_ids(service, item, param)
         for item in prompt.items
@@ -224,23 +225,29 @@ def _pack_ids(service: Service, ids: list[int], param: str) -> Tokens:
 
 
 async def _encode(
-    service: Service, text: str, special: bool, namespace: str | None, caller: Caller, most: int, param: str
+    service: Service,
+    text: str,
+    special: bool,
+    namespace: str | None,
+    caller: Caller,
+    max_tokens: int,
+    param: str,
 ) -> Tokens:
     """The ids of a text, with the tokenizer's own special tokens around it if `special`. Without special
     tokens, earlier replies in the namespace keep the ids that they were sampled with. A long text is
     tokenized in steps on another thread.
 
-    Raises `RequestError` naming `param` for more than `most` tokens, or for a token that the model does not
+    Raises `RequestError` naming `param` for more than `max_tokens`, or for a token that the model does not
     have.
     """
     model = service.engine.model
-    steps = service.memo.encode_in_steps(namespace, text, most, special=special)
+    steps = service.memo.encode_in_steps(namespace, text, max_tokens, special=special)
     try:
         tokens = await service.work.run(caller, steps) if is_long(text) else run_now(steps)
     except TooLongError as error:
-        is_context = model is not None and model.max_model_len == most
+        is_context = model is not None and model.max_model_len == max_tokens
         limit = "this model's maximum context length is" if is_context else "may have at most"
-        problem = f"{param} has at least {error.tokens} tokens, but {limit} {most}: {shorten(param)}."
+        problem = f"{param} has at least {error.tokens} tokens, but {limit} {max_tokens}: {shorten(param)}."
         raise too_long(problem, param) from None
     if model is not None and service.tokenizer.vocab_size > model.vocab_size:
         check_token_ids(param, memoryview(tokens).cast("i"), model.vocab_size)
@@ -273,10 +280,12 @@ def _generates(
     fields, choices = draft.fields, draft.fields.n or 1
     shortest = min(len(prompt) // 4 for prompt in prompts)
     check_prompt_logprobs_start(fields.prompt_logprobs_start, draft.prompt_logprobs, shortest)
-    most = [reply_tokens(model, len(prompt) // 4, draft.limits, draft.prompt.param) for prompt in prompts]
+    max_lengths = [
+        reply_tokens(model, len(prompt) // 4, draft.limits, draft.prompt.param) for prompt in prompts
+    ]
     sampling = sampling_params(
         fields,
-        max_tokens=min(most),
+        max_tokens=min(max_lengths),
         logprobs=draft.logprobs,
         prompt_logprobs=draft.prompt_logprobs,
         vocab_size=model.vocab_size,
@@ -288,7 +297,7 @@ def _generates(
             client=service.engine.client,
             prompt=prompt,
             sampling=msgspec.structs.replace(
-                sampling, seed=choice_seed(sampling.seed, choice), max_tokens=most[number]
+                sampling, seed=choice_seed(sampling.seed, choice), max_tokens=max_lengths[number]
             ),
             grammar=grammar,
             namespace=namespace,
@@ -318,20 +327,21 @@ def reply_tokens(model: ModelReady, prompt_tokens: int, limits: Limits, prompt_p
 
     Raises `RequestError` if the prompt leaves nothing, or if `max_tokens` alone exceeds the context.
     """
-    most, max_tokens = model.max_model_len, limits.max_tokens
-    context = f"This model's maximum context length is {tokens_in_words(most)}"
-    if limits.context is not None and limits.context < most:
-        most = limits.context
-        if prompt_tokens >= most:
+    max_length, max_tokens = model.max_model_len, limits.max_tokens
+    context = f"This model's maximum context length is {tokens_in_words(max_length)}"
+    if limits.context is not None and limits.context < max_length:
+        max_length = limits.context
+        if prompt_tokens >= max_length:
             raise too_long(
-                f"{limits.context_param} is {most}, but {prompt_param} has {tokens_in_words(prompt_tokens)}, "
-                f"and the reply needs some too: raise {limits.context_param}, or leave it out.",
+                f"{limits.context_param} is {max_length}, but {prompt_param} has "
+                f"{tokens_in_words(prompt_tokens)}, and the reply needs some too: raise "
+                f"{limits.context_param}, or leave it out.",
                 limits.context_param,
             )
-    elif limits.context is None and max_tokens is not None and max_tokens > most:
-        advice = f"lower it to {most} at most{'' if limits.is_required else ', or leave it out'}"
+    elif limits.context is None and max_tokens is not None and max_tokens > max_length:
+        advice = f"lower it to {max_length} at most{'' if limits.is_required else ', or leave it out'}"
         raise too_long(f"{context}, but {limits.param} is {max_tokens}: {advice}.", limits.param)
-    left = most - prompt_tokens
+    left = max_length - prompt_tokens
     if left < (0 if max_tokens == 0 else 1):
         problem = f"but the prompt has {prompt_tokens}, and the reply needs some too"
         raise too_long(f"{context}, {problem}: {shorten(prompt_param)}.", prompt_param)

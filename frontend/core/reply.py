@@ -14,7 +14,7 @@ from .parts import Parts, Piece
 from .replica.generation import Arrival, Generation, early_end
 from .text.detokenizer import Detokenizer
 from .text.reasoning import ReasoningParser
-from .tools.tool_calls import ContentDelta, ToolCallDelta, ToolCallParser
+from .tools.tool_calls import ContentDelta, Delta, ToolCallDelta, ToolCallParser
 
 MANY_TOKENS = 1000  # tokens in a batch whose log-probabilities take long to unpack and write
 
@@ -160,8 +160,8 @@ class ChoiceReply:
         if self.finish is not None or not self._detokenizer.holds_text:
             self._settled = self.completion_tokens
         entries = unpack(output.tokens, output.logprobs, offsets) if output.logprobs else ()
-        content, reasoning, calls = self._read(delta.text)
-        return Piece(index, content, entries, self.finish, reasoning, calls)
+        content, reasoning, deltas = self._read(delta.text)
+        return Piece(index, content, entries, self.finish, reasoning, deltas)
 
     def _push_one(self, token: Tokens) -> str:
         """Adds the token of an output for which `_only_adds_token` holds. Returns its text."""
@@ -178,8 +178,9 @@ class ChoiceReply:
         if self._remember is not None:
             self._remember("".join(self._texts), self.tokens)
 
-    def _read(self, text: str) -> tuple[str, str, Sequence[ToolCallDelta]]:
-        """Separates new text into content, reasoning and calls."""
+    def _read(self, text: str) -> tuple[str, str, Sequence[Delta]]:
+        """Separates new text into content and reasoning. With calls it also returns the content and the calls
+        in their order."""
         is_last, reasoning = self.finish is not None, ""
         if self._reasoning is not None:
             had_ended = self._reasoning.has_ended
@@ -193,7 +194,7 @@ class ChoiceReply:
         calls = [delta for delta in deltas if isinstance(delta, ToolCallDelta)]
         self.called_tools += [delta.name for delta in calls if delta.name is not None]
         content = "".join(delta.text for delta in deltas if isinstance(delta, ContentDelta))
-        return content, reasoning, calls
+        return content, reasoning, deltas if calls else ()
 
 
 class Reply:
@@ -213,7 +214,7 @@ class Reply:
         self._generation = generation
         self._open = len(choices)
         self._ended = deque[ChoiceReply]()  # ended choices that `remember` has not stored yet
-        self._stopped: list[tuple[int, int]] = []  # (choice, tokens to keep) after a stop string
+        self._stopped: list[int] = []  # choices that a stop string has ended
         self._called: list[int] = []  # choices that ended in tool calls
 
     @property
@@ -248,7 +249,7 @@ class Reply:
         self._open -= 1
         self._ended.append(choice)
         if output.finish is None:
-            self._stopped.append((index, choice.completion_tokens))
+            self._stopped.append(index)
         if choice.called_tools:
             self._called.append(index)
 
@@ -271,8 +272,8 @@ class Reply:
     def end_stopped(self) -> None:
         """Tell the scheduler which choices a stop string or tool calls have ended. Call it only on the event
         loop."""
-        for index, tokens in self._stopped:
-            self._generation.finish(index, tokens)
+        for index in self._stopped:
+            self._generation.finish(index)
         for index in self._called:
             self._generation.await_tools(index, self.choices[index].called_tools)
         self._stopped.clear()

@@ -54,10 +54,10 @@ def check_word(name: str, value: str | None, allowed: Sequence[str]) -> None:
         raise invalid_field(name, f"is {value!r}, but must be {words} or {allowed[-1]!r}")
 
 
-def check_count(name: str, values: Sized | None, most: int, what: str) -> None:
+def check_count(name: str, values: Sized | None, max_count: int, what: str) -> None:
     """Raises a `RequestError` that names the field, its length and the limit."""
-    if values is not None and len(values) > most:
-        raise invalid_field(name, f"has {len(values)} {what}, but may have at most {most}")
+    if values is not None and len(values) > max_count:
+        raise invalid_field(name, f"has {len(values)} {what}, but may have at most {max_count}")
 
 
 def missing_field(param: str, sent: Iterable[str] = ()) -> RequestError:
@@ -103,16 +103,19 @@ def check_salt(salt: str | None) -> None:
         raise invalid_field("cache_salt", "must not be empty")
 
 
-def check_choices(prompts: int, n: int, max_waiting: int) -> None:
-    """Raises a `RequestError` if the request has more choices than may wait: all are accepted together."""
-    most = min(MAX_CHOICES_IN_ALL, max_waiting)
-    if prompts * n <= most:
+def check_choices(param: str, prompts: int, n: int, max_waiting: int) -> None:
+    """Raises a `RequestError` if the request has more choices than may wait: all are accepted together.
+
+    param: the field of the prompts
+    """
+    max_choices = min(MAX_CHOICES_IN_ALL, max_waiting)
+    if prompts * n <= max_choices:
         return
     given = f"n is {n}" if prompts == 1 else f"{prompts} prompts with n of {n} make {prompts * n} choices"
-    why = ", as no more may wait at once (--max-waiting)" if most < MAX_CHOICES_IN_ALL else ""
+    why = ", as no more may wait at once (--max-waiting)" if max_choices < MAX_CHOICES_IN_ALL else ""
     raise RequestError(
-        f"{given}, but a request may have at most {most}{why}.",
-        param="n" if prompts == 1 else "prompt",
+        f"{given}, but a request may have at most {max_choices}{why}.",
+        param="n" if prompts == 1 else param,
         code="invalid_value",
     )
 
@@ -180,7 +183,7 @@ def check_prompt_logprobs_start(start: int | None, prompt_logprobs: int | None, 
         code = "invalid_value"
     else:
         return
-    raise invalid_field("prompt_logprobs_start", f"{problem}", code)
+    raise invalid_field("prompt_logprobs_start", problem, code)
 
 
 def request_seed(seed: int | None) -> int:
@@ -207,11 +210,10 @@ def sampling_params(
     """
     min_tokens = fields.min_tokens or 0
     if min_tokens > max_tokens:
-        most = tokens_in_words(max_tokens)
         raise invalid_field(
             "min_tokens",
-            f"is {min_tokens}, but the reply can have at most {most}: max_tokens, or what the "
-            "prompt leaves of the context, allows no more",
+            f"is {min_tokens}, but the reply can have at most {tokens_in_words(max_tokens)}: max_tokens, "
+            "or what the prompt leaves of the context, allows no more",
         )
     if fields.complete_json and logprobs is not None:
         raise invalid_field("complete_json", "is not available with logprobs: what it adds is not sampled")

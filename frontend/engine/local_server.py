@@ -59,9 +59,8 @@ class LocalServer:
     async def start(cls, config: ServeConfig, commands: Commands) -> LocalServer:
         """Starts the server. If it raises ConfigError or ServerError, no process or file is left."""
         async with contextlib.AsyncExitStack() as stack:
-            directory = PrivateDirectory.open()
+            directory = PrivateDirectory.with_config(config)
             stack.callback(directory.close)
-            config.save(directory.path)
             supervisor = Supervisor(directory.path, commands)
             stack.push_async_callback(supervisor.close)
             starting = asyncio.create_task(supervisor.start())

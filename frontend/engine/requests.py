@@ -48,13 +48,13 @@ async def prepare_score(
 
 
 async def tokenize(
-    service: Service, prompt: str | Sequence[Message], options: TokenizeOptions, most: int = 0
+    service: Service, prompt: str | Sequence[Message], options: TokenizeOptions, max_tokens: int = 0
 ) -> Tokens:
-    """The tokens of a text or a conversation; at most `most`, else raises `RequestError`."""
+    """The tokens of a text or a conversation; at most `max_tokens`, else raises `RequestError`."""
     if isinstance(prompt, str):
-        return await prepare.tokenize(service, _read_prompt(prompt, "prompt"), None, Caller(), most=most)
+        return await prepare.tokenize(service, _read_prompt(prompt, "prompt"), None, Caller(), "", max_tokens)
     fields = EngineFields.read(options)
-    return await prepare.tokenize(service, fields.prompt(prompt), fields.cache_salt, Caller(), most=most)
+    return await prepare.tokenize(service, fields.prompt(prompt), fields.cache_salt, Caller(), "", max_tokens)
 
 
 async def _prepare(

@@ -104,6 +104,17 @@ class AccessMiddleware:
             self._answers.labels(key.name, status).inc()
 
 
+def render_refusal(
+    apis: Apis, origins: AllowedOrigins, path: str, headers: Headers, error: RequestError
+) -> tuple[int, Headers, bytes]:
+    """The status, the headers and the body of a refusal, for a request that the application does not see."""
+    scope: Scope = {"path": path, "headers": headers}
+    ids = _choose_ids(scope, apis.of(path, headers).id_header)
+    origin = dict(headers).get(b"origin", b"").decode("latin-1")
+    response = apis.error_response(scope, error, {**origins.headers(origin)})
+    return response.status_code, _with_ids(response.raw_headers, ids), bytes(response.body)
+
+
 def _allowances(scope: Scope, api: Api) -> Headers:
     """The headers that say how much the request's key may still use."""
     allowances = scope.get(ALLOWANCES)

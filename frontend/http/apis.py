@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -41,9 +41,9 @@ class Api:
     it. `error_json` writes an error; it takes the request's id, which is empty if the request has none.
     `statuses` maps statuses of errors to those of this API. Answers carry their id in the header `id_header`.
     `allowance_headers` say what their key may still use; the default are OpenAI's. Requests on the paths
-    `batched` may be lines of a batch. `run` does the API's background work until it is cancelled; it gets the
-    applications of all `batched` paths. /openapi.json lists the API by its `name`, with errors of the type
-    `error`.
+    `batched` may be lines of a batch. `work_in_background` does the API's work beside requests until it is
+    cancelled; it gets the applications of all `batched` paths. /openapi.json lists the API by its `name`,
+    with errors of the type `error`.
     """
 
     routes: Callable[[HttpService], Sequence[Route]]
@@ -55,7 +55,7 @@ class Api:
     statuses: Mapping[int, int] = field(default_factory=dict)
     allowance_headers: Callable[[Allowances], Headers] | None = None
     batched: tuple[str, ...] = ()
-    run: Callable[[HttpService, Applications], Awaitable[None]] | None = None
+    work_in_background: Callable[[HttpService, Applications], Coroutine[None, None, None]] | None = None
     name: str = ""
     error: type[Struct] | None = None
 
@@ -90,18 +90,14 @@ class Apis:
     def of(self, path: str, headers: Headers = ()) -> Api:
         return next((api for api in self.others if api.has(path, headers)), self.default)
 
-    async def run(self, http: HttpService, routes: Sequence[tuple[Api, Route]]) -> None:
-        """Runs the APIs' background work, such as batches, until cancelled. `routes` are those of all
+    async def work_in_background(self, http: HttpService, routes: Sequence[tuple[Api, Route]]) -> None:
+        """Does the APIs' work beside requests, such as batches, until cancelled. `routes` are those of all
         APIs."""
         batched = {route.path: route.app for api, route in routes if route.path in api.batched}
         async with asyncio.TaskGroup() as tasks:
             for api in (self.default, *self.others):
-                if api.run is not None:
-                    tasks.create_task(_run(api.run(http, batched)))
-
-    def error_json(self, path: str, error: RequestError) -> bytes:
-        """The body of an error for a request whose headers and id are unknown."""
-        return self.of(path).error_json(with_short_texts(error), "")
+                if api.work_in_background is not None:
+                    tasks.create_task(api.work_in_background(http, batched))
 
     def error_response(
         self, scope: Scope, error: RequestError, headers: dict[str, str] | None = None
@@ -113,10 +109,6 @@ class Apis:
         body = api.error_json(with_short_texts(error), scope.get(ANSWER_ID, ""))
         status = api.statuses.get(error.status, error.status)
         return Response(body, status, {**(headers or {}), **error_headers(error)}, "application/json")
-
-
-async def _run(work: Awaitable[None]) -> None:
-    await work
 
 
 def _is_below(path: str, prefixes: Sequence[str]) -> bool:

@@ -52,6 +52,9 @@ HttpAnswer: TypeAlias = Answer[bytes, bytes]
 returns the last events, or the whole body."""
 
 
+Detached: TypeAlias = "Callable[[HttpJob, CacheMissTracker, ApiKey | None, TimeLimit], Awaitable[Response]]"
+
+
 async def _unchanged(last: bytes) -> bytes:
     return last
 
@@ -61,14 +64,15 @@ class HttpJob:
     """A job and the way to answer its HTTP request. `answer` turns a reply, and `error_event` an error inside
     a stream, into the wire format, whose media type is `stream_type`. `finished` takes the last part of the
     answer and returns the part to send. `detached` starts the job without its client, and returns the answer.
-    It takes the job with the limits of its API key, which `prepare` does not know."""
+    It takes the job with the limits of its API key, which `prepare` does not know, and the time limit of its
+    request."""
 
     job: Job
     answer: Callable[[Reply], HttpAnswer]
     error_event: Callable[[RequestError], bytes]
     finished: Callable[[bytes], Awaitable[bytes]] = _unchanged
     stream_type: bytes = EVENT_STREAM
-    detached: Callable[[HttpJob, CacheMissTracker, ApiKey | None], Awaitable[Response]] | None = None
+    detached: Detached | None = None
 
     @property
     def streams(self) -> bool:
@@ -124,21 +128,14 @@ class GenerationEndpoint:
         service = self._http.service
         limit = TimeLimit(service.config.request_timeout)
         async with limit.of_preparation():
-            job = await self.prepare(self._http, Request(scope, receive))
-        if isinstance(job, Response):
-            await job(scope, receive, send)
+            prepared = await self._prepare(Request(scope, receive), key, limit)
+        if isinstance(prepared, Response):
+            await prepared(scope, receive, send)
             return
-        if key is not None:
-            job = replace(job, job=with_key_limits(job.job, key))
-        cache = await CacheMissTracker.begin(self._http, job.job, scope)
-        if job.detached is not None:
-            async with limit.of_preparation():
-                answer = await job.detached(job, cache, key)
-            await answer(scope, receive, send)
-            return
+        job, cache = prepared
         generation = service.engine.start(_requests(scope, job.job))
         ending = limit.end_later(generation)
-        watch = asyncio.create_task(_close_when_gone(receive, generation))
+        watch = asyncio.create_task(close_when_gone(receive, generation))
         try:
             await generation.accepted()
             scope[ALLOWANCES] = generation.allowances
@@ -160,6 +157,19 @@ class GenerationEndpoint:
                 ending.cancel()
             service.engine.forget(generation)
 
+    async def _prepare(
+        self, request: Request, key: ApiKey | None, limit: TimeLimit
+    ) -> tuple[HttpJob, CacheMissTracker] | Response:
+        """The job to run, or the answer to a request that needs no generation or is computed without its
+        client."""
+        job = await self.prepare(self._http, request)
+        if isinstance(job, Response):
+            return job
+        if key is not None:
+            job = replace(job, job=with_key_limits(job.job, key))
+        cache = await CacheMissTracker.begin(self._http, job.job, request.scope)
+        return (job, cache) if job.detached is None else await job.detached(job, cache, key, limit)
+
 
 def _requests(scope: Scope, job: Job) -> Sequence[Generate]:
     """The job's requests, with the lowest priority if the HTTP request belongs to a batch."""
@@ -168,7 +178,8 @@ def _requests(scope: Scope, job: Job) -> Sequence[Generate]:
     return [msgspec.structs.replace(each, priority=BACKGROUND_PRIORITY) for each in job.requests]
 
 
-async def _close_when_gone(receive: Receive, generation: Generation) -> None:
+async def close_when_gone(receive: Receive, generation: Generation) -> None:
+    """Aborts the generation once the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass
     generation.close()

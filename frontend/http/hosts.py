@@ -63,9 +63,6 @@ class AllowedOrigins:
         self._origins = frozenset(origins)
         self._all = ANY_ORIGIN in self._origins
 
-    def __bool__(self) -> bool:
-        return bool(self._origins)
-
     def has(self, origin: str) -> bool:
         return bool(origin) and (self._all or origin in self._origins)
 

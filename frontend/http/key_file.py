@@ -13,7 +13,6 @@ import secrets
 import stat
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -36,11 +35,6 @@ _HASH = re.compile(r"[0-9a-fA-F]{64}")
 _COUNTS = ("requests_per_minute", "tokens_per_minute", "concurrent_requests", "max_tokens")
 _PRIORITIES = ("priority", "best_priority")
 log = logging.getLogger(__name__)
-
-
-class KeyFile(NamedTuple):
-    path: Path
-    keys: tuple[ApiKey, ...]
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):

@@ -19,6 +19,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from ...runtime.api_keys import ApiKey
 from ...runtime.errors import RequestError
 from ...runtime.messages import Generate, LeaseKind, Output, Stats, Tokens
+from ...runtime.processes.child import METRICS_VARIABLE
 from ...runtime.sampling_params import SamplingParams
 from ..core.reply import Reply, Usage
 from ..core.text.prompt_memo import PromptMemo
@@ -27,7 +28,6 @@ _FIRST_TOKEN_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 12
 _BETWEEN_TOKENS_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2, 5)
 _REQUEST_BUCKETS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 
-SHARED = "PROMETHEUS_MULTIPROC_DIR"  # a variable that prometheus_client reads when it is imported
 _COUNTS_FILE = "counts."
 _counts = msgspec.json.Decoder(dict[str, int])
 
@@ -173,14 +173,14 @@ class MemoStats:
 class Metrics:
     """The measurements of this process, and the scheduler's counters.
 
-    Where several processes serve HTTP, `SHARED` names a directory with the measurements of all, also of
-    processes that have died; then the sums are shown.
+    Where several processes serve HTTP, `METRICS_VARIABLE` names a directory with the measurements of all,
+    also of processes that have died; then the sums are shown.
     """
 
     def __init__(self, memo: PromptMemo, directory: Path) -> None:
         self._registry = CollectorRegistry()
         self.memo = MemoStats(memo, self._registry)
-        self.scheduler = SchedulerStats(directory if SHARED in os.environ else None)
+        self.scheduler = SchedulerStats(directory if METRICS_VARIABLE in os.environ else None)
         self.first_token = self._histogram(
             "arbora_time_to_first_token_seconds", "From the request to its first token.", _FIRST_TOKEN_BUCKETS
         )
@@ -233,7 +233,7 @@ class Metrics:
     def exposition(self) -> bytes:
         self.memo.update()
         shown = self._registry
-        if SHARED in os.environ:
+        if METRICS_VARIABLE in os.environ:
             shown = CollectorRegistry()
             MultiProcessCollector(shown)  # type: ignore[no-untyped-call]
         return generate_latest(shown) + generate_latest(_only(self.scheduler))

@@ -46,9 +46,6 @@ class KeyRing:
             "The API key of this connection is no longer valid.", status=401, code="invalid_api_key"
         )
 
-    def has_name(self, name: str) -> bool:
-        return any(key.name == name for key in self.keys)
-
 
 def sent_keys(scope: Scope) -> set[str]:
     """The different keys that a request was sent with: `Authorization: Bearer KEY` (OpenAI) and

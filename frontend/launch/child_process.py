@@ -4,6 +4,7 @@ stderr is passed through."""
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import os
 import signal
@@ -40,6 +41,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
     def __init__(self, role: str) -> None:
         self.role = role
         self._tail = b""
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._silent = asyncio.Event()
 
@@ -93,11 +95,10 @@ class ChildProcess(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         self._tail = (self._tail + data)[-TAIL_BYTES:]
-        with contextlib.suppress(OSError, ValueError):  # our stderr is closed, but reading must go on
-            sys.stderr.write(data.decode(errors="replace"))
-            sys.stderr.flush()
+        _pass_on(self._decoder.decode(data))
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        _pass_on(self._decoder.decode(b"", final=True))
         self._silent.set()
 
     def process_exited(self) -> None:
@@ -124,6 +125,12 @@ async def start_child(
         start_new_session=True,
     )
     return child
+
+
+def _pass_on(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # our stderr is closed, but reading must go on
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def _progress() -> dict[str, str]:

@@ -10,6 +10,8 @@ import stat
 import tempfile
 from pathlib import Path
 
+from ...runtime.config import ServeConfig
+from ...runtime.errors import ConfigError
 from ...runtime.processes.sockets import check_directory
 
 PREFIX = "arbora-run-"
@@ -26,6 +28,22 @@ class PrivateDirectory:
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
         self._lock = lock
+
+    @classmethod
+    def with_config(cls, config: ServeConfig) -> PrivateDirectory:
+        """Makes a server's directory with its config.json. Raises ConfigError if that can't be written."""
+        with contextlib.ExitStack() as stack:
+            try:
+                directory = cls.open()
+                stack.callback(directory.close)
+                config.save(directory.path)
+            except OSError as error:
+                raise ConfigError(
+                    f"the directory for temporary files can't be written ({error}). Free some of its space, "
+                    "or name another directory in TMPDIR."
+                ) from error
+            stack.pop_all()
+            return directory
 
     @classmethod
     def open(cls, parent: Path | None = None) -> PrivateDirectory:

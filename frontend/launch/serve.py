@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import shlex
 import signal
@@ -27,14 +28,11 @@ logger = logging.getLogger(__name__)
 
 def serve(config: ServeConfig, commands: Commands, timeouts: Timeouts = TIMEOUTS) -> int:
     """Serves until a signal or a failure, and returns the process's exit code. Raises ConfigError."""
-    listening = Listening.open(config)
-    directory = PrivateDirectory.open()
-    try:
-        config.save(directory.path)
+    with (
+        contextlib.closing(Listening.open(config)) as listening,
+        contextlib.closing(PrivateDirectory.with_config(config)) as directory,
+    ):
         return asyncio.run(_serve(config, commands, directory, listening, timeouts))
-    finally:
-        listening.close()
-        directory.close()
 
 
 async def _serve(

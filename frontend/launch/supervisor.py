@@ -34,13 +34,11 @@ from ...runtime.messages import (
 from ...runtime.processes import sockets
 from ...runtime.processes.async_inbox import AsyncInbox
 from ...runtime.processes.awake_clock import AwakeClock
-from ...runtime.processes.child import SIGN_OF_LIFE_S, ChildArguments
+from ...runtime.processes.child import LISTEN_FD_VARIABLE, METRICS_VARIABLE, SIGN_OF_LIFE_S, ChildArguments
 from .child_process import ChildProcess, Command, Commands, describe_exit, start_child
 from .errors import CannotStartError, ServerError
 from .watchdog import TIMEOUTS, Restarts, Timeouts, Watchdog, read_process
 
-LISTEN_FD_VARIABLE = "ARBORA_LISTEN_FD"
-METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # prometheus_client's variable for a shared directory
 FAILED_GRACE_SECONDS = 1.0
 GIVING_UP_SECONDS = 2.0
 SAVING_SECONDS = 60.0

@@ -25,6 +25,8 @@ class HasHttp(Protocol):
     def http(self) -> HttpService: ...
 
 
+MAX_METADATA = 16
+"""Maximum pairs of the metadata of an object."""
 S = TypeVar("S", bound=HasHttp)
 U = TypeVar("U")
 

@@ -49,11 +49,6 @@ class HostGrammar:
         """Why the process can't be used any more, or None."""
         return self._connection.process.fault
 
-    @property
-    def process(self) -> int:
-        """The number of the grammar's process."""
-        return self._connection.process.number
-
     def matcher(self) -> HostMatcher:
         return HostMatcher(self._connection, self._eos_tokens)
 

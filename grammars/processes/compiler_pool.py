@@ -89,8 +89,8 @@ class CompilerPool:
                 raise BusyError(busy)
             self._last_number += 1
             number = self._last_number
+            ours, theirs = socket.socketpair()
             self._tenants[number] = tenant
-        ours, theirs = socket.socketpair()
         channel = Channel(ours, self._max_message)
         process = CompilerProcess(
             running, number, channel, partial(self._forget, number), self.server.on_compiling

@@ -68,7 +68,8 @@ class CompilerProcess:
         release: Callable[[Channel], None],
         on_compiling: Callable[[], None] = lambda: None,
     ) -> None:
-        """`release` is called once, when the process ends; `on_compiling` when it compiles its own code."""
+        """`release` is called once, when the process ends, and closes the channel; `on_compiling` when the
+        process compiles its own code."""
         self.end = weakref.finalize(self, release, channel)
         self.end.atexit = False
         self.channel = channel
@@ -150,7 +151,7 @@ class CompilerProcess:
     def give_up(self, fault: Exception) -> None:
         """Ends the process and remembers the reason."""
         self.fault = fault
-        self.channel.close()
+        self.end()
         self._server.tell(KILL, self.number)
 
     def _stop_hung(self) -> CompilerError:

@@ -45,11 +45,6 @@ class RestartingForkServer:
         self._running: ForkServerProcess | None = None
         self._is_closed = False
 
-    @property
-    def pid(self) -> int | None:
-        running = self._running
-        return running.process.pid if running is not None else None
-
     def wait_ready(self) -> ForkServerProcess:
         """The server, once it is ready. Raises CompilerError."""
         with self._lock:

@@ -33,6 +33,9 @@ Answer: TypeAlias = Compiled | GrammarError | CompilerError | BusyError
 CACHE_BYTES = 256 << 20
 THREADS = 4  # threads, each of which waits for one grammar that a process compiles
 LARGE_THREADS = 2  # how many of these threads may compile large or slow grammars
+# The same for grammars that only llguidance compiles: they need not wait until automata can be built.
+LLGUIDANCE_THREADS = 2
+LARGE_LLGUIDANCE_THREADS = 1
 MAX_TEXT = 1 << 20  # maximal characters of a grammar; parsing a longer text would delay the loop
 MAX_TAGS_TEXT = 8 << 20  # maximal characters of a structural tag: a hundred tools; a faster parser reads it
 BUILDER_START = "from arbora.grammars.service.builder_process import main; main()"
@@ -64,6 +67,9 @@ class GrammarCompiler:
         self._is_announced = False
         times = RecentTimes()
         self._threads = FairThreadPool("grammars", THREADS, LARGE_THREADS, times)
+        self._llguidance_threads = FairThreadPool(
+            "llguidance", LLGUIDANCE_THREADS, LARGE_LLGUIDANCE_THREADS, times
+        )
         self._builders = CompilerPool(
             RestartingForkServer(
                 "builds automata",
@@ -82,10 +88,6 @@ class GrammarCompiler:
         self._cache: GrammarCache[bytes, Compiled] = GrammarCache(CACHE_BYTES, on_finished)
         self._tickets: dict[str, Future[Compiled]] = {}
         self._refused = RefusedGrammars()
-
-    @property
-    def pending(self) -> int:
-        return len(self._tickets)
 
     def start(self) -> None:
         """Starts the server that builds automata if numba has not compiled its code yet, which can take
@@ -117,6 +119,7 @@ class GrammarCompiler:
 
     def close(self) -> None:
         self._threads.close()
+        self._llguidance_threads.close()
         self._followers.close()
         self._builders.close()
 
@@ -142,7 +145,8 @@ class GrammarCompiler:
         def compile_spec(go_on: GoOn) -> Compiled:
             return self._selector.compile(CompileRequest(spec, tenant, go_on))
 
-        return self._threads.submit(size, compile_spec, tenant)
+        threads = self._llguidance_threads if spec.kind == "grammar" else self._threads
+        return threads.submit(size, compile_spec, tenant)
 
     def _fail(self, error: Exception) -> Future[Compiled]:
         future: Future[Compiled] = Future()

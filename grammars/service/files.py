@@ -56,9 +56,10 @@ class GrammarFiles:
         path = self._path(key)
         try:
             data = path.read_bytes()
-            os.utime(path)
         except OSError:
             return None
+        with suppress(OSError):  # the directory may be another user's
+            os.utime(path)
         with self._lock:
             self._sizes[path.name] = len(data)
             self._sizes.move_to_end(path.name)

@@ -67,8 +67,8 @@ def _coalesce(tables, lengths, pages, page_size, segment_tokens, segment_cells):
         starts[row] = found
         for index in range(pages[row]):
             keys = min(page_size, lengths[row] - index * page_size)
-            slot = np.int64(tables[page]) * page_size
-            cell = slot // segment_tokens * segment_cells + slot % segment_tokens
+            place = np.int64(tables[page]) * page_size
+            cell = place // segment_tokens * segment_cells + place % segment_tokens
             if index > 0 and cell == last_cell + page_size:
                 runs[found - 1, RUN_LENGTH] += keys
             else:

@@ -70,10 +70,6 @@ class Arena:
         self._holes = [(0, capacity)]
         """(start, end) of the free spans, in ascending order, with used rows between them"""
 
-    @property
-    def free_rows(self) -> int:
-        return sum(end - start for start, end in self._holes)
-
     def add(self, rows: NDArray[Any]) -> int:
         """Copy rows [n ≥ 1, *row_shape] into a free span and return its start."""
         start = self.allocate(len(rows))

@@ -92,7 +92,3 @@ class Blocks:
         block = memory[lacking : lacking + size]
         self.by_size[size].append(block)
         return block
-
-    @property
-    def nbytes(self) -> int:
-        return sum(size * len(some) for size, some in self.by_size.items())

@@ -14,7 +14,7 @@ def rotary_write_kv(
     v: torch.Tensor,
     cos_sin: torch.Tensor,
     positions: torch.Tensor,
-    slots: torch.Tensor,
+    places: torch.Tensor,
     kv: torch.Tensor,
     norms: HeadNorms | None = None,
 ) -> None:
@@ -25,7 +25,7 @@ def rotary_write_kv(
     with the last two dimensions contiguous.
     cos_sin: float32 [max_positions, 2 * half], cosines then sines; dimensions i and half + i rotate together,
     those from 2 * half on are unchanged.
-    positions: int64 [tokens]. slots: int64 [tokens], page * page_size + offset; a token with a negative slot
+    positions: int64 [tokens]. places: int64 [tokens], page * page_size + offset; a token with a negative one
     is skipped.
     kv: [2, kv_heads, num_pages, page_size, cell], as in `attention.paged_attention`. All intermediate values
     are float32.
@@ -33,6 +33,6 @@ def rotary_write_kv(
     if q.is_cuda:
         from . import cuda
 
-        cuda.rotary_write_kv(q, k, v, cos_sin, positions, slots, kv, norms)
+        cuda.rotary_write_kv(q, k, v, cos_sin, positions, places, kv, norms)
     else:
-        cpu.rotary_write_kv(q, k, v, cos_sin, positions, slots, kv, norms)
+        cpu.rotary_write_kv(q, k, v, cos_sin, positions, places, kv, norms)

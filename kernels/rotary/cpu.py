@@ -39,14 +39,14 @@ def rotary_write_kv(
     v: torch.Tensor,
     cos_sin: torch.Tensor,
     positions: torch.Tensor,
-    slots: torch.Tensor,
+    places: torch.Tensor,
     kv: torch.Tensor,
     norms: HeadNorms | None = None,
 ) -> None:
     tokens, heads, head_dim = q.shape
     assert q.stride(1) == k.stride(1) == v.stride(1) == head_dim
     assert kv.dtype in (q.dtype, torch.int8) and kv.shape[4] == CellFormat(kv.dtype).elements(head_dim)
-    assert cos_sin.is_contiguous() and positions.is_contiguous() and slots.is_contiguous()
+    assert cos_sin.is_contiguous() and positions.is_contiguous() and places.is_contiguous()
     segments = Segments.of(kv)
     arguments = (
         tokens,
@@ -63,7 +63,7 @@ def rotary_write_kv(
         v.stride(0),
         cos_sin.data_ptr(),
         positions.data_ptr(),
-        slots.data_ptr(),
+        places.data_ptr(),
         kv.data_ptr(),
         0 if norms is None else norms.q.data_ptr(),
         0 if norms is None else norms.k.data_ptr(),
@@ -122,8 +122,8 @@ def _rotate_token(arguments, token, kind, stored, buffer):
     q_weight, k_weight = pointer(arguments[17], kind), pointer(arguments[18], kind)
     floats = pointer(buffer.ctypes.data, np.float32(0))
     position = pointer(arguments[14], np.int64(0))[token]
-    slot = pointer(arguments[15], np.int64(0))[token]
-    if slot < 0:
+    place = pointer(arguments[15], np.int64(0))[token]
+    if place < 0:
         return
     cos_sin = shift(pointer(arguments[13], np.float32(0)), position * 2 * half)
     q = shift(pointer(arguments[7], kind), token * arguments[8])
@@ -133,10 +133,10 @@ def _rotate_token(arguments, token, kind, stored, buffer):
         _rotate(query, normal, scale, q_weight, cos_sin, half, head_dim, query)
     k = shift(pointer(arguments[9], kind), token * arguments[10])
     v = shift(pointer(arguments[11], kind), token * arguments[12])
-    first = slot // segment_tokens * segment_cells + slot % segment_tokens
+    first = place // segment_tokens * segment_cells + place % segment_tokens
     for head in range(kv_heads):
-        place = (first + head * head_cells) * cell
-        keys = shift(pointer(arguments[16], stored), place)
+        cell_start = (first + head * head_cells) * cell
+        keys = shift(pointer(arguments[16], stored), cell_start)
         key = shift(k, head * head_dim)
         scale = _inverse_norm(key, eps, head_dim) if normal else np.float32(1)
         if is_scaled(keys):
@@ -151,7 +151,7 @@ def _rotate_token(arguments, token, kind, stored, buffer):
                 cos_sin,
                 half,
                 head_dim,
-                shift(pointer(arguments[16], kind), place),
+                shift(pointer(arguments[16], kind), cell_start),
             )
         copy_to_cell(shift(keys, value_cells * cell), head_dim, shift(v, head * head_dim), floats)
 

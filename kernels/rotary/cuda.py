@@ -12,8 +12,8 @@ from ..pages.cells import FP8, CellFormat, codes_and_scales
 
 @triton.jit
 def rotary_write_kv_kernel(
-    q, k, v, cos_sin, positions, slots, kv, scales, q_norm, k_norm,
-    q_stride, k_stride, v_stride, slot_count, eps,
+    q, k, v, cos_sin, positions, places, kv, scales, q_norm, k_norm,
+    q_stride, k_stride, v_stride, place_count, eps,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, CELL: tl.constexpr,
     HALF: tl.constexpr, BLOCK_HALF: tl.constexpr, BLOCK_DIM: tl.constexpr, NORMAL: tl.constexpr,
     SCALED: tl.constexpr, FP8: tl.constexpr, DEPENDENT: tl.constexpr,
@@ -26,8 +26,8 @@ def rotary_write_kv_kernel(
     dim = tl.arange(0, BLOCK_DIM)
     turns = i < HALF
     passes = (dim >= 2 * HALF) & (dim < HEAD_DIM)
-    slot = tl.load(slots + token)
-    if slot < 0:
+    place = tl.load(places + token)
+    if place < 0:
         return
     kv_head = (head - HEADS).to(tl.int64)
     if head < HEADS:
@@ -58,8 +58,8 @@ def rotary_write_kv_kernel(
             tl.store(source + dim, rest.to(stored), mask=passes)
         return
     value = tl.load(v + token * v_stride + kv_head * HEAD_DIM + dim, mask=dim < HEAD_DIM, other=0.0)
-    key_cell = kv_head * slot_count + slot
-    value_cell = key_cell + KV_HEADS * slot_count.to(tl.int64)
+    key_cell = kv_head * place_count + place
+    value_cell = key_cell + KV_HEADS * place_count.to(tl.int64)
     target = kv + key_cell * CELL
     if SCALED:
         largest = tl.maximum(tl.maximum(magnitude(first, 0), magnitude(second, 0)), magnitude(rest, 0))
@@ -88,14 +88,14 @@ def rotary_write_kv(
     v: torch.Tensor,
     cos_sin: torch.Tensor,
     positions: torch.Tensor,
-    slots: torch.Tensor,
+    places: torch.Tensor,
     kv: torch.Tensor,
     norms: HeadNorms | None = None,
 ) -> None:
     tokens, heads, head_dim = q.shape
     kv_heads, half = k.shape[1], cos_sin.shape[1] // 2
     assert q.stride(1) == k.stride(1) == v.stride(1) == head_dim and kv.is_contiguous()
-    assert cos_sin.is_contiguous() and positions.is_contiguous() and slots.is_contiguous()
+    assert cos_sin.is_contiguous() and positions.is_contiguous() and places.is_contiguous()
     cells = CellFormat(kv.dtype)
     assert kv.dtype == q.dtype or cells.is_scaled
     assert kv.shape[4] == cells.elements(head_dim)
@@ -106,7 +106,7 @@ def rotary_write_kv(
         v,
         cos_sin,
         positions,
-        slots,
+        places,
         codes,
         scales,
         q if norms is None else norms.q,

@@ -28,7 +28,7 @@ envelope with the epoch (`sockets`). Other packages import from here, not from t
 from __future__ import annotations
 
 from ..grammar_spec import AdditionalProperties, GrammarSpec, PropertyOrder, Unenforced, Whitespace
-from .base import FinishReason, Message, Part, StoreCounts, Tokens
+from .base import PAGE_ID_BYTES, TOKEN_BYTES, FinishReason, Message, Part, StoreCounts, Tokens
 from .cache_control import (
     CacheDropped,
     CacheNode,
@@ -158,6 +158,8 @@ SupervisorInbox = Ready | KnowsReplica | Alive | Failed | Drained
 
 __all__ = [
     "BACKGROUND_PRIORITY",
+    "PAGE_ID_BYTES",
+    "TOKEN_BYTES",
     "Abort",
     "Accepted",
     "AdditionalProperties",

@@ -8,6 +8,9 @@ import msgspec
 
 Tokens = bytes
 """token ids, packed little-endian int32"""
+TOKEN_BYTES = 4
+PAGE_ID_BYTES = 4
+"""page ids are packed int32 too"""
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 

@@ -48,10 +48,9 @@ class Abort(Message):
 
 
 class Finish(Message):
-    """A stop string was found in the text: the reply is its first `tokens_kept` tokens."""
+    """A stop string was found in the text, so the reply is complete."""
 
     request: str
-    tokens_kept: int
 
 
 class AwaitTools(Message):

@@ -1,10 +1,11 @@
 """Scheduler ↔ model: steps, grammar tables, results.
 
 The model process owns the length of each slot, that is how many of its tokens have KV. The scheduler plans a
-step before it knows how many tokens the previous step sampled, so it knows only an upper bound.
+step before it knows how many tokens the previous step sampled, so it knows only an upper bound. Today a row
+samples at most one token, so the bound is the length; rows that sample several are planned.
 
-What a step samples is indexed by slot and offset: the first token that a row samples has offset 0. Today a
-row samples at most one token, so `StepMasks`, `RowLogprobs` and `RowError` name the slot alone.
+What a step samples is indexed by slot and offset: the first token that a row samples has offset 0. Today
+`StepMasks`, `RowLogprobs` and `RowError` name the slot alone.
 """
 
 from __future__ import annotations
@@ -160,7 +161,6 @@ class RowError(Part):
 
 class RowPromptLogprobs(Part):
     slot: int
-    start: int  # position of the first token with a log-probability
     logprobs: Logprobs
 
 
@@ -176,7 +176,6 @@ class StepResult(Message):
     counts: bytes  # int32 [rows]: tokens sampled by each row, from 1 to `Row.samples`; 0 if that is 0
     tokens: Tokens  # int32 [tokens]; without meaning for the rows in `errors`
     states: bytes  # int32 [tokens]: the automaton's state after each token; -1: dead; -2: no automaton
-    forward_tokens: int
     elapsed_ms: float
     restored_ms: float = 0.0  # time of copying the restored pages, during `elapsed_ms` or an earlier step
     logprobs: list[RowLogprobs] = []

@@ -15,11 +15,11 @@ from ...kernels.attention import AttentionBatch
 from ...kernels.attention.batch import DeviceTables
 from ...kernels.common.step_tokens import NO_SLOT
 from ...kernels.common.upload import upload
-from ..messages import Row, RowGroup
+from ..messages import TOKEN_BYTES, Row, RowGroup
 from .page_tables import PageTables
 from .slot_states import NONE, SlotStates
 
-ONE_TOKEN = bytes(4)
+ONE_TOKEN = bytes(TOKEN_BYTES)
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def build_step_inputs(
     last_tokens = states.sampling.last_tokens
     slots = np.array([row.slot for row in rows], np.int64)
     starts = np.array([row.start for row in rows], np.int64)
-    given = np.array([len(row.tokens) // 4 for row in rows], np.int64)
+    given = np.array([len(row.tokens) // TOKEN_BYTES for row in rows], np.int64)
     tokens = tables.extend(slots, starts, given)
     sampled = [at for at, row in enumerate(rows) if row.samples]
     targeted = [at for at, row in enumerate(rows) if row.targets]
@@ -155,5 +155,5 @@ def build_step_inputs(
 
 def _find_targets(row: Row, end: int) -> NDArray[np.int64]:
     """The step's tokens that have a target. `end`: where the row's tokens end in the step."""
-    start = end - len(row.tokens) // 4 + row.untargeted
-    return np.arange(start, start + len(row.targets) // 4)
+    start = end - len(row.tokens) // TOKEN_BYTES + row.untargeted
+    return np.arange(start, start + len(row.targets) // TOKEN_BYTES)

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...kernels.common.step_tokens import StepTokens
-from ..messages import Row
+from ..messages import TOKEN_BYTES, Row
 
 CPU = torch.device("cpu")
 
@@ -48,7 +48,7 @@ class PageTables:
     def find_written(self, row: Row) -> NDArray[np.int32]:
         """A view of the pages that the row of the next step writes."""
         start = row.start if row.tokens else int(self.lengths[row.slot])
-        end = start + (len(row.tokens) // 4 or 1)
+        end = start + (len(row.tokens) // TOKEN_BYTES or 1)
         return self.table(row.slot)[start // self.page_size : -(-end // self.page_size)]
 
     def starts(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -98,7 +98,6 @@ class RunningStep:
             counts=np.array([min(row.samples, 1) for row in self.plan.rows], np.int32).tobytes(),
             tokens=sampled.tokens.numpy().tobytes(),
             states=sampled.states.numpy().tobytes(),
-            forward_tokens=0 if self.inputs is None else self.inputs.size,
             elapsed_ms=(ended - max(self.started, idle_since) - self.waited) * 1000,
             logprobs=[] if self.inputs is None else _logprobs(self.inputs, sampled),
             prompt_logprobs=prompts,
@@ -143,5 +142,5 @@ def _prompt_reports(prompts: Sequence[ScoredPrompt]) -> tuple[list[RowPromptLogp
         if logprobs is None:
             errors.append(RowError(row.slot, "not_a_number", NOT_A_NUMBER))
         else:
-            reports.append(RowPromptLogprobs(row.slot, row.start + row.untargeted + 1, logprobs))
+            reports.append(RowPromptLogprobs(row.slot, logprobs))
     return reports, errors

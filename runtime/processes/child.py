@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from .sockets import Replica
 
+LISTEN_FD_VARIABLE = "ARBORA_LISTEN_FD"  # the descriptor of the socket on which a tokenizer process listens
+METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # prometheus_client reads this variable when it is imported
 PR_SET_PDEATHSIG = 1
 SIGN_OF_LIFE_S = 1.0  # seconds between two messages that a child is alive
 

@@ -20,6 +20,7 @@ import zmq
 from ..messages import Message
 
 ANY_EPOCH = 0
+MAX_EPOCH = 2**32 - 1
 MAX_IPC_PATH = 107
 _EPOCH = struct.Struct("<I")
 T = TypeVar("T")
@@ -61,9 +62,13 @@ class Replica(NamedTuple):
     def _address(self, role: str) -> str:
         return f"ipc://{self.directory}/{role}.{self.number}.{self.epoch}"
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return self.scheduler, self.model(), self.page_store
+
     def remove_files(self) -> None:
         """Removes the replica's socket files. Call it when its processes have ended."""
-        for address in (self.scheduler, self.model(), self.page_store):
+        for address in self.addresses:
             remove_ipc_file(address)
 
 
@@ -149,5 +154,6 @@ class Inbox(Generic[T]):
 
 def check_directory(directory: Path) -> None:
     """Asserts that addresses in `directory` fit the operating system's limit on socket paths."""
-    longest = f"{directory}/scheduler.{2**32}"
-    assert len(os.fsencode(longest)) <= MAX_IPC_PATH, f"{directory} is too long for ipc sockets"
+    for address in Replica(directory, MAX_EPOCH).addresses:
+        path = address.removeprefix("ipc://")
+        assert len(os.fsencode(path)) <= MAX_IPC_PATH, f"{directory} is too long for ipc sockets"

@@ -174,7 +174,7 @@ class Admission:
         return _Attempt.BLOCKS if overdue or too_many else _Attempt.WAITS
 
     def _match(self, request: Request) -> PrefixMatch:
-        return self._cache.match(request.namespace, bytes(request.tokens), request.most_cached)
+        return self._cache.match(request.namespace, request.freeze_tokens(), request.most_cached)
 
     def _count_ready(self, request: Request, found: PrefixMatch) -> int:
         """Number of the request's tokens that the tree or the page store has."""
@@ -231,7 +231,7 @@ def find_awaited_prefix(request: Request, matched: int, residents: Iterable[Requ
     when its last step is done.
     """
     request.awaits = None
-    tokens = bytes(request.tokens)
+    tokens = request.freeze_tokens()
     for other in residents:
         if other.namespace != request.namespace:
             continue

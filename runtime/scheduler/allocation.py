@@ -13,8 +13,8 @@ The positions of a request's tokens, as half-open ranges:
     | [length, length + sampling) | belongs to tokens that steps in flight may sample |
 
 A planned step is done or in flight. `ready` is max(planned, restore_end), `length` is `Request.length`. While
-rows in decode are in flight, `planned` and `sampling` are upper bounds: only the model process knows how many
-tokens a row has sampled, until `settle`.
+rows in decode are in flight, `planned` and `sampling` are upper bounds (today exact, see messages/steps.py):
+only the model process knows how many tokens a row has sampled, until `settle`.
 """
 
 from __future__ import annotations
@@ -101,10 +101,10 @@ class Allocation:
         self.sampling = 0
         self.discard_until_step = self.last_step
 
-    def settle(self, most: int, count: int) -> None:
+    def settle(self, planned_samples: int, count: int) -> None:
         """Replaces a row's upper bound on its sampled tokens by their number."""
-        self.sampling -= most
-        self.planned -= most - count
+        self.sampling -= planned_samples
+        self.planned -= planned_samples - count
 
     def force(self, start: int, end: int) -> None:
         """Requires that tokens [start, end) be computed, and discards the tokens that are being sampled.

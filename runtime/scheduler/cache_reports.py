@@ -8,7 +8,7 @@ from itertools import islice
 
 import numpy as np
 
-from ...radix_cache import KEY_BYTES, PrefixCache, TreeWalk
+from ...radix_cache import KEY_BYTES, PrefixCache, TreeNode, TreeWalk
 from ..messages import (
     CacheNode,
     CacheReport,
@@ -36,7 +36,6 @@ MAX_WAITING = 256  # waiting requests whose matches one report looks up
 HEAD_TOKENS = 24
 PREFIX_TOKENS = 128  # tokens shown at each end of a prefix
 NODE_TOKENS = 4_096  # tokens shown of a node that the client asked for
-NODE_FIELDS = CacheNode.__struct_fields__[:-2]  # the fields that the tree knows: not `text` and `stored`
 
 
 @dataclass(slots=True)
@@ -167,15 +166,34 @@ def _add_nodes(report: CacheReport, walk: TreeWalk, own: str) -> list[bytes]:
     """Adds the largest branches of the tree. Returns each node's page keys, empty unless it was evicted."""
     found = walk.list_largest(MAX_NODES, HEAD_TOKENS)
     for each in found:
-        fields = {name: getattr(each, name) for name in NODE_FIELDS}
         head = each.head if each.namespace == own else b""
-        report.nodes.append((CacheNode(**fields, text=None, stored=None), head))
+        report.nodes.append((_describe(each), head))
     report.roots = [
         CacheRoot(index, each.namespace, each.namespace == own)
         for index, each in enumerate(found)
         if each.parent is None
     ]
     return [each.keys for each in found]
+
+
+def _describe(node: TreeNode) -> CacheNode:
+    """The node without its text and its tiers, which the scheduler does not know."""
+    return CacheNode(
+        id=node.id,
+        parent=node.parent,
+        tokens=node.tokens,
+        pages=node.pages,
+        hits=node.hits,
+        idle=node.idle,
+        requests=node.requests,
+        waiting=node.waiting,
+        pins=node.pins,
+        leases=node.leases,
+        tokens_below=node.tokens_below,
+        folded=node.folded,
+        text=None,
+        stored=None,
+    )
 
 
 def _sample(keys: bytes) -> bytes:

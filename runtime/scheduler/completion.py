@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..messages import Refused
-from .forced_runs import Segments
+from .forced_runs import ForcedTokenizer
 from .request import Request
 
 
 class Completion:
     """Applies to requests with `complete_json`. Other requests are never refused and can always end."""
 
-    def __init__(self, segments: Segments, eos_tokens: frozenset[int]) -> None:
-        self._segments = segments
+    def __init__(self, tokenizer: ForcedTokenizer, eos_tokens: frozenset[int]) -> None:
+        self._tokenizer = tokenizer
         self._eos_tokens = eos_tokens
 
     def find_refusal(self, request: Request) -> Refused | None:
@@ -50,4 +50,4 @@ class Completion:
     def end(self, request: Request, tokens: Sequence[int] = ()) -> Sequence[int] | None:
         """The shortest tokens that end the reply after `tokens`; None if those tokens are not known."""
         text = request.constraint.closing_text(tokens) if request.constraint else None
-        return None if text is None else self._segments.ending_tokens(text)
+        return None if text is None else self._tokenizer.ending_tokens(text)

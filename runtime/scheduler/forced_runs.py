@@ -11,7 +11,7 @@ from .request import Request
 MIN_RUN = 2  # tokens of the shortest run; the first one replaces a token that is being sampled
 
 
-class Segments(Protocol):
+class ForcedTokenizer(Protocol):
     """Cuts text into tokens as the tokenizer does, see `grammars.ForcedTextTokenizer`."""
 
     def sure_tokens(self, forced: ForcedText, /) -> Sequence[int]: ...
@@ -20,8 +20,8 @@ class Segments(Protocol):
 
 
 class ForcedRuns:
-    def __init__(self, segments: Segments, eos_tokens: frozenset[int]) -> None:
-        self._segments = segments
+    def __init__(self, tokenizer: ForcedTokenizer, eos_tokens: frozenset[int]) -> None:
+        self._tokenizer = tokenizer
         self._eos_tokens = eos_tokens
 
     def next(self, request: Request) -> list[int]:
@@ -36,7 +36,7 @@ class ForcedRuns:
         forced = request.constraint.forced_text()
         if forced is None:
             return []
-        run = self._cut_to_permitted(request, self._segments.sure_tokens(forced))
+        run = self._cut_to_permitted(request, self._tokenizer.sure_tokens(forced))
         return run if len(run) >= MIN_RUN or self._eos_tokens.intersection(run) else []
 
     def _cut_to_permitted(self, request: Request, tokens: Sequence[int]) -> list[int]:

@@ -16,9 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...radix_cache import common_tokens
-from ..messages import GroupCost, RowGroup
-
-PAGE_ID_BYTES = 4
+from ..messages import PAGE_ID_BYTES, GroupCost, RowGroup
 
 
 def order_and_group(

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..api_keys import Allowance, Allowances, Quota
-from ..messages import Accepted, Generate, Message, Output, Outputs, Refused
-from .request import TOKEN_BYTES
+from ..messages import TOKEN_BYTES, Accepted, Generate, Message, Output, Outputs, Refused
 
 MINUTE_S = 60.0
+MAX_REFUSED = 1024  # refused requests that are remembered: the other choices of each follow at once
 RETRY_CONCURRENT_S = 1.0  # Retry-After if too many requests are open: it is not known when one ends
 
 
@@ -78,6 +78,7 @@ class KeyRates:
     def __init__(self) -> None:
         self._keys: defaultdict[str, _Key] = defaultdict(_Key)
         self._choices: dict[str, _Open] = {}
+        self._refused: dict[str, None] = {}  # the last refused requests by id, in the order of their refusal
 
     def admit(self, message: Generate, now: float) -> Refused | bool:
         """Whether the choice may be submitted; False if its request was refused."""
@@ -89,10 +90,12 @@ class KeyRates:
         if quota.prompt_tokens is not None:
             key.renew(quota, now)
             if (refused := _find_refusal(message.request, key, quota)) is not None:
+                self._note_refused(request)
                 return refused
+            self._refused.pop(request, None)
             _take(key.requests, 1)
             _take(key.tokens, quota.prompt_tokens)
-        elif request not in key.open:
+        elif request in self._refused:
             return False
         key.open[request] += 1
         self._choices[message.request] = _Open(key, message.client, quota.prompt_tokens)
@@ -131,7 +134,14 @@ class KeyRates:
         if refused is not None and refused.prompt_tokens is not None:
             _take(refused.key.requests, -1)
             _take(refused.key.tokens, -refused.prompt_tokens)
+        if refused is not None:
+            self._note_refused(_find_request(choice))
         self.end(choice)
+
+    def _note_refused(self, request: str) -> None:
+        self._refused[request] = None
+        if len(self._refused) > MAX_REFUSED:
+            del self._refused[next(iter(self._refused))]
 
     def _count(self, output: Output) -> None:
         found = self._choices.get(output.request)

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 from ...radix_cache import Lease, PrefixCache
 from ..messages import (
+    TOKEN_BYTES,
     CheckPin,
     EndLease,
     Generate,
@@ -32,7 +33,7 @@ from .refusals import (
     refuse_unknown_pin,
     refuse_without_cache,
 )
-from .request import TOKEN_BYTES, Request
+from .request import Request
 from .tool_pauses import ToolPauses
 
 MAX_LEASES = 1000  # maximal number of leases of one tenant

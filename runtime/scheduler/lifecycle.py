@@ -22,7 +22,7 @@ from collections import Counter, deque
 from collections.abc import Collection
 from enum import Enum, auto
 
-from ...radix_cache import Lock, PrefixCache, PrefixMatch
+from ...radix_cache import PrefixCache, PrefixMatch
 from ..messages import EndLease, Generate
 from .allocation import Allocation
 from .fairness import Fairness
@@ -85,7 +85,7 @@ class Lifecycle:
     def streams_text(self) -> bool:
         """Whether a running request streams text that people may read as it comes."""
         residents = self.residents.values()
-        return any(each.phase is Phase.RUNNING and each.streams_text for each in residents)
+        return any(each.phase is Phase.RUNNING and each.is_streaming_text for each in residents)
 
     @property
     def runs_background(self) -> bool:
@@ -192,7 +192,6 @@ class Lifecycle:
 
     def _queue(self, request: Request, first: bool = False) -> None:
         """Queues the request, with `first` before all other requests of its tenant."""
-        request.tokens = bytes(request.tokens)  # the tokens grow no more, and are matched often
         request.phase = Phase.WAITING
         owed: Counter[str] = Counter()
         for other in self.residents.values():
@@ -259,26 +258,16 @@ def allocate(
     """
     fetched = request.stored.end * cache.page_size
     restoring = fetched > found.length
-    lock = _acquire(request, cache, found, reserve, whole_pages=restoring)
-    if lock is None:
+    tokens = request.length + (1 if request.length < request.max_length else 0)
+    needed = cache.count_pages(tokens) + reserve
+    whole_pages = restoring or needed > cache.max_pages(found)
+    if needed > cache.max_pages(found, whole_pages):
         return None
+    lock = cache.acquire(found, whole_pages)
+    is_extended = cache.extend(lock, tokens, reserve)
+    assert is_extended, "the cache has as many pages as it said"
     allocation = Allocation(slot=slot, lock=lock, prefill_end=request.length, planned=lock.matched)
     if restoring:
         allocation.restore_end = fetched
     allocation.saved_pages = allocation.ready // cache.page_size
     return allocation
-
-
-def _acquire(
-    request: Request, cache: PrefixCache, found: PrefixMatch, reserve: int, whole_pages: bool
-) -> Lock | None:
-    """Locks the matched prefix and allocates the rest; None if too few pages are available."""
-    lock = cache.acquire(found, whole_pages)
-    more = 1 if request.length < request.max_length else 0
-    if cache.extend(lock, request.length + more, reserve):
-        return lock
-    cache.release(lock, request.slice(0, lock.matched))
-    if lock.copy is None:
-        return None
-    found = cache.match(request.namespace, bytes(request.tokens), request.most_cached)
-    return _acquire(request, cache, found, reserve, whole_pages=True)

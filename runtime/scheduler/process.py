@@ -75,9 +75,9 @@ class Loop:
         starts_early = _count_cores() > CORES_TO_LOAD
         if starts_early:
             compiler.start()
-        segmenter = _load_segmenter(self._directory, vocabulary)
+        tokenizer = _load_tokenizer(self._directory, vocabulary)
         ready = self._wait_for_model()
-        scheduler = _build_scheduler(ready, self._config, compiler, vocabulary, segmenter)
+        scheduler = _build_scheduler(ready, self._config, compiler, vocabulary, tokenizer)
         self._supervisor.send(Ready("scheduler", model=ready))
         if not starts_early:
             compiler.start()
@@ -151,7 +151,7 @@ def _build_compiler(vocabulary: Vocabulary, on_finished: Callable[[], None]) -> 
     )
 
 
-def _load_segmenter(directory: Path, vocabulary: Vocabulary) -> ForcedTextTokenizer:
+def _load_tokenizer(directory: Path, vocabulary: Vocabulary) -> ForcedTextTokenizer:
     for_automata = vocabulary.for_automata()
     spelled = [for_automata.token_bytes(token) for token in range(vocabulary.size)]
     special = vocabulary.special.nonzero()[0].tolist()
@@ -163,7 +163,7 @@ def _build_scheduler(
     config: ServeConfig,
     compiler: GrammarCompiler,
     vocabulary: Vocabulary,
-    segmenter: ForcedTextTokenizer,
+    tokenizer: ForcedTextTokenizer,
 ) -> Scheduler:
     cache = PrefixCache(
         ready.num_pages,
@@ -189,7 +189,7 @@ def _build_scheduler(
         GrammarLoader(compiler, isolated=config.isolate_keys),
         ready.vocab_size,
         vocabulary.eos,
-        segmenter,
+        tokenizer,
         host_pages=ready.host_pages,
         write_through=config.write_policy == "write_through",
     )

@@ -7,6 +7,7 @@ import msgspec
 from ...grammars import BusyError, CompilerError, GrammarError
 from ...radix_cache import PrefixCache
 from ..messages import (
+    TOKEN_BYTES,
     CheckPin,
     Generate,
     GroupCost,
@@ -17,7 +18,7 @@ from ..messages import (
     UnpinPrefix,
 )
 from .queue_places import QueuePlaces
-from .request import TOKEN_BYTES, Request
+from .request import Request
 
 MAX_CHARACTERS = 2000  # maximal length of a message about a grammar, which may quote the grammar
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ..messages import FinishReason, Logprobs, Message, Output, Outputs, ReplyError, Tokens
-from .request import TOKEN_BYTES, Request
+from ..messages import TOKEN_BYTES, FinishReason, Logprobs, Message, Output, Outputs, ReplyError, Tokens
+from .request import Request
 
 
 class Replies:

@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ..messages import Generate, LeaseTerms, Logprobs, SlotSetup, Tokens
+from ..messages import TOKEN_BYTES, Generate, LeaseTerms, Logprobs, SlotSetup, Tokens
 from ..sampling_params import SamplingParams
 from .allocation import Allocation
 from .constraint import Constraint
 from .stored_prefix import StoredPrefix
-
-TOKEN_BYTES = 4
 
 
 class Phase(Enum):
@@ -55,9 +53,9 @@ class Request:
     grammar_param: str | None  # the request's field with the grammar, for errors
     grammar_params: Mapping[str, str]  # the field with the schema of each function in a structural tag
     leases: Sequence[LeaseTerms]  # leases to take when the request ends
-    is_text_stream: bool  # whether the client gets tokens as they come, and people may read them
+    wants_text_stream: bool  # whether the client gets tokens as they come, and people may read them
 
-    tokens: bytes | bytearray  # prompt and output, packed int32. `Results` appends tokens:
+    tokens: bytes | bytearray  # prompt and output, packed int32, `bytes` while only read. `Results` appends:
     constraint: Constraint | None = None  # None: no grammar, or not compiled yet
 
     # `Lifecycle` writes these:
@@ -97,7 +95,7 @@ class Request:
             grammar_param=message.grammar.param if message.grammar else None,
             grammar_params=message.grammar.params if message.grammar else {},
             leases=message.leases,
-            is_text_stream=message.is_streamed and not (message.grammar and message.grammar.makes_value),
+            wants_text_stream=message.is_streamed and not (message.grammar and message.grammar.makes_value),
             tokens=message.prompt,
             sent=prompt_length,
         )
@@ -131,9 +129,9 @@ class Request:
         return self.phase is Phase.RUNNING and not self.allocation.prefilling
 
     @property
-    def streams_text(self) -> bool:
+    def is_streaming_text(self) -> bool:
         """Whether its prompt is computed and people may read its tokens as they come, even forced ones."""
-        return self.is_text_stream and (self.output_length > 0 or not self.allocation.prefilling)
+        return self.wants_text_stream and (self.output_length > 0 or not self.allocation.prefilling)
 
     @property
     def uncomputed(self) -> int:
@@ -181,6 +179,11 @@ class Request:
         if isinstance(self.tokens, bytes):
             self.tokens = bytearray(self.tokens)
         self.tokens += token.to_bytes(TOKEN_BYTES, "little")
+
+    def freeze_tokens(self) -> Tokens:
+        """All tokens. Copies them only if some were appended since the last call."""
+        self.tokens = bytes(self.tokens)
+        return self.tokens
 
     def slice(self, start: int, end: int) -> Tokens:
         """The tokens at positions [start, end), packed."""

@@ -12,7 +12,7 @@ from ..messages import FinishReason, Logprobs, ReplyError, RowError, StepResult
 from .completion import Completion
 from .counts import Counts
 from .fairness import OUTPUT_WEIGHT, Fairness
-from .forced_runs import ForcedRuns, Segments
+from .forced_runs import ForcedRuns, ForcedTokenizer
 from .plan import StepInFlight
 from .refusals import describe_grammar_error
 from .replies import Replies, find_ending
@@ -72,7 +72,7 @@ class Results:
     def __init__(
         self,
         completion: Completion,
-        segments: Segments,
+        tokenizer: ForcedTokenizer,
         eos: frozenset[int],
         replies: Replies,
         counts: Counts,
@@ -80,7 +80,7 @@ class Results:
         wait_budget: WaitBudget,
     ) -> None:
         self._completion = completion
-        self._forced_runs = ForcedRuns(segments, eos)
+        self._forced_runs = ForcedRuns(tokenizer, eos)
         self._eos = eos
         self._replies = replies
         self._counts = counts
@@ -100,7 +100,7 @@ class Results:
         for part in result.prompt_logprobs:
             by_slot[part.slot].prompt_logprobs.append(part.logprobs)
         for error in result.errors:
-            self._take_error(by_slot[error.slot], error, outcome)
+            self._take_error(flight, by_slot[error.slot], error, outcome)
         self._take_tokens(flight, result, outcome)
         self._finish_prefills(flight, outcome)
         self._replies.close_step()
@@ -216,8 +216,13 @@ class Results:
         if tokens and request.held is not None:
             request.held.force(start, request.length)
 
-    def _take_error(self, request: Request, error: RowError, outcome: StepOutcome) -> None:
-        request.allocation.faulty |= error.kind == "not_a_number"
+    def _take_error(
+        self, flight: StepInFlight, request: Request, error: RowError, outcome: StepOutcome
+    ) -> None:
+        allocation = request.allocation
+        allocation.faulty |= error.kind == "not_a_number"
+        if flight.step <= allocation.discard_until_step and error.kind != "not_a_number":
+            return  # there is no error in the tokens that replace the discarded one
         is_complete = request.constraint is not None and request.output_length < request.sampling.min_tokens
         if error.kind == "nothing_allowed" and is_complete and not self._is_answered(request, outcome):
             # the grammar allows only the end of the reply, which `min_tokens` forbids

@@ -38,10 +38,11 @@ class Retraction:
     def secure_pages(self, request: Request) -> bool:
         """Allocates pages for the next tokens, and retracts requests until there are enough.
 
-        Returns False if the request must skip this step: steps in flight still use the retracted pages.
+        Returns False if the request must skip this step: steps in flight still use pages that retracted or
+        ended requests give back.
         """
         while request.phase is Phase.RUNNING and not self._planner.ensure_pages(request):
-            if self._is_retracting:
+            if self._num_leaving:
                 return False
             own_priorities = self._fairness.own_priorities
             self._retract(to_retract(self._requests.running, own_priorities=own_priorities))
@@ -54,18 +55,17 @@ class Retraction:
         running = self._requests.running
         background = sorted(_in_background(running), key=lambda request: -request.arrival)
         if shortage.slots:
-            leaving = sum(not each.stays for each in self._requests.residents.values())
-            return background[: max(0, shortage.slots - leaving)]
-        if self._is_retracting:
+            return background[: max(0, shortage.slots - self._num_leaving)]
+        if self._num_leaving:
             return ()
         if shortage.grammar_memory:
             background = _only_users_of_automata(background, running)
         return background[:1]
 
     @property
-    def _is_retracting(self) -> bool:
-        """Whether a retracted request waits for the steps in flight to release its pages."""
-        return any(other.phase is Phase.RETRACTING for other in self._requests.residents.values())
+    def _num_leaving(self) -> int:
+        """Number of requests that give back what they hold when the steps in flight are done."""
+        return sum(not each.stays for each in self._requests.residents.values())
 
     def _retract(self, request: Request) -> None:
         self._counts.retractions += 1

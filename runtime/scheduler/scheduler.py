@@ -49,7 +49,7 @@ from .cache_control import CacheController
 from .completion import Completion
 from .counts import Counts, HitCounter
 from .fairness import USUAL_BOUNDS, Bounds, Fairness
-from .forced_runs import Segments
+from .forced_runs import ForcedTokenizer
 from .grammar_loader import GrammarLoader
 from .key_rates import KeyRates
 from .lease_registry import LeaseRegistry
@@ -95,7 +95,7 @@ class Scheduler:
         grammars: GrammarLoader,
         vocab_size: int,
         eos_tokens: tuple[int, ...],
-        segments: Segments,
+        tokenizer: ForcedTokenizer,
         bounds: Bounds = USUAL_BOUNDS,
         host_pages: int = 0,
         write_through: bool = False,
@@ -133,10 +133,10 @@ class Scheduler:
             cache, self._leases, self._stored, self._requests, self._hits, self._replies
         )
         self._retraction = Retraction(self._requests, self._planner, self._fairness, self._counts)
-        completion = Completion(segments, eos)
+        completion = Completion(tokenizer, eos)
         self._wait_budget = wait_budget or WaitBudget()
         self._results = Results(
-            completion, segments, eos, self._replies, self._counts, self._fairness, self._wait_budget
+            completion, tokenizer, eos, self._replies, self._counts, self._fairness, self._wait_budget
         )
         self._arrivals = Arrivals(
             cache,

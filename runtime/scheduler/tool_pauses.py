@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Generic, NamedTuple, TypeVar
 
-from ..messages import Generate, Tokens
-from .request import TOKEN_BYTES, Request
+from ..messages import TOKEN_BYTES, Generate, Tokens
+from .request import Request
 
 FIRST_GUESS_S = 60.0  # seconds that are assumed before any result of a tool has come
 MIN_S = 5.0

@@ -132,7 +132,7 @@ class LoadedGrammars(RuleBasedStateMachine):
         self.free_at_first = self.free_rows()
 
     def free_rows(self) -> list[int]:
-        return [arena.free_rows for arena in self.pool._arenas.values()]
+        return [sum(end - start for start, end in arena._holes) for arena in self.pool._arenas.values()]
 
     @rule(seed=st.integers(0, 999), stack=st.booleans())
     def add(self, seed: int, stack: bool) -> None:

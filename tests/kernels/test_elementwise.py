@@ -121,15 +121,15 @@ def test_rotary_write_kv_rotates_queries_and_fills_slots(
     angles = torch.rand(300, half) * 6
     cos_sin = torch.cat((angles.cos(), angles.sin()), dim=1)
     positions = torch.randint(0, 300, (tokens,))
-    slots = torch.randperm(20 * 16)[:tokens]
-    slots[tokens // 2] = -1
+    places = torch.randperm(20 * 16)[:tokens]
+    places[tokens // 2] = -1
     kv = segmented(cells.encode(torch.randn(2, 2, 20, 16, 64)), segment)
     expected_kv = kv.clone()
     norms = HeadNorms(torch.rand(64).to(dtype), torch.rand(64).to(dtype), 1e-6) if normal else None
     q, k, v = torch.split(qkv, [4, 2, 2], dim=1)
-    rotary_write_kv(q, k, v, cos_sin, positions, slots, kv, norms)
+    rotary_write_kv(q, k, v, cos_sin, positions, places, kv, norms)
     q, k, v = torch.split(expected_qkv, [4, 2, 2], dim=1)
-    reference.rotary_write_kv(q, k, v, cos_sin, positions, slots, expected_kv, norms)
+    reference.rotary_write_kv(q, k, v, cos_sin, positions, places, expected_kv, norms)
     assert_close(qkv[:, :4], expected_qkv[:, :4])
     got, expected = (cells.decode(part, 64, torch.float32) for part in (kv, expected_kv))
     # A value between two codes may be rounded either way.

@@ -119,6 +119,15 @@ def test_undoing_an_adoption_restores_the_leaf() -> None:
     assert cache.stats().evictable == before.evictable
 
 
+def test_a_source_of_a_copy_leaves_one_page_less_than_a_match_of_whole_pages() -> None:
+    cache = new_cache(num_pages=4)
+    serve(cache, (*DOCUMENT, 1, 2))
+    found = cache.match("", pack((*DOCUMENT, 1, 9, 9)), 14)
+    assert (cache.max_pages(found), cache.max_pages(found, whole_pages=True)) == (3, 4)
+    lock = cache.acquire(found, whole_pages=True)
+    assert len(lock.pages) + cache.available() == 4
+
+
 def test_a_partial_leaf_that_matches_in_part_is_copied() -> None:
     cache = new_cache()
     pages = serve(cache, (*DOCUMENT, 1, 2))

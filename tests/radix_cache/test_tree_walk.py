@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from arbora.radix_cache import CacheNode, PrefixCache, cache_reports
+from arbora.radix_cache import PrefixCache, TreeNode, cache_reports
 from prefix_requests import DOCUMENT, new_cache, serve, start
 from prefix_world import pack, take_pages
 
 
-def listed(cache: PrefixCache, most: int = 100, names: tuple[str, ...] = ("",)) -> list[CacheNode]:
+def listed(cache: PrefixCache, most: int = 100, names: tuple[str, ...] = ("",)) -> list[TreeNode]:
     return cache.reports.walk(names).list_largest(most, 2)
 
 

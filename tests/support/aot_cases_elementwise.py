@@ -1,9 +1,15 @@
 from aot_cases import AotCase
 
 NORM = {"x": "*bf16", "residual": "*bf16", "weight": "*bf16", "out": "*bf16", "size": "i32"}
-ROTARY = {"q": "*bf16", "k": "*bf16", "v": "*bf16", "cos_sin": "*fp32", "positions": "*i64", "slots": "*i64"}
+ROTARY = {"q": "*bf16", "k": "*bf16", "v": "*bf16", "cos_sin": "*fp32", "positions": "*i64", "places": "*i64"}
 ROTARY_CACHE = {"q_norm": "*bf16", "k_norm": "*bf16"}
-ROTARY_STRIDES = {"q_stride": "i32", "k_stride": "i32", "v_stride": "i32", "slot_count": "i32", "eps": "fp32"}
+ROTARY_STRIDES = {
+    "q_stride": "i32",
+    "k_stride": "i32",
+    "v_stride": "i32",
+    "place_count": "i32",
+    "eps": "fp32",
+}
 DEPENDENT = {"DEPENDENT": {80: False, 90: True, 100: True}}
 """whether the kernel waits for the one before itself, which needs Hopper or later"""
 
@@ -74,7 +80,7 @@ CASES = [
             constants_by_architecture=DEPENDENT,
             num_warps=1,
             max_shared=0,
-            aligned=("q_stride", "k_stride", "v_stride", "slot_count"),
+            aligned=("q_stride", "k_stride", "v_stride", "place_count"),
         )
         for head_dim, half in ((128, 64), (80, 40), (256, 32))
         for normal in (False, True)

@@ -169,7 +169,6 @@ class FakeModel:
             counts=pack(counts),
             tokens=pack([token for token, _ in sampled]),
             states=pack([state for _, state in sampled]),
-            forward_tokens=forward,
             elapsed_ms=float(forward),
             restored_ms=float(sum(len(unpack(part.pages)) for part in plan.restores)),
         )

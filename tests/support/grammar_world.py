@@ -14,6 +14,7 @@ from arbora.grammars import (
     GrammarError,
     HostGrammar,
 )
+from arbora.grammars.processes.compiler_pool import CompilerPool
 from arbora.runtime.grammar_spec import GrammarSpec
 from arbora.runtime.vocabulary import Vocabulary, build_vocabulary
 from mask_tables import state_mask
@@ -50,6 +51,12 @@ def compiler(**options: object) -> GrammarCompiler:
     made = GrammarCompiler(words, MODEL_VOCAB, **options)  # type: ignore[arg-type]
     made.start()
     return made
+
+
+def server_pid(pool: CompilerPool) -> int | None:
+    """The process id of a pool's fork server; None if none has started."""
+    running = pool.server._running
+    return running.process.pid if running is not None else None
 
 
 def submit(

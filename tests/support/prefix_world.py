@@ -92,8 +92,13 @@ class World:
     def admit(self, namespace: str | None, tokens: tuple[int, ...], prompt_length: int) -> Request:
         limit = prompt_length - 1
         expected = self.longest(namespace, tokens[:limit])
-        lock = self.cache.acquire(self.cache.match(namespace, pack(tokens[:prompt_length]), limit))
+        found = self.cache.match(namespace, pack(tokens[:prompt_length]), limit)
+        before, most = self.cache.stats(), self.cache.max_pages(found)
+        most_without_tail = self.cache.max_pages(found, whole_pages=True)
+        assert self.cache.stats() == before and most_without_tail - most in (0, 1)
+        lock = self.cache.acquire(found)
         assert lock.matched == expected
+        assert most == len(lock.pages) + self.cache.available()
         whole = lock.matched // self.cache.page_size
         tail = lock.matched % self.cache.page_size
         adopted = bool(tail) and lock.copy is None

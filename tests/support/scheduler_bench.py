@@ -50,10 +50,6 @@ class EvenTokens:
         self.waiting: dict[str, str] = {}
         self.ready: list[str] = []
 
-    @property
-    def pending(self) -> int:
-        return len(self.waiting)
-
     def submit(self, ticket: str, spec: GrammarSpec, **_: object) -> None:
         self.waiting[ticket] = spec.text
 

@@ -55,12 +55,13 @@ _DELTAS: dict[Kind, Callable[[str], Delta]] = {
 class MessageContext:
     """The facts about a request that its answer needs, streamed or whole.
 
-    `page_tokens` is the size of a page of the prefix cache.
+    `page_tokens` is the size of a page of the prefix cache. `context_left` is the number of tokens that the
+    context leaves for the reply, None if `max_tokens` is no more than that.
     """
 
     id: str
     model: str
-    max_tokens: int
+    context_left: int | None
     page_tokens: int
     shown: Shown
     counts_thinking: bool
@@ -104,8 +105,8 @@ class MessageContext:
             return MessageEnd("stop_sequence", choice.stop_reason)
         reason: StopReason = "end_turn"
         if choice.finish == "length":
-            is_cut = choice.completion_tokens < self.max_tokens
-            reason = "model_context_window_exceeded" if is_cut else "max_tokens"
+            is_full = self.context_left is not None and choice.completion_tokens >= self.context_left
+            reason = "model_context_window_exceeded" if is_full else "max_tokens"
         elif choice.has_tool_calls:
             reason = "tool_use"
         return MessageEnd(reason, None)

@@ -61,10 +61,11 @@ def _read(service: Service, request: MessagesRequest) -> Draft:
 
 
 def _context(request: MessagesRequest, job: Job) -> MessageContext:
+    max_tokens = job.requests[0].sampling.max_tokens
     return MessageContext(
         id=job.id,
         model=job.service.config.served_model_name,
-        max_tokens=request.max_tokens,
+        context_left=max_tokens if max_tokens < request.max_tokens else None,
         page_tokens=job.service.engine.check_serving().page_size,
         breakpoints=job.positions,
         shown=shown(request),

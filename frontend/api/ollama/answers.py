@@ -171,7 +171,7 @@ class LineAnswer:
 
     def _line(self, piece: Piece) -> bytes:
         has_open_call = self._parts.open is not None and self._parts.open.kind == "call"
-        if piece.content and not (piece.logprobs or piece.reasoning or piece.tool_calls or has_open_call):
+        if piece.content and not (piece.logprobs or piece.reasoning or piece.deltas or has_open_call):
             before, between, after = self._around
             return b"".join((before, _encode(now()), between, _encode(piece.content), after))
         calls = self._ended_calls(self._parts.push(piece))

@@ -126,18 +126,18 @@ class ChatStream:
 
     def _delta_chunk(self, piece: Piece) -> bytes:
         logprobs = chat_logprobs(self._context.tokenizer, piece.logprobs) if piece.logprobs else None
-        is_empty = not (piece.content or piece.reasoning or piece.tool_calls) and logprobs is None
+        is_empty = not (piece.content or piece.reasoning or piece.deltas) and logprobs is None
         if is_empty and (self._begun[piece.choice] or piece.finish is None):
             return b""
         before, opens_with_call = b"", False
         if not self._begun[piece.choice]:
             self._begun[piece.choice] = True
-            opens_with_call = bool(piece.tool_calls) and not piece.content and not piece.reasoning
+            opens_with_call = bool(piece.deltas) and not piece.content and not piece.reasoning
             if not opens_with_call:
                 before = self._writer.choice(piece.choice, _OPENING, usage=self._usage_so_far())
         if is_empty:
             return before
-        if piece.reasoning or piece.tool_calls:
+        if piece.reasoning or piece.deltas:
             delta = _delta(piece, self._context.reasoning_field, opens_with_call=opens_with_call)
             payload = b'"delta":' + _encode(delta)
         else:

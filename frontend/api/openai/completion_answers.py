@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -14,26 +15,65 @@ from ...core.parts import Piece
 from ...core.reply import ChoiceReply, Reply
 from ...core.text.detokenizer import Detokenizer
 from ...core.text.tokenizer import Tokenizer
+from ...core.work.thread_pool import Steps
 from .chunks import ChunkWriter, Head
 from .responses import Completion, CompletionChoice, CompletionLogprobs, PromptLogprobs, wire_usage
 from .token_logprobs import completion_logprobs, prompt_logprobs
 
 _encode = msgspec.json.encode
+STEP_TOKENS = 8192
+"""Tokens that take about 5 ms to decode."""
+
+
+class EchoedPrompt(NamedTuple):
+    """A prompt's text and, if its log-probabilities are wanted, the offset of each token in the text."""
+
+    text: str
+    offsets: Sequence[int] = ()
+
+
+def echo_prompts(
+    tokenizer: Tokenizer, items: Sequence[str | list[int]], prompts: Sequence[Tokens], wants_logprobs: bool
+) -> Steps[list[EchoedPrompt]]:
+    """The prompts as their choices echo them. `items` are the prompts as texts or ids, `prompts` their
+    tokens."""
+    echoed = []
+    for item, prompt in zip(items, prompts, strict=True):
+        if isinstance(item, str) and not wants_logprobs:
+            echoed.append(EchoedPrompt(item))
+            continue
+        decoded, offsets = yield from _decode_prompt(tokenizer, prompt)
+        text = item if isinstance(item, str) else decoded
+        added = max(len(decoded) - len(text), 0)  # characters of a special token before the text
+        echoed.append(EchoedPrompt(text, [max(offset - added, 0) for offset in offsets]))
+    return echoed
+
+
+def _decode_prompt(tokenizer: Tokenizer, prompt: Tokens) -> Steps[tuple[str, list[int]]]:
+    detokenizer = Detokenizer(tokenizer, skip_special_tokens=False, continues_text=False)
+    texts: list[str] = []
+    offsets: list[int] = []
+    for start in range(0, len(prompt), 4 * STEP_TOKENS):
+        end = start + 4 * STEP_TOKENS
+        delta = detokenizer.push(prompt[start:end], final=end >= len(prompt))
+        texts.append(delta.text)
+        offsets += delta.offsets
+        yield
+    return "".join(texts), offsets
 
 
 @dataclass(frozen=True)
 class CompletionContext:
     """The facts about a completion request that its answer needs, streamed or whole.
 
-    `items` are its prompts as texts or ids, `prompts` their tokens. Each has `choices` choices.
+    Each of its `prompts` has `choices` choices, which echo its text in `echoed`, unless that is empty.
     """
 
     head: Head
     tokenizer: Tokenizer
-    items: Sequence[str | list[int]]
     prompts: Sequence[Tokens]
+    echoed: Sequence[EchoedPrompt]
     choices: int
-    echo: bool
     wants_logprobs: bool
     wants_prompt_logprobs: bool
 
@@ -42,17 +82,12 @@ class CompletionContext:
 
     def echo_prompt(self, index: int, logprobs: Logprobs | None) -> tuple[str, list[TokenLogprob]]:
         """The text and log-probabilities of the prompt if choice `index` echoes it, otherwise empty."""
-        if not self.echo:
+        if not self.echoed:
             return "", []
-        prompt, item = self.prompt_of(index), self.items[index // self.choices]
-        detokenizer = Detokenizer(self.tokenizer, skip_special_tokens=False, continues_text=False)
-        delta = detokenizer.push(prompt, final=True)
-        text = item if isinstance(item, str) else delta.text
+        text, offsets = self.echoed[index // self.choices]
         if not self.wants_logprobs:
             return text, []
-        added = max(len(delta.text) - len(text), 0)  # characters of a special token before the text
-        offsets = [max(offset - added, 0) for offset in delta.offsets]
-        return text, prompt_entries(prompt, logprobs, offsets)
+        return text, prompt_entries(self.prompt_of(index), logprobs, offsets)
 
     def logprobs(self, entries: Sequence[TokenLogprob], offset: int) -> CompletionLogprobs | None:
         """OpenAI's form of `entries`, whose offsets count from a text after `offset` characters."""

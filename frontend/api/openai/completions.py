@@ -14,12 +14,13 @@ from ...core.prepare import Job, new_id
 from ...core.reply import Reply
 from ...core.service import Service
 from ...core.validation import invalid_field
+from ...core.work.thread_pool import run_now
 from ...http.body_kind import BodyKind
-from ...http.endpoint import HttpAnswer, HttpJob, read_body
+from ...http.endpoint import HttpAnswer, HttpJob, Incoming, read_body
 from ...http.http_service import HttpService
 from .cache_fields import cache_leases, check_cache_fields, prewarms
 from .chunks import ChunkWriter, Head
-from .completion_answers import CompletionContext, CompletionStream
+from .completion_answers import STEP_TOKENS, CompletionContext, CompletionStream, EchoedPrompt, echo_prompts
 from .constraint import constraint
 from .errors import error_event
 from .fields import IN_COMPLETIONS, INERT, check_generation
@@ -35,7 +36,9 @@ async def prepare_completion(http: HttpService, http_request: Request) -> HttpJo
     incoming = await read_body(http, http_request, _BODY)
     http.service.check_model(incoming.body.model)
     job = await incoming.prepare(new_id("cmpl"), _read)
-    return HttpJob(job, partial(_answer, incoming.body, _context(incoming.body, job)), error_event)
+    echoed = await _echo(incoming, job) if incoming.body.echo else ()
+    context = _context(incoming.body, job, echoed)
+    return HttpJob(job, partial(_answer, incoming.body, context), error_event)
 
 
 def _read(service: Service, request: CompletionRequest) -> Draft:
@@ -57,14 +60,21 @@ def _read(service: Service, request: CompletionRequest) -> Draft:
     )
 
 
-def _context(request: CompletionRequest, job: Job) -> CompletionContext:
+async def _echo(incoming: Incoming[CompletionRequest], job: Job) -> Sequence[EchoedPrompt]:
+    """The prompts as their choices echo them. Many tokens are decoded in steps on another thread."""
+    items, wants_logprobs = job.draft.prompt.items, incoming.body.logprobs is not None
+    steps = echo_prompts(job.service.tokenizer, items, job.prompts, wants_logprobs)
+    is_long = job.prompt_tokens > STEP_TOKENS
+    return await job.service.work.run(incoming.caller, steps) if is_long else run_now(steps)
+
+
+def _context(request: CompletionRequest, job: Job, echoed: Sequence[EchoedPrompt]) -> CompletionContext:
     return CompletionContext(
         head=Head.of(job),
         tokenizer=job.service.tokenizer,
-        items=job.draft.prompt.items,
         prompts=job.prompts,
+        echoed=echoed,
         choices=job.choices,
-        echo=bool(request.echo),
         wants_logprobs=request.logprobs is not None,
         wants_prompt_logprobs=request.prompt_logprobs is not None,
     )

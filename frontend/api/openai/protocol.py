@@ -1,6 +1,6 @@
 """OpenAI's request bodies with vLLM's extra fields.
 
-A null field counts as absent. `request.validation` checks the declared ranges.
+A null field counts as absent. `core.validation` checks the declared ranges.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class EngineClient:
     def check_serving(self) -> ModelReady:
         """The running model's description. Raises a 503 `RequestError` if no model can take requests."""
         if self.drain_requested.is_set():
-            raise _shutting_down()
+            raise shutting_down()
         if self._outbox is None or self.model is None:
             raise _unavailable("The model is starting; try again in a moment.", "model_not_ready")
         return self.model
@@ -141,10 +141,6 @@ class EngineClient:
             self._choices.pop(request.request, None)
         if not self._choices:
             self.idle.set()
-
-    @property
-    def open_choices(self) -> int:
-        return len(self._choices)
 
     @property
     def open_requests(self) -> int:
@@ -225,7 +221,7 @@ class EngineClient:
                 self.informed.set()
             case GiveUp():
                 for generation in self._open_generations():
-                    generation.end(_shutting_down())
+                    generation.end(shutting_down())
 
     def _deliver(self, outputs: Outputs, is_late: bool) -> None:
         now = time.monotonic()
@@ -290,7 +286,7 @@ class EngineClient:
             self._outbox.send(message)
 
 
-def _shutting_down() -> RequestError:
+def shutting_down() -> RequestError:
     return _unavailable("The server is shutting down.", "shutting_down")
 
 

@@ -91,11 +91,11 @@ class Generation:
         arrivals, self._arrivals = self._arrivals, []
         return arrivals
 
-    def finish(self, index: int, tokens_kept: int) -> None:
-        """A stop string ends choice `index` after its first `tokens_kept` tokens."""
+    def finish(self, index: int) -> None:
+        """Tells the scheduler that a stop string has ended choice `index`."""
         if index in self._open:
             self._open.discard(index)
-            self._send(Finish(self.requests[index].request, tokens_kept))
+            self._send(Finish(self.requests[index].request))
 
     def await_tools(self, index: int, tools: Sequence[str]) -> None:
         """Tells the scheduler that choice `index` has ended by calling these tools."""

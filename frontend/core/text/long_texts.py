@@ -70,27 +70,29 @@ class LongTexts:
         self._pieces = TextPieces(tokenizer)
         self._around = _find_special_tokens_around(tokenizer)
 
-    def encode_in_steps(self, text: str, special: bool = False, most: int | None = None) -> Steps[Tokens]:
-        """Raises `TooLongError` for a long text with more tokens than `most`. `special`: the tokenizer's own
+    def encode_in_steps(
+        self, text: str, special: bool = False, max_tokens: int | None = None
+    ) -> Steps[Tokens]:
+        """Raises `TooLongError` for a long text with more than `max_tokens`. `special`: the tokenizer's own
         special tokens are around the text."""
         if not is_long(text) or (special and self._around is None):
             return self._tokenizer.encode(text, special)
         parts: list[Tokens] = []
         count = 0
         for piece in self._pieces.cut(text):
-            if most is not None and len(piece) > CHARACTERS_PER_TOKEN * most:
-                yield from self._check_count(piece, most)
+            if max_tokens is not None and len(piece) > CHARACTERS_PER_TOKEN * max_tokens:
+                yield from self._check_count(piece, max_tokens)
             part = self._tokenizer.encode(piece, add_special_tokens=False)
             parts.append(part)
             count += len(part) // 4
-            if most is not None and count > most:
+            if max_tokens is not None and count > max_tokens:
                 raise TooLongError(count)
             yield
         before, after = self._around if special and self._around is not None else (b"", b"")
         return b"".join((before, *parts, after))
 
-    def _check_count(self, text: str, most: int) -> Steps[None]:
-        """Raises `TooLongError` if the parts of a text without seams have more than twice `most` tokens.
+    def _check_count(self, text: str, max_tokens: int) -> Steps[None]:
+        """Raises `TooLongError` if the parts of a text without seams have more than twice `max_tokens`.
 
         Cuts anywhere add a few tokens. To tokenize the whole text at once may take gigabytes.
         """
@@ -98,8 +100,8 @@ class LongTexts:
         for start in range(0, len(text), PIECE_CHARACTERS):
             part = self._tokenizer.encode(text[start : start + PIECE_CHARACTERS], add_special_tokens=False)
             count += len(part) // 4
-            if count > 2 * most:
-                raise TooLongError(max(count // 2, most + 1))
+            if count > 2 * max_tokens:
+                raise TooLongError(max(count // 2, max_tokens + 1))
             yield
 
 

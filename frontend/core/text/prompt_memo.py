@@ -64,21 +64,21 @@ class PromptMemo:
         return run_now(self.encode_in_steps(namespace, text))
 
     def encode_in_steps(
-        self, namespace: str | None, text: str, most: int | None = None, *, special: bool = False
+        self, namespace: str | None, text: str, max_tokens: int | None = None, *, special: bool = False
     ) -> Steps[Tokens]:
         """Does the work of `encode` in steps, so that other work can run between them.
 
         `special`: the tokenizer's own special tokens are around the text, whose ids are then not remembered.
-        Raises `TooLongError` for a long text with more tokens than `most`.
+        Raises `TooLongError` for a long text with more than `max_tokens`.
         """
         if special or not self.enabled or namespace is None:
-            return (yield from self._long_texts.encode_in_steps(text, special, most))
+            return (yield from self._long_texts.encode_in_steps(text, special, max_tokens))
         data = text.encode()
         with self._lock:
             place = self._tree.find(namespace, data)
             rewritten = self._find_rewritten(place, data)
         known = Cut(place.end, len(place.tokens) // 4)
-        fresh, cuts = yield from self._tokenize(data[place.end :], known.tokens, most)
+        fresh, cuts = yield from self._tokenize(data[place.end :], known.tokens, max_tokens)
         whole = TokenizedText(data, place.tokens + fresh, move_cuts(cuts, known))
         with self._lock:
             self.tokens_remembered += known.tokens
@@ -126,11 +126,13 @@ class PromptMemo:
         with self._lock:
             self._tree.drop(concerned)
 
-    def _tokenize(self, text: bytes, known: int, most: int | None = None) -> Steps[tuple[Tokens, list[Cut]]]:
+    def _tokenize(
+        self, text: bytes, known: int, max_tokens: int | None = None
+    ) -> Steps[tuple[Tokens, list[Cut]]]:
         """The ids and cuts of a prompt, or of its rest after a cut. `known` ids precede that rest."""
         try:
-            left = None if most is None else most - known
-            tokens = yield from self._long_texts.encode_in_steps(text.decode(), most=left)
+            left = None if max_tokens is None else max_tokens - known
+            tokens = yield from self._long_texts.encode_in_steps(text.decode(), max_tokens=left)
         except TooLongError as error:
             raise TooLongError(known + error.tokens) from None
         cuts = self._align(text, tokens)

@@ -103,45 +103,41 @@ class ToolFormat(NamedTuple):
 _SPACED = (", ", ": ")
 _ARGUMENTS = ('{"name": "', '", "arguments": ')
 _PARAMETERS = ('{"name": "', '", "parameters": ')
-_DEFAULTS: dict[Dialect, ToolFormat] = {
+DEFAULT_FORMATS: dict[Dialect, ToolFormat] = {
     "hermes": ToolFormat("hermes", "<tool_call>\n", _ARGUMENTS, "}", "\n</tool_call>", None, _SPACED),
     "llama_json": ToolFormat("llama_json", "", _PARAMETERS, "}", "", None, _SPACED),
     "pythonic": ToolFormat("pythonic", "[", ("", "("), ")", "]", ", ", _SPACED),
     "mistral": ToolFormat("mistral", "[TOOL_CALLS] [", _ARGUMENTS, "}", "]", ", ", _SPACED),
     "mistral_named": ToolFormat("mistral_named", "[TOOL_CALLS]", ("", "[ARGS]"), "", "", None, _SPACED),
 }
-
-
-def default_format(dialect: Dialect) -> ToolFormat:
-    """The format of calls on which the dialect's models were trained."""
-    return _DEFAULTS[dialect]
+"""The formats of calls on which the models of each dialect were trained."""
 
 
 def detect_format(template: ChatTemplate | None) -> ToolFormat:
     """The template's format, or Hermes', which most models know, if the template has none."""
     if template is None or not template.support(with_tools=True).tools:
-        return _DEFAULTS["hermes"]
+        return DEFAULT_FORMATS["hermes"]
     dialect = _detect_dialect(template.source([_SAMPLE_TOOL]))
     if dialect == "pythonic":
-        return _DEFAULTS[dialect]
+        return DEFAULT_FORMATS[dialect]
     text = _render_sample(template)
     found = list(_SAMPLE_CALL.finditer(text))
     if not found and dialect == "mistral":
         found = list(_SAMPLE_NAMED_CALL.finditer(text))
         dialect = "mistral_named" if found else dialect
     if not found:
-        return _DEFAULTS[dialect]
+        return DEFAULT_FORMATS[dialect]
     call = found[-1]
     prefix = _cut_before_last_tag(text[: call.start()], dialect)
-    if not prefix and _DEFAULTS[dialect].prefix:
-        return _DEFAULTS[dialect]
+    if not prefix and DEFAULT_FORMATS[dialect].prefix:
+        return DEFAULT_FORMATS[dialect]
     return ToolFormat(
         dialect,
         prefix,
         (call["before"], call["after"]),
         call["tail"],
         _find_suffix(text[call.end() :], dialect, template.special_texts),
-        _DEFAULTS[dialect].between,
+        DEFAULT_FORMATS[dialect].between,
         (call["comma"], call["colon"]),
     )
 
@@ -187,4 +183,4 @@ def _find_suffix(text: str, dialect: Dialect, special: frozenset[str]) -> str:
     specials = [text.find(token) for token in special if token in text]
     if closing_tag:
         return call + closing_tag
-    return text[: min(specials)] if specials else _DEFAULTS[dialect].suffix
+    return text[: min(specials)] if specials else DEFAULT_FORMATS[dialect].suffix

@@ -45,11 +45,13 @@ class Acceptor:
         self._loop.add_reader(listener, self._accept)
 
     def close(self) -> None:
-        """Accepts no more connections. The socket stays open."""
+        """Accepts no more connections, and ends the handshakes that go on. The socket stays open."""
         self._connections.on_change = None
         self._loop.remove_reader(self._listener)
         if self._retry is not None:
             self._retry.cancel()
+        for task in self._opening:
+            task.cancel()
 
     def _accept(self) -> None:
         for _ in range(self._per_turn):

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 from starlette.types import ASGIApp, Scope
 
 from ....runtime.errors import RequestError
+from ...core.replica.engine_client import shutting_down
 from .connections import Connections, StartLimit, too_many_connections
-from .exchange import BODY_WRITER, UPGRADE, Exchange, Upgrade, render_head
-from .head import Head, HeadReader, find_origin, find_path
+from .exchange import BODY_WRITER, UPGRADE, Exchange, Headers, Upgrade, render_head
+from .head import Head, HeadReader, read_part
 from .limited_transport import LimitedTransport
 from .limits import Limits
 from .request_body import RequestBody
 
 _log = logging.getLogger(__name__)
-RenderError: TypeAlias = Callable[[str, str, RequestError], tuple[Mapping[str, str], bytes]]
-"""Takes the path of a request and its origin, each empty if it is unknown. Returns headers and the body."""
+RenderError: TypeAlias = Callable[[str, Headers, RequestError], tuple[int, Headers, bytes]]
+"""Takes the path of a request, empty if it is unknown, and the headers that are known. Returns the status,
+the headers and the body of the refusal."""
 
 
 @dataclass(frozen=True)
@@ -134,12 +136,15 @@ class Connection(asyncio.BufferedProtocol):
                 self._close()
 
     def stop(self) -> None:
-        """Closes the connection after the request that is being read or answered."""
-        if self._exchange is None or self._exchange.is_complete:
-            self._close()
-        else:
+        """Closes the connection after the request that is being read or answered. Refuses a request that has
+        not started."""
+        if self._exchange is not None and not self._exchange.is_complete:
             self._exchange.keeps_alive = False
             self._end_upgrade()
+        elif self._head_reader.has_begun or self._waits_for_start:
+            self._refuse(shutting_down())
+        else:
+            self._close()
 
     def evict(self, error: RequestError) -> None:
         if self._upgrade is not None:
@@ -308,14 +313,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refusal(self, error: RequestError) -> bytes:
         if self._head is not None:
-            path = self._head.served_path
-            origin = dict(self._head.headers).get(b"origin", b"").decode("latin-1")
+            method, path, headers = self._head.method, self._head.served_path, self._head.headers
         else:
-            path, origin = find_path(self._head_reader.text), find_origin(self._head_reader.text)
-        headers, body = self._settings.render_error(path, origin, error)
-        sent = {**headers, "content-length": str(len(body)), "connection": "close"}
-        encoded = [(name.encode(), value.encode("latin-1")) for name, value in sent.items()]
-        return render_head(error.status, encoded) + body
+            method, path, headers = read_part(self._head_reader.text)
+        status, sent, body = self._settings.render_error(path, headers, error)
+        return render_head(status, [*sent, (b"connection", b"close")]) + (b"" if method == "HEAD" else body)
 
 
 def _timeout(part: str, seconds: float) -> RequestError:

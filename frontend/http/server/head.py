@@ -94,21 +94,15 @@ class HeadReader:
             raise _target_too_long(self._limits)
 
 
-def find_path(head: bytes) -> str:
-    """The path in a whole or incomplete head, without a slash at its end; empty if the request line has
-    none."""
-    words = head.partition(b"\r\n")[0].split(b" ", 2)
-    path = words[1].partition(b"?")[0].decode("latin-1") if len(words) > 1 else ""
-    return path.removesuffix("/") or path
-
-
-def find_origin(head: bytes) -> str:
-    """The Origin header in the complete lines of a head; empty if there is none."""
-    for line in head.split(b"\r\n")[1:-1]:
-        name, _, value = line.partition(b":")
-        if name.lower() == b"origin":
-            return value.strip(b" \t").decode("latin-1")
-    return ""
+def read_part(head: bytes) -> tuple[str, str, list[tuple[bytes, bytes]]]:
+    """The method, the path without a slash at its end, and the headers in the complete lines of an incomplete
+    or malformed head. What is missing is empty."""
+    first, *lines = head.split(b"\r\n")
+    method, _, rest = first.decode("latin-1").partition(" ")
+    path = rest.partition(" ")[0].partition("?")[0]
+    pairs = (line.partition(b":") for line in lines[:-1])
+    headers = [(name.lower(), value.strip(b" \t")) for name, _, value in pairs]
+    return method, path.removesuffix("/") or path, headers
 
 
 def parse_head(text: bytes, limits: Limits) -> Head:
@@ -122,6 +116,7 @@ def parse_head(text: bytes, limits: Limits) -> Head:
     method, target, version = _parse_request_line(first)
     headers = [_parse_header(line) for line in lines]
     values = _group_values(headers)
+    length = _read_length(values)
     if len(values.get(b"host", ())) != 1 and (b"host" in values or version == "1.1"):
         raise malformed("it must have one Host header")
     raw_path, _, query = target.partition(b"?")
@@ -134,9 +129,11 @@ def parse_head(text: bytes, limits: Limits) -> Head:
         query=query,
         version=version,
         headers=headers,
-        length=_read_length(values),
+        length=length,
         keeps_alive=version == "1.1" and b"close" not in connection,
-        expects_continue=b"100-continue" in _split_words(values, b"expect"),
+        expects_continue=(
+            version == "1.1" and length != 0 and b"100-continue" in _split_words(values, b"expect")
+        ),
         asks_for_websocket=is_websocket and method == "GET" and version == "1.1",
     )
 

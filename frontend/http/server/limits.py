@@ -7,6 +7,8 @@ import resource
 
 import msgspec
 
+from ....runtime.errors import RequestError
+
 KEPT_DESCRIPTORS = 64  # descriptors for files, threads and ipc sockets that this process opens later
 SHARED_PER_TURN = 1
 MAX_READ_BYTES = 32 * 1024  # bytes read from a connection per turn of the event loop; tiny chunks take 5 ms
@@ -69,3 +71,17 @@ def _count_connections() -> Limits:
     left = soft - len(os.listdir("/proc/self/fd")) - KEPT_DESCRIPTORS
     refused = max(8, min(Limits().refused_connections, left // 8))
     return Limits(connections=max(8, min(MAX_CONNECTIONS, left - refused)), refused_connections=refused)
+
+
+def check_descriptors() -> None:
+    """Raises a 503 `RequestError` if no file descriptor is left, because new connections would fail."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        raise RequestError(
+            f"All {most:,} file descriptors are in use, so that new connections fail. Close connections, or "
+            "start the server with a higher limit (ulimit -n).",
+            status=503,
+            code="out_of_descriptors",
+        ) from error

@@ -24,7 +24,7 @@ class HttpServer:
     """Serves one application. `started` is set while connections are accepted. With `tls` the server speaks
     only HTTPS.
 
-    `beside` runs while requests are served, and is cancelled at the end.
+    `work_in_background` runs while requests are served, and is cancelled at the end.
     """
 
     def __init__(
@@ -32,14 +32,14 @@ class HttpServer:
         app: ASGIApp,
         settings: ServerSettings,
         tls: ssl.SSLContext | None = None,
-        beside: Callable[[], Coroutine[None, None, None]] | None = None,
+        work_in_background: Callable[[], Coroutine[None, None, None]] | None = None,
     ) -> None:
         self.started = asyncio.Event()
         self.connections = Connections(settings.limits)
         self._app = app
         self._settings = settings
         self._tls = tls
-        self._beside = beside
+        self._work_in_background = work_in_background
         self._starts = StartLimit(settings.limits.started_per_turn)
         self._tasks: set[asyncio.Task[None]] = set()
         self._buffer = memoryview(bytearray(MAX_READ_BYTES))
@@ -54,13 +54,15 @@ class HttpServer:
                 listener, self._connection, self.connections, self._settings.limits, self._tls
             )
             self.started.set()
-            beside = None if self._beside is None else asyncio.create_task(self._beside())
+            work: asyncio.Task[None] | None = None
+            if self._work_in_background is not None:
+                work = asyncio.create_task(self._work_in_background())
             await self._stopping.wait()
             self.started.clear()
             acceptor.close()
-            if beside is not None:
-                beside.cancel()
-                await asyncio.wait((beside,))
+            if work is not None:
+                work.cancel()
+                await asyncio.wait((work,))
             listener.close()
             self.connections.stop()
             while self.connections.are_open or self._tasks:

@@ -49,16 +49,16 @@ class BatchRunner:
         try:
             while not self._engine.drain_requested.is_set():
                 pause = self._pace.poll
-                if self._store.records.path.exists():
-                    try:
+                try:
+                    if self._store.records.path.exists():
                         if alive is None:
                             alive = AliveFile(self._store.directory)
                         await self._do_turn(alive.token)
-                    except RequestError:  # the log has the reason
-                        pause = self._pace.retry
-                    except Exception:
-                        log.exception("batches do not run at the moment")
-                        pause = self._pace.retry
+                except RequestError:  # the log has the reason
+                    pause = self._pace.retry
+                except Exception:
+                    log.exception("batches do not run at the moment")
+                    pause = self._pace.retry
                 await self._wait(pause)
         finally:
             await self._stop(alive)

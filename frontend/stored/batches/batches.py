@@ -15,7 +15,7 @@ from ...core.declared import one_of, within
 from ...core.validation import check_count, check_range, check_word, invalid_field
 from ...http.body_kind import BodyKind
 from ..records.paging import Page
-from ..stored_request import StoredRequest
+from ..stored_request import MAX_METADATA, StoredRequest
 from .batch_service import BatchService
 from .file_store import KEPT_SECONDS
 from .files import ANCHOR_EVENT, MIN_SECONDS, check_anchor
@@ -25,7 +25,6 @@ PAGE_BATCHES = (20, 100)
 """Batches on a page of a list: the default and the maximum."""
 MAX_OPEN = 100
 """Maximum batches of one key that have not ended."""
-MAX_METADATA = 16
 KEY_CHARACTERS, VALUE_CHARACTERS = 64, 512
 _WINDOW = re.compile(r"([1-9][0-9]{0,5})([mhd])")
 Window = Annotated[str, Meta(extra_json_schema={"pattern": f"^{_WINDOW.pattern}$"})]

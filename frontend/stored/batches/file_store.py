@@ -67,8 +67,10 @@ class FileStore:
     def begin(self, transaction: Transaction, id: str, owner: str, size: int, max_open: int) -> None:
         """Adds an incomplete file, which requests do not see.
 
-        size: the file's expected bytes Raises a 507 `RequestError` if they exceed what its owner may still
-        use, a 429 one if the owner has `max_open` incomplete files.
+        size: the file's expected bytes
+
+        Raises a 507 `RequestError` if they exceed what its owner may still use, a 429 one if the owner has
+        `max_open` incomplete files.
         """
         if size > transaction.left(owner):
             raise self._full()

@@ -74,11 +74,21 @@ def write_files(
 ) -> Steps[OutputSizes]:
     """Writes a batch's results in the order of its lines, and `failure` for the unfinished lines.
 
-    A file without lines is removed.
+    A file without lines is removed, and so are both if the writing fails or is given up.
     """
+    lines = _merge(_read_results(database, batch), _make_failures(input_file, unfinished, failure))
+    try:
+        return (yield from _write_lines(lines, output, errors))
+    except BaseException:
+        for path in (output, errors):
+            path.unlink(missing_ok=True)
+        raise
+
+
+def _write_lines(lines: Iterator[tuple[int, int, bytes]], output: Path, errors: Path) -> Steps[OutputSizes]:
+    """Writes `lines`, each with its number and whether it failed."""
     sizes = [0, 0]
     failed = written = 0
-    lines = _merge(_read_results(database, batch), _make_failures(input_file, unfinished, failure))
     with _create_file(output) as good, _create_file(errors) as bad:
         for _, is_failed, line in lines:
             (bad if is_failed else good).write(line + b"\n")

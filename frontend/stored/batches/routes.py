@@ -106,12 +106,18 @@ def batches_api(apis: Sequence[Api], pace: Pace | None = None) -> Api:
     def routes(http: HttpService) -> Sequence[Route]:
         return make_routes(BatchService(http, _open_store(http), endpoints), HANDLERS)
 
-    async def run(http: HttpService, apps: Applications) -> None:
+    async def work_in_background(http: HttpService, apps: Applications) -> None:
         store = _open_store(http)
         if store is not None:
             await BatchRunner(http, store, Endpoints(http, apis, apps), pace or Pace()).run()
 
-    return Api(routes, apis[0].error_json, run=run, name="OpenAI batches", error=apis[0].error)
+    return Api(
+        routes,
+        apis[0].error_json,
+        work_in_background=work_in_background,
+        name="OpenAI batches",
+        error=apis[0].error,
+    )
 
 
 def _open_store(http: HttpService) -> BatchStore | None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ....runtime.errors import RequestError
+from ...core.validation import invalid_field
 from .paging import PageQuery
 
 VERSION = 3
@@ -190,25 +191,26 @@ class Transaction:
     # Methods for lists.
 
     def list_records(self, owner: str, kinds: Sequence[str], page: PageQuery) -> list[tuple[str, bytes]]:
-        """The id and body of the owner's records on a page, and of one more unless it is the last page."""
+        """The id and body of the owner's records on a page, and of one more unless it is the last page.
+
+        Raises `RequestError` if the page follows an item that the list does not have.
+        """
         condition = f"owner = ? AND expires > ? AND state != ? AND {_is_of(kinds)}"
         values = (owner, time.time(), INCOMPLETE, *kinds)
-        return self._list("records", "records", "number", condition, values, page) or []
+        return self._list("records", "records", "number", condition, values, page)
 
-    def list_parts(
-        self, record: Record, kinds: Sequence[str], page: PageQuery
-    ) -> list[tuple[str, bytes]] | None:
-        """As `list_records`, for a record's parts. None if the list does not have the part `page.after`."""
+    def list_parts(self, record: Record, kinds: Sequence[str], page: PageQuery) -> list[tuple[str, bytes]]:
+        """As `list_records`, for a record's parts."""
         condition = f"record = ? AND {_is_of(kinds)}"
         return self._list("parts", _PARTS_BY_ID, "place", condition, (record.number, *kinds), page)
 
     def _list(
         self, table: str, by_id: str, order: str, condition: str, values: tuple[Any, ...], page: PageQuery
-    ) -> list[tuple[str, bytes]] | None:
+    ) -> list[tuple[str, bytes]]:
         if page.after is not None:
             after = f"SELECT {order} FROM {by_id} WHERE id = ? AND {condition}"
             if not (place := self.rows(after, (page.after, *values))):
-                return None
+                raise invalid_field("after", f"is {page.after[:100]!r}, which is no item of the list")
             condition += f" AND {order} {'>' if page.is_ascending else '<'} ?"
             values = (*values, place[0][0])
         direction = "ASC" if page.is_ascending else "DESC"

@@ -19,7 +19,7 @@ from ...http.time_limit import TimeLimit
 from .answers import Attempts, failed
 from .protocol import Item
 from .response_store import ResponseStore
-from .responses import Response
+from .responses import OPEN_STATUSES, Response
 
 CHECK_S = 1.0
 """Seconds between two checks whether another process has cancelled or deleted the response."""
@@ -39,7 +39,7 @@ class Run:
     """One response in this process.
 
     `events` has the events so far, event i at index i. `unstored` is the response's end while it can't be
-    stored. `key` is the API key that it was sent with.
+    stored. `key` and `limit` are the API key and the time limit of the request.
     """
 
     owner: str
@@ -50,6 +50,7 @@ class Run:
     generation: Generation
     watch: CacheMissTracker
     key: ApiKey | None
+    limit: TimeLimit
     unstored: Response | None = None
     events: list[bytes] = field(default_factory=list)
     is_ending: bool = False
@@ -114,6 +115,7 @@ class Background:
         attempts: Attempts,
         watch: CacheMissTracker,
         key: ApiKey | None,
+        limit: TimeLimit,
     ) -> Run:
         """Starts a response. Returns once the scheduler accepts it. Raises `RequestError` for a refusal."""
         engine = self._http.service.engine
@@ -124,7 +126,7 @@ class Background:
         except BaseException:
             engine.forget(generation)
             raise
-        run = Run(owner, response, items, job, attempts, generation, watch, key)
+        run = Run(owner, response, items, job, attempts, generation, watch, key, limit)
         self._runs[response.id] = run
         run.task = asyncio.create_task(self._run(run))
         return run
@@ -167,7 +169,7 @@ class Background:
         server stops once none is open."""
         service = self._http.service
         timer = RequestTimer(self._http.metrics, run.key)
-        ending = TimeLimit(service.config.request_timeout).end_later(run.generation)
+        ending = run.limit.end_later(run.generation)
         watch = asyncio.create_task(self._close_when_ended(run))
         last = b""
         try:
@@ -242,7 +244,8 @@ class Background:
         try:
             await self._store.add_events(run.owner, run.response.id, b"".join(run.events))
         except RequestError as error:
-            log.error("the events of the response %s are not stored: %s", run.response.id, error)
+            if error.status != 404:  # the response was deleted
+                log.error("the events of the response %s are not stored: %s", run.response.id, error)
 
     async def _store_end(self, run: Run) -> None:
         """Stores an end that readers have already seen. On a failure it stays unstored."""
@@ -265,7 +268,7 @@ class Background:
                 if error.status != 404:  # the database failed
                     continue
                 status = "deleted"
-            if status not in ("queued", "in_progress"):
+            if status not in OPEN_STATUSES:
                 run.generation.close()
                 return
 

@@ -8,7 +8,7 @@ from ....runtime.errors import RequestError
 from ..records.paging import PageQuery
 from ..records.record_store import RecordStore, reads, writes
 from ..records.transaction import Part, Record, Transaction
-from .stored_items import CONVERSATION, INPUT, OUTPUT, change_body, find_record, list_items, new_expiry
+from .stored_items import CONVERSATION, INPUT, OUTPUT, change_body, find_record, new_expiry
 
 
 class ConversationStore:
@@ -46,7 +46,7 @@ class ConversationStore:
     ) -> list[tuple[str, bytes]]:
         """The id and JSON of the items on a page, and of one item more unless it is the last page."""
         record = find_record(transaction, CONVERSATION, owner, id)
-        return list_items(transaction, record, page, INPUT, OUTPUT)
+        return transaction.list_parts(record, (INPUT, OUTPUT), page)
 
     @writes
     def read_all_items(self, transaction: Transaction, owner: str, id: str) -> list[bytes]:

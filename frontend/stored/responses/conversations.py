@@ -13,11 +13,11 @@ from ...core.conversation import MAX_MESSAGES
 from ...core.validation import check_count
 from ..records.paging import Page, make_page
 from ..records.transaction import Part
-from ..stored_request import Deleted, StoredRequest
+from ..stored_request import MAX_METADATA, Deleted, StoredRequest
 from .conversation_store import ConversationStore
 from .fields import CONVERSATIONS, ITEMS, METADATA
 from .items import check_items
-from .protocol import MAX_METADATA, Item, Metadata, new_id
+from .protocol import Item, Metadata, new_id
 from .responses import PAGE_ITEMS, Conversation
 from .responses_service import ResponsesService
 from .stored_items import complete_item, encode_items

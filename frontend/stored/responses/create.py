@@ -26,14 +26,14 @@ from ...http.apis import json_response
 from ...http.cache_miss_tracker import CacheMissTracker
 from ...http.endpoint import IN_BACKGROUND, HttpJob, read_body
 from ...http.tenants import owner_of
-from ..stored_request import StoredRequest
+from ...http.time_limit import TimeLimit
+from ..stored_request import MAX_METADATA, StoredRequest
 from .answers import Attempts, ResponseContext, without_excerpts
 from .background import Background
 from .context import Context, context_of, conversation_id
 from .fields import PROMPTS, RESPONSES
 from .prompt import read_constraint, read_prompt
 from .protocol import (
-    MAX_METADATA,
     Item,
     PromptFields,
     ReasoningConfig,
@@ -163,9 +163,10 @@ async def _start(
     job: HttpJob,
     watch: CacheMissTracker,
     key: ApiKey | None,
+    limit: TimeLimit,
 ) -> HttpResponse:
     """Starts a response in the background. Returns the answer to its request."""
-    run = await background.start(owner, begun, items, job, attempts, watch, key)
+    run = await background.start(owner, begun, items, job, attempts, watch, key, limit)
     if job.streams:
         return StreamingResponse(run.follow(-1), headers=STREAM_HEADERS, media_type="text/event-stream")
     queued = msgspec.structs.replace(run.response, status="queued")

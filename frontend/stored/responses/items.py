@@ -18,7 +18,6 @@ from .tools import LOCAL_SHELL, prompt_name
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 _CALLS = ("function_call", "custom_tool_call", "local_shell_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output", "local_shell_call_output")
-_OF_ASSISTANT = ("assistant", "reasoning", *_CALLS)
 
 
 def check_items(items: Sequence[Item], where: str = "input") -> None:

@@ -77,7 +77,7 @@ class Output:
         self._shown: list[ContentLogprob] = []
 
     def push(self, piece: Piece) -> Iterator[Change]:
-        if piece.reasoning or piece.tool_calls:
+        if piece.reasoning or piece.deltas:
             self._logprobs.clear()
         else:
             self._logprobs.extend(piece.logprobs)

@@ -25,7 +25,7 @@ from ...core.service import Service
 from ...core.validation import check_word, invalid_field, missing_field
 from .items import check_items, messages_of
 from .protocol import FORMATS, Item, PromptFields, ResponsesRequest, TextFormat
-from .reasoning import check_variables, template_variables
+from .reasoning import check_variables, read_variables
 from .tool_choice import calls_wanted
 from .tools import offered_tools
 
@@ -59,7 +59,7 @@ def _conversation(service: Service, request: PromptFields, items: Sequence[Item]
         messages.insert(0, ChatMessage(role="system", content=request.instructions))
     if not messages:
         raise missing_field("input")
-    return Conversation(messages, variables=template_variables(request))
+    return Conversation(messages, variables=read_variables(request))
 
 
 def read_constraint(request: PromptFields) -> GrammarSpec | None:

@@ -10,10 +10,11 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from ...api.openai.protocol import PromptCacheOptions
+from ...api.openai.protocol import REASONING_EFFORTS, VERBOSITIES, PromptCacheOptions
 from ...core.declared import one_of, within
 from ...core.fields import JsonObject, JsonSchema, SamplerFields, StopString, StopStrings, TopLogprobs
 from ...core.messages import CacheBreakpoint
+from ..stored_request import MAX_METADATA
 
 PREFIXES = {
     "message": "msg",
@@ -29,11 +30,8 @@ PREFIXES = {
 ROLES = ("user", "assistant", "system", "developer")
 ITEM_TYPES = (*PREFIXES, "item_reference")
 TOOL_TYPES = ("function", "custom", "local_shell", "namespace")
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 SUMMARIES = ("auto", "concise", "detailed", "none")
-VERBOSITIES = ("low", "medium", "high")
 FORMATS = ("text", "json_schema", "json_object")
-MAX_METADATA = 16
 
 Metadata = Annotated[dict[str, str], Meta(extra_json_schema={"maxProperties": MAX_METADATA})]
 
@@ -116,7 +114,7 @@ class TextConfig(Struct, kw_only=True, omit_defaults=True):
 
 
 class ReasoningConfig(Struct, kw_only=True, omit_defaults=True):
-    effort: Annotated[str, one_of(EFFORTS)] | None = None
+    effort: Annotated[str, one_of(REASONING_EFFORTS)] | None = None
     summary: Annotated[str, one_of(SUMMARIES)] | None = None
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 
+from ...api.openai.protocol import REASONING_EFFORTS, VERBOSITIES
+from ...core.messages import template_variables
 from ...core.validation import check_word, invalid_field
-from .protocol import EFFORTS, SUMMARIES, VERBOSITIES, Item, PromptFields
+from .protocol import SUMMARIES, Item, PromptFields
 
 _MARK = "arbora."
 
@@ -14,21 +16,21 @@ _MARK = "arbora."
 def check_variables(request: PromptFields) -> None:
     """Raises `RequestError` for a wrong field of `reasoning`, or a wrong `text.verbosity`."""
     if request.reasoning is not None:
-        check_word("reasoning.effort", request.reasoning.effort, EFFORTS)
+        check_word("reasoning.effort", request.reasoning.effort, REASONING_EFFORTS)
         check_word("reasoning.summary", request.reasoning.summary, SUMMARIES)
     if request.text is not None:
         check_word("text.verbosity", request.text.verbosity, VERBOSITIES)
 
 
-def template_variables(request: PromptFields) -> Mapping[str, object]:
-    """The template's variables for `reasoning`, none by default. `chat_template_kwargs` overrides them."""
-    variables: dict[str, object] = {}
-    if request.reasoning is not None and request.reasoning.effort is not None:
-        variables["reasoning_effort"] = request.reasoning.effort
-        variables["enable_thinking"] = request.reasoning.effort != "none"
-    if request.text is not None and request.text.verbosity is not None:
-        variables["verbosity"] = request.text.verbosity
-    return {**variables, **(request.chat_template_kwargs or {})}
+def read_variables(request: PromptFields) -> Mapping[str, object]:
+    """The template's variables for `reasoning` and `text.verbosity`, none by default."""
+    effort = None if request.reasoning is None else request.reasoning.effort
+    return template_variables(
+        request.chat_template_kwargs,
+        thinks=None if effort is None else effort != "none",
+        effort=effort,
+        verbosity=None if request.text is None else request.text.verbosity,
+    )
 
 
 def encoded(reasoning: str) -> str:

@@ -30,7 +30,6 @@ from .stored_items import (
     decode_items,
     encode_items,
     find_record,
-    list_items,
     new_expiry,
 )
 
@@ -160,7 +159,7 @@ class ResponseStore:
     ) -> list[tuple[str, bytes]]:
         """The id and JSON of the items on a page of a response's input, and of one item more unless it is the
         last page."""
-        return list_items(transaction, find_record(transaction, RESPONSE, owner, id), page, INPUT)
+        return transaction.list_parts(find_record(transaction, RESPONSE, owner, id), (INPUT,), page)
 
     @writes
     def read_earlier_items(self, transaction: Transaction, owner: str, id: str) -> list[bytes]:

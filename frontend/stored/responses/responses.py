@@ -16,6 +16,7 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 PAGE_ITEMS = (20, 100)
 """Items on a page of a list: the default and the maximum."""
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+OPEN_STATUSES = ("queued", "in_progress")
 
 
 class OutputText(Struct, tag_field="type", tag="output_text", kw_only=True):

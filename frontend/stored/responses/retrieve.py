@@ -16,7 +16,7 @@ from .background import Run
 from .create import STREAM_HEADERS
 from .events import Events
 from .response_store import ResponseStore
-from .responses import PAGE_ITEMS
+from .responses import OPEN_STATUSES, PAGE_ITEMS
 from .responses import Response as StoredResponse
 from .responses_service import ResponsesService
 
@@ -24,7 +24,6 @@ _Request = StoredRequest[ResponsesService]
 _POLL_S = 0.5
 """Seconds between two checks whether another process has ended a response."""
 _MAX_EVENT = 999_999_999
-_OPEN = ("queued", "in_progress")
 
 
 async def retrieve(request: _Request) -> Response | bytes | StoredResponse:
@@ -50,7 +49,7 @@ async def retrieve(request: _Request) -> Response | bytes | StoredResponse:
             param="stream",
             code="invalid_value",
         )
-    return _stream(_follow_until_ended(store, owner, id, after, is_open=status in _OPEN))
+    return _stream(_follow_until_ended(store, owner, id, after, is_open=status in OPEN_STATUSES))
 
 
 async def delete(request: _Request) -> Deleted:
@@ -109,7 +108,7 @@ async def _follow_until_ended(
     """
     while is_open:
         await asyncio.sleep(_POLL_S)
-        is_open = await store.read_status(owner, id) in _OPEN
+        is_open = await store.read_status(owner, id) in OPEN_STATUSES
     events = await store.read_events(owner, id)
     if events is None:
         response = msgspec.json.decode(await store.read_response(owner, id), type=StoredResponse)

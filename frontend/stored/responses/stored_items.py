@@ -8,8 +8,6 @@ from collections.abc import Iterable
 import msgspec
 from msgspec import structs
 
-from ...core.validation import invalid_field
-from ..records.paging import PageQuery
 from ..records.transaction import Part as RecordPart
 from ..records.transaction import Record, Transaction, missing_record
 from .items import kind_of
@@ -59,16 +57,3 @@ def find_record(transaction: Transaction, kind: str, owner: str, id: str, param:
 
 def change_body(transaction: Transaction, record: Record, body: bytes) -> Record:
     return transaction.change(record, body=body, size=record.size + len(body) - len(record.body))
-
-
-def list_items(
-    transaction: Transaction, record: Record, page: PageQuery, *kinds: str
-) -> list[tuple[str, bytes]]:
-    """The id and JSON of the items on a page, and of one item more unless it is the last page.
-
-    Raises `RequestError` if the page follows an item that the list does not have.
-    """
-    rows = transaction.list_parts(record, kinds, page)
-    if rows is None:
-        raise invalid_field("after", f"is {(page.after or '')[:100]!r}, which is no item of the list")
-    return rows

@@ -11,6 +11,7 @@ import torch
 
 from ....kernels.pages import page_moves
 from ...messages import (
+    PAGE_ID_BYTES,
     DiscardPages,
     FlushPages,
     ForgetPages,
@@ -23,7 +24,6 @@ from .copies import Copies, CopyStream, CudaCopyStream, HostCopyStream, HostRest
 from .host_pool import KEY_BYTES, Entry, split_keys
 from .page_store import PageStore
 
-ID_BYTES = 4
 PAGES_AT_ONCE = 8
 """A flush copies this many pages while the store writes the previous ones."""
 FLUSH_TIMEOUT_S = 5.0
@@ -236,9 +236,9 @@ class PageMover:
 
 def _pieces(part: SavedPages, pages: int) -> Iterator[SavedPages]:
     """Splits into parts of at most `pages` pages."""
-    for at in range(0, len(part.pages) // ID_BYTES, pages):
+    for at in range(0, len(part.pages) // PAGE_ID_BYTES, pages):
         keys = part.keys[at * KEY_BYTES : (at + pages) * KEY_BYTES]
-        yield SavedPages(part.namespace, keys, part.pages[at * ID_BYTES : (at + pages) * ID_BYTES])
+        yield SavedPages(part.namespace, keys, part.pages[at * PAGE_ID_BYTES : (at + pages) * PAGE_ID_BYTES])
 
 
 def _streams(device: torch.device) -> CopyStreams:

@@ -34,7 +34,7 @@ async def test_a_stream_whose_client_goes_away_is_aborted(world: HttpWorld) -> N
     async with world.http.stream("POST", CHAT, json={**BODY, "stream": True, "n": 2}) as response:
         assert response.status_code == 200
     await eventually(lambda: len(world.running.of_kind(Abort)) == 2)
-    await eventually(lambda: world.engine.open_choices == 0)
+    await eventually(lambda: world.engine.open_requests == 0)
     metrics = (await world.http.get("/metrics")).text
     assert 'arbora_choices_finished_total{reason="abort"} 2.0' in metrics
 
@@ -45,14 +45,14 @@ async def test_a_whole_answer_whose_client_goes_away_is_aborted(world: HttpWorld
     await eventually(lambda: bool(world.running.of_kind(Generate)))
     request.cancel()
     await eventually(lambda: bool(world.running.of_kind(Abort)))
-    await eventually(lambda: world.engine.open_choices == 0)
+    await eventually(lambda: world.engine.open_requests == 0)
 
 
 async def test_finished_requests_are_not_aborted(world: HttpWorld) -> None:
     await world.http.post(CHAT, json=BODY)
     await world.http.post(CHAT, json={**BODY, "stream": True})
     assert world.running.of_kind(Abort) == []
-    assert world.engine.open_choices == 0
+    assert world.engine.open_requests == 0
 
 
 async def test_while_the_replica_is_down_nothing_is_served(world: HttpWorld) -> None:

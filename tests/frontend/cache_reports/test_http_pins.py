@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import AsyncIterator
 from functools import partial
@@ -10,7 +11,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from arbora.frontend.core.prepare import cache_namespace
+from arbora.runtime.api_keys import ApiKey, key_hash
 from arbora.runtime.messages import (
+    Abort,
     CacheAnswer,
     CacheControl,
     Generate,
@@ -22,6 +25,7 @@ from arbora.runtime.messages import (
 from cache_answers import PAGE_BYTES, well
 from fake_scheduler import packed, unpacked
 from http_world import MODEL, HttpWorld, http_world
+from raw_http import connection, request
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 TEXT = "the cat sat on the mat and the dog sat on the cat again"
@@ -109,6 +113,30 @@ async def test_a_pin_over_the_quota_is_refused_in_openais_form_before_it_is_comp
     error = {"message": "3 more, 2 of 4", "type": "invalid_request_error"}
     assert answer.json()["error"] == {**error, "param": param, "code": "pin_quota_exceeded"}
     assert world.running.of_kind(Generate) == []
+
+
+async def test_a_prefix_is_computed_with_the_priority_of_its_key() -> None:
+    late = ApiKey(name="late", sha256=key_hash("secret"), priority=7, best_priority=5)
+    async with http_world(api_keys=(late,)) as world:
+        world.running.cache = well
+        body, headers = {"prompt": TEXT, "ttl_s": 60}, {"x-api-key": "secret"}
+        assert (await world.http.post("/cache/pin", json=body, headers=headers)).status_code == 200
+        assert [computed.priority for computed in world.running.of_kind(Generate)] == [7]
+
+
+async def test_a_prefix_whose_client_leaves_is_aborted_and_not_pinned(world: HttpWorld) -> None:
+    world.running.gate.clear()
+    try:
+        async with connection(world.url) as raw:
+            await raw.send(
+                request("POST", "/cache/pin", body=json.dumps({"prompt": TEXT, "ttl_s": 60}).encode())
+            )
+            await world.until(lambda: bool(world.running.of_kind(Generate)))
+        await world.until(lambda: bool(world.running.of_kind(Abort)))
+        await world.until(lambda: not world.engine.open_requests)
+    finally:
+        world.running.gate.set()
+    assert world.running.of_kind(PinPrefix) == []
 
 
 async def test_a_prefix_that_can_not_be_computed_is_not_pinned(world: HttpWorld) -> None:

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from arbora.frontend.core.reply import ChoiceReply
 from arbora.frontend.core.text.detokenizer import Detokenizer
+from arbora.frontend.core.tools.tool_calls import ToolCallParser
+from arbora.frontend.core.tools.tool_formats import detect_format
 from arbora.runtime.messages import FinishReason, Output, Tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -47,3 +49,18 @@ def test_a_reply_is_the_same_however_its_tokens_arrive(kind: str, data: st.DataO
     assert choice.cached_tokens == 5
     choice.remember()
     assert remembered == [(text, packed(tokens))]
+
+
+@pytest.mark.parametrize("enforced", [(), ("f",)])
+def test_text_after_a_call_in_one_output_stays_after_it(enforced: Sequence[str]) -> None:
+    tokenizer = tokenizer_of_kind("byte-level")
+    tools = ToolCallParser(detect_format(None), lambda call: True, enforced, names=("f",))
+    choice = ChoiceReply(Detokenizer(tokenizer), False, (), tools=tools)
+    choice.collect()
+    for text in ('<tool_call>\n{"name": "f", "arguments": {"a": 1', "}}\n</tool_call>\nHello there"):
+        choice.push(0, Output("r", tokenizer.encode(text, add_special_tokens=False)))
+    choice.push(0, Output("r", b"", finish="stop"))
+    assert [(part.kind, part.text) for part in choice.parts.all] == [
+        ("call", '{"a": 1}'),
+        ("text", "Hello there"),
+    ]

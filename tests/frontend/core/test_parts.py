@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from arbora.frontend.core.parts import Begun, Change, Ended, More, Parts, Piece
-from arbora.frontend.core.tools.tool_calls import ToolCallDelta
+from arbora.frontend.core.tools.tool_calls import ContentDelta, Delta, ToolCallDelta
 
 
-def piece(content: str = "", reasoning: str = "", *calls: ToolCallDelta) -> Piece:
-    return Piece(0, content, (), None, reasoning, calls)
+def piece(content: str = "", reasoning: str = "", *deltas: Delta) -> Piece:
+    return Piece(0, content, (), None, reasoning, deltas)
 
 
 def call(index: int, fragment: str = "", id: str | None = None) -> ToolCallDelta:
@@ -48,6 +48,14 @@ def test_another_kind_begins_another_part() -> None:
     assert [(each.kind, each.id, each.text) for each in parts.all] == expected
     assert parts.text("text") == "I look.Done."
     assert [each.name for each in parts.calls()] == ["look", "look"]
+
+
+def test_texts_and_calls_of_one_piece_keep_their_order() -> None:
+    parts = Parts()
+    parts.add(piece("", "", call(0, '{"a": 1', "call_a")))
+    parts.add(piece("Then.", "", call(0, "}"), ContentDelta("Then."), call(1, "{}", "call_b")))
+    found = [(each.kind, each.text) for each in parts.all]
+    assert found == [("call", '{"a": 1}'), ("text", "Then."), ("call", "{}")]
 
 
 def test_every_part_ends_before_the_next_begins() -> None:

@@ -182,7 +182,7 @@ async def test_a_client_that_leaves_ends_its_request_once(world: HttpWorld, writ
     async with connection(world.url) as raw:
         await raw.send(streamed())
         await eventually(lambda: len(written) > 10)
-    await eventually(lambda: world.engine.open_choices == 0)
+    await eventually(lambda: world.engine.open_requests == 0)
     await eventually(lambda: len(world.running.of_kind(Abort)) == 1)
 
 
@@ -221,7 +221,7 @@ async def test_a_bug_while_writing_at_once_ends_the_stream_with_an_error(
     assert written
     assert failed.body.count(b'"internal_error"') == 1 and b"a bug" not in failed.body
     assert whole.body.endswith(b"data: [DONE]\n\n")
-    assert world.engine.open_choices == 0
+    assert world.engine.open_requests == 0
 
 
 async def test_answers_are_freed_without_the_garbage_collector(world: HttpWorld) -> None:

@@ -46,6 +46,12 @@ async def test_a_key_shortens_replies_and_gives_its_priority_and_quota() -> None
         assert sent.quota == Quota("ada", len(sent.prompt) // 4, 60, None, 2)
 
 
+async def test_the_limit_of_a_key_is_no_end_of_the_context() -> None:
+    async with http_world(api_keys=[key(max_tokens=3)]) as world:
+        answer = (await ask(world, path="/v1/messages")).json()
+    assert (answer["usage"]["output_tokens"], answer["stop_reason"]) == (3, "max_tokens")
+
+
 async def test_more_tokens_than_a_key_allows_can_not_be_the_fewest_of_a_reply() -> None:
     async with http_world(api_keys=[key(max_tokens=5)]) as world:
         answer = await ask(world, min_tokens=6)
@@ -124,7 +130,7 @@ async def test_new_keys_replace_the_old_ones_and_open_streams_finish() -> None:
             lines = stream.aiter_lines()
             await anext(lines)
             world.supervisor.send(NewKeys((key("bob"),)))
-            await world.until(lambda: world.http_service.keys.has_name("bob"))
+            await world.until(lambda: world.http_service.keys.find("bob's secret") is not None)
             world.running.pauses = False
             world.running.gate.set()
             assert [line async for line in lines][-2] == "data: [DONE]"

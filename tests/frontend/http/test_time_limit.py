@@ -15,7 +15,8 @@ from arbora.frontend.cli.main import build_parser, serve_config
 from arbora.frontend.core.replica.generation import Generation
 from arbora.frontend.http.time_limit import TimeLimit
 from arbora.runtime.errors import ConfigError
-from arbora.runtime.messages import Abort, Generate
+from arbora.runtime.messages import Abort, CacheDropped, Generate, PinPrefix
+from cache_answers import well
 from http_world import eventually, http_world
 from raw_http import asked, connection, request
 
@@ -53,7 +54,7 @@ async def test_an_answer_that_takes_too_long_is_ended_with_status_504() -> None:
         answer = await asked(world.url, request("POST", "/v1/completions", body=json.dumps(BODY).encode()))
         assert answer.refusal == (504, "deadline_exceeded")
         assert "this server's limit of 0.3 seconds" in answer.error["message"]
-        assert world.engine.open_choices == 0
+        assert world.engine.open_requests == 0
 
 
 async def test_a_request_at_its_limit_is_aborted_and_not_repeated(limits: list[Limit]) -> None:
@@ -68,7 +69,7 @@ async def test_a_request_at_its_limit_is_aborted_and_not_repeated(limits: list[L
         world.running.gate.set()
         await eventually(lambda: bool(world.running.of_kind(Abort)))
         assert len(world.running.of_kind(Generate)) == 1
-        assert world.engine.open_choices == 0
+        assert world.engine.open_requests == 0
         assert (await world.client.completions.create(**BODY)).choices[0].text
 
 
@@ -84,7 +85,7 @@ async def test_a_stream_at_its_limit_ends_with_an_error_event(limits: list[Limit
             events = [line.removeprefix("data: ") async for line in lines if line]
         assert json.loads(events[-1])["error"]["code"] == "deadline_exceeded"
         assert "[DONE]" not in events
-        await eventually(lambda: world.engine.open_choices == 0)
+        await eventually(lambda: world.engine.open_requests == 0)
 
 
 async def test_the_time_of_the_body_counts() -> None:
@@ -92,6 +93,26 @@ async def test_the_time_of_the_body_counts() -> None:
         await raw.send(request("POST", "/v1/completions", body=json.dumps(BODY).encode())[:-5])
         assert (await raw.answer()).refusal == (504, "deadline_exceeded")
         assert not world.running.of_kind(Generate)
+
+
+async def test_the_time_of_an_explanation_counts() -> None:
+    async with http_world(request_timeout=0.3) as world:
+        world.running.cache = lambda message: CacheDropped(message.query + 1, 0, 0)  # answers no question
+        body = json.dumps({**BODY, "explain_cache": True}).encode()
+        answer = await asked(world.url, request("POST", "/v1/completions", body=body))
+        assert answer.refusal == (504, "deadline_exceeded")
+        assert not world.running.of_kind(Generate)
+
+
+async def test_a_pin_that_takes_too_long_is_ended_with_status_504() -> None:
+    async with http_world(request_timeout=0.3) as world:
+        world.running.cache = well
+        world.running.gate.clear()
+        body = json.dumps({"prompt": list(range(5, 25)), "ttl_s": 60}).encode()
+        answer = await asked(world.url, request("POST", "/cache/pin", body=body))
+        assert answer.refusal == (504, "deadline_exceeded")
+        await eventually(lambda: bool(world.running.of_kind(Abort)))
+        assert not world.running.of_kind(PinPrefix)
 
 
 async def test_requests_that_end_in_time_have_no_limit_any_more(limits: list[Limit]) -> None:

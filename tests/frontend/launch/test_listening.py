@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import tempfile
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 from arbora.frontend.cli.main import build_parser, serve_config
 from arbora.frontend.launch.listening import MAX_PATH_BYTES, Listening
+from arbora.frontend.launch.serve import serve
 from arbora.runtime.config import ServeConfig
 from arbora.runtime.errors import ConfigError
+from fake_server import fake_commands
 
 
 @pytest.fixture
@@ -55,6 +58,24 @@ def test_the_socket_of_a_killed_server_is_replaced(path: Path) -> None:
     listening = Listening.open(on(path))
     assert can_connect(path)
     listening.close()
+
+
+def test_a_full_directory_for_temporary_files_is_reported_and_leaves_no_socket(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = tempfile.TemporaryDirectory(dir=path.parent)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: full.name)
+    for owner, name in ((ServeConfig, "save"), (tempfile, "mkdtemp")):
+        monkeypatch.setattr(owner, name, fail)
+        with pytest.raises(ConfigError, match="No space left on device"):
+            serve(on(path), fake_commands())
+        assert not path.exists()
+        assert os.listdir(full.name) == []
+    full.cleanup()
 
 
 def test_the_socket_of_a_live_server_is_left_to_it(path: Path) -> None:

@@ -262,6 +262,16 @@ async def test_a_death_is_known_at_once_though_others_keep_its_output_open(direc
     assert child.last_lines() == "the end"
 
 
+async def test_a_character_in_two_pieces_is_passed_on_whole(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write = "import os, time; os.write(2, b'caf\\xc3'); time.sleep(0.3); os.write(2, b'\\xa9 \\xe2\\x82')"
+    command = Command("model", (sys.executable, "-c", write))
+    child = await start_child(command, ChildArguments(directory, 1, 0, os.getpid()), {})
+    await child.exited()
+    assert capsys.readouterr().err == "café \N{REPLACEMENT CHARACTER}"
+
+
 async def test_stopping_a_child_leaves_its_exit_code_to_asyncio(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

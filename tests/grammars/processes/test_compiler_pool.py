@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 
 import pytest
@@ -75,6 +76,28 @@ def test_no_job_may_take_more_than_its_processor_time(pool: CompilerPool) -> Non
 
 def test_a_quick_job_never_asks_whether_it_may_go_on(pool: CompilerPool) -> None:
     pool.release(run(pool, QUICK, go_on=False))
+
+
+def test_a_job_without_a_socket_leaves_no_process(
+    pool: CompilerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    taken = run(pool, QUICK)  # no idle process is left
+    monkeypatch.setattr("arbora.grammars.processes.compiler_pool.socket.socketpair", fail)
+    live = pool.live
+    with pytest.raises(OSError, match="Too many open files"):
+        run(pool, QUICK)
+    assert pool.live == live
+    pool.release(taken)
+
+
+def test_a_process_that_is_given_up_does_not_count_as_live(pool: CompilerPool) -> None:
+    process = run(pool, QUICK)
+    live = pool.live
+    process.give_up(CompilerError("its process gave no answer"))
+    assert pool.live == live - 1
 
 
 def test_a_closed_pool_runs_no_job() -> None:

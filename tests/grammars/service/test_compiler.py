@@ -120,7 +120,7 @@ def test_the_same_grammar_is_compiled_once(grammars: GrammarCompiler) -> None:
 def test_a_cancelled_ticket_is_never_answered(grammars: GrammarCompiler) -> None:
     submit(grammars, "gone", "regex", "gone")
     grammars.cancel("gone")
-    assert grammars.pending == 0
+    assert len(grammars._tickets) == 0
     assert isinstance(compiled(grammars, "regex", "gone"), Automaton)
 
 
@@ -174,7 +174,7 @@ def test_a_small_schema_is_ready_before_earlier_large_ones(
     submit_large(grammars)
     submit(grammars, "small", "json_schema", '{"enum":["before"]}')
     assert isinstance(answer(grammars, "small"), Automaton)
-    assert not end.is_set() and grammars.pending == 2 * THREADS
+    assert not end.is_set() and len(grammars._tickets) == 2 * THREADS
     cancel_large(grammars)
     end.set()
 
@@ -197,7 +197,7 @@ def test_large_schemas_in_llguidance_delay_no_small_one(
     submit_large(grammars, "at the host")
     submit(grammars, "small", "json_schema", '{"enum":["at the host"]}')
     assert isinstance(answer(grammars, "small"), HostGrammar)
-    assert not end.is_set() and grammars.pending == 2 * THREADS
+    assert not end.is_set() and len(grammars._tickets) == 2 * THREADS
     cancel_large(grammars)
     end.set()
 

@@ -14,7 +14,7 @@ import pytest
 from arbora.grammars import Automaton, CompilerError, GrammarCompiler, HostGrammar
 from arbora.grammars.service import compiler as compiler_module
 from arbora.grammars.service.fair_thread_pool import LARGE
-from grammar_world import compiled, compiler
+from grammar_world import compiled, compiler, server_pid
 from processes import children_of, is_alive
 
 START = """
@@ -127,7 +127,7 @@ def test_a_server_that_died_between_two_grammars_is_blamed_on_neither(
     grammars: GrammarCompiler, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert isinstance(compiled(grammars, "regex", "before"), Automaton)
-    server = grammars._builders.server.pid
+    server = server_pid(grammars._builders)
     assert server is not None
     builders = children_of(server)
     assert builders
@@ -142,7 +142,7 @@ def test_a_grammar_is_not_blamed_for_a_builder_that_died_while_it_had_no_job(
     grammars: GrammarCompiler, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert isinstance(compiled(grammars, "regex", "idle before"), Automaton)
-    server = grammars._builders.server.pid
+    server = server_pid(grammars._builders)
     assert server is not None
     for builder in children_of(server):
         os.kill(builder, signal.SIGKILL)

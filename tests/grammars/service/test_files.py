@@ -103,6 +103,15 @@ def test_a_directory_that_cannot_be_used_counts_as_empty(tmp_path: Path) -> None
     assert kept.get("key") is None
 
 
+def test_a_directory_that_is_only_readable_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbid(path: Path) -> None:
+        raise PermissionError
+
+    files(tmp_path).put(automaton())
+    monkeypatch.setattr(os, "utime", forbid)
+    assert files(tmp_path).get("key") is not None
+
+
 def test_a_grammar_that_an_earlier_server_compiled_needs_no_worker(tmp_path: Path) -> None:
     schema = {"type": "array", "items": {"enum": ["yes", "no"]}}
     before = compiler(files=files(tmp_path))

@@ -26,6 +26,7 @@ from grammar_world import (
     answer,
     compiled,
     compiler,
+    server_pid,
     submit,
 )
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -65,7 +66,7 @@ def test_a_server_starts_with_the_first_grammar_that_needs_it(
     made = compiler()
 
     def running() -> list[str]:
-        pids = {"grammar": made._followers.server.pid, "regex": made._builders.server.pid}
+        pids = {"grammar": server_pid(made._followers), "regex": server_pid(made._builders)}
         return [name for name, pid in pids.items() if pid is not None]
 
     try:
@@ -83,7 +84,7 @@ def test_code_that_is_not_compiled_yet_is_compiled_at_the_start(monkeypatch: pyt
     made = compiler()
     try:
         deadline = time.monotonic() + BOUND_S
-        while made._builders.server.pid is None:
+        while server_pid(made._builders) is None:
             assert time.monotonic() < deadline
             time.sleep(0.01)
     finally:
@@ -116,7 +117,7 @@ def test_all_processes_end_with_the_compiler() -> None:
 def test_the_server_that_dies_is_started_again() -> None:
     made = compiler()
     lost = followed(made, 'start: "a" /[a-z]+/').matcher()
-    server = made._followers.server.pid
+    server = server_pid(made._followers)
     assert server is not None
     os.kill(server, signal.SIGKILL)
     deadline = time.monotonic() + BOUND_S
@@ -135,20 +136,20 @@ def test_a_server_that_is_stopped_is_ended_and_the_next_grammar_has_a_new_one(
     monkeypatch.setattr(compiler_process, "END_DEADLINE_S", 0.2)
     made = compiler()
     compiled(made, "grammar", 'start: "kept"')
-    server = made._followers.server.pid
+    server = server_pid(made._followers)
     assert server is not None
     os.kill(server, signal.SIGSTOP)
     assert isinstance(compiled(made, "grammar", 'start: "lost"'), CompilerError)
     monkeypatch.setattr("arbora.grammars.service.compiler_selector.DEADLINE_S", 20.0)
     assert isinstance(compiled(made, "grammar", 'start: "lost"'), HostGrammar), "it is not blamed"
-    assert made._followers.server.pid != server
+    assert server_pid(made._followers) != server
     made.close()
 
 
 def test_a_stopped_server_hardly_delays_the_replies_whose_process_died() -> None:
     made = compiler()
     matcher = followed(made, 'start: "stopped" /[a-z]+/').matcher()
-    server = made._followers.server.pid
+    server = server_pid(made._followers)
     assert server is not None and matcher.consume(ord("s")) is None
     (process,) = children_of(server)
     os.kill(server, signal.SIGSTOP)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from arbora.grammars import Automaton
-from grammar_world import compiled, compiler
+from grammar_world import compiled, compiler, server_pid
 from processes import children_of
 
 OWN_SHARE = 0.25  # of the server's memory, for an idle process that has built one small automaton
@@ -22,7 +22,7 @@ def memory_kb(pid: int, *names: str) -> int:
 def test_a_process_that_builds_automata_has_little_memory_of_its_own() -> None:
     grammars = compiler()
     assert isinstance(compiled(grammars, "regex", "shared"), Automaton)
-    server = grammars._builders.server.pid
+    server = server_pid(grammars._builders)
     assert server is not None
     (builder,) = children_of(server)
     own = memory_kb(builder, "Private_Clean", "Private_Dirty")

@@ -199,7 +199,7 @@ class SlowDevice:
 
     def finish(self, step: object) -> StepResult:
         self._events.append("finish")
-        return StepResult(1, b"", b"", b"", 0, 0.0)
+        return StepResult(1, b"", b"", b"", 0.0)
 
     def handle(self, message: Message) -> None:
         self.is_saving = isinstance(message, SavePages)

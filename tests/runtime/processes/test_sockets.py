@@ -15,8 +15,11 @@ from arbora.runtime.messages import Abort, Accepted, TokenizerInbox
 from arbora.runtime.processes.async_inbox import MAX_IN_A_ROW, AsyncInbox
 from arbora.runtime.processes.sockets import (
     ANY_EPOCH,
+    MAX_IPC_PATH,
     Inbox,
     Outbox,
+    Replica,
+    check_directory,
     tokenizer_address,
 )
 
@@ -46,6 +49,14 @@ def test_messages_wait_for_a_peer_that_binds_later(
         outbox.send(Abort(str(number)))
     inbox: Inbox[Abort] = Inbox(context, tokenizer_address(directory, 0), Abort, epoch=1)
     assert [inbox.receive(WAIT_MS) for _ in range(5000)] == [Abort(str(number)) for number in range(5000)]
+
+
+def test_a_directory_is_refused_if_an_address_of_the_last_epoch_would_be_too_long() -> None:
+    name = Replica(Path("/"), 2**32 - 1).scheduler.removeprefix("ipc:////")
+    longest = "/" + "d" * (MAX_IPC_PATH - len(f"//{name}"))
+    check_directory(Path(longest))
+    with pytest.raises(AssertionError, match="too long"):
+        check_directory(Path(longest + "d"))
 
 
 def test_messages_of_another_epoch_are_dropped(

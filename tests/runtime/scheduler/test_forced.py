@@ -210,6 +210,19 @@ def test_tokens_that_are_forced_from_the_start_are_computed_with_the_prompt() ->
     assert bench.cached("a") == 0
 
 
+def test_a_prompt_with_forced_tokens_is_copied_once_while_it_waits() -> None:
+    bench = bench_with(grammar([{5: 1}, {6: 2}, {7: 3}, {1: 3, 2: 3}], set()), slots=1)
+    bench.submit("first", [1, 2, 3], 40, "automaton")
+    bench.submit("waits", [4, 5, 6], 8, "automaton")
+    bench.compiler.finish_all()
+    bench.run(steps=2)
+    request = bench.scheduler._requests.find("waits")
+    assert request is not None and request.held is None and unpack(request.slice(3, 6)) == [5, 6, 7]
+    tokens = request.tokens
+    bench.run(steps=2)
+    assert request.held is None and request.tokens is tokens and isinstance(tokens, bytes)
+
+
 def test_a_reply_ends_without_a_step_for_its_end() -> None:
     bench = bench_with(grammar([{5: 1, 6: 1}, {}], {1}))
     bench.submit("a", [1, 2, 3], 8, "automaton")

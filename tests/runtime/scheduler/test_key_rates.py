@@ -10,6 +10,7 @@ from arbora.runtime.sampling_params import SamplingParams
 from arbora.runtime.scheduler.key_rates import KeyRates
 from hypothesis import given
 from hypothesis import strategies as st
+from scheduler_bench import SchedulerBench
 
 
 def generate(
@@ -87,10 +88,44 @@ def test_the_other_choices_of_a_refused_request_are_not_submitted() -> None:
     assert rates.admit(generate("b-1", None, concurrent_requests=1), 0.0) is False
 
 
+def test_a_choice_that_arrives_after_the_others_have_ended_is_admitted() -> None:
+    rates = KeyRates()
+    assert rates.admit(generate("a-0", concurrent_requests=1), 0.0) is True
+    rates.see(output("a-0", 1, "stop"))
+    assert rates.admit(generate("a-1", None, concurrent_requests=1), 0.0) is True
+    assert isinstance(rates.admit(generate("b-0", concurrent_requests=1), 0.0), Refused)
+
+
+def test_every_choice_is_answered_even_if_it_arrives_after_the_others_have_ended() -> None:
+    bench = SchedulerBench()
+    for name, prompt in (("a-0", 10), ("a-1", None)):
+        bench.handle(generate(name, prompt, concurrent_requests=1))
+        bench.run()
+        assert name in bench.accepted and bench.finish(name) is not None
+
+
+def test_a_request_that_is_sent_again_after_its_refusal_is_admitted_with_all_choices() -> None:
+    rates = KeyRates()
+    rates.admit(generate("a-0", concurrent_requests=1), 0.0)
+    assert isinstance(rates.admit(generate("b-0", concurrent_requests=1), 0.0), Refused)
+    rates.end("a-0")
+    assert rates.admit(generate("b-0", concurrent_requests=1), 0.0) is True
+    assert rates.admit(generate("b-1", None, concurrent_requests=1), 0.0) is True
+
+
+def test_the_number_of_remembered_refusals_is_bounded() -> None:
+    rates = KeyRates()
+    for number in range(3000):
+        rates.admit(generate(f"{number}-0", 61, tokens_per_minute=60), 0.0)
+    assert len(rates._refused) <= 1024
+    assert rates.admit(generate("2999-1", None, tokens_per_minute=60), 0.0) is False
+
+
 def test_a_request_that_is_refused_for_another_reason_takes_nothing() -> None:
     rates = KeyRates()
     rates.admit(generate("a-0", 50, tokens_per_minute=60, requests_per_minute=1), 0.0)
     rates.see(Refused("a-0", 429, "The queue is full."))
+    assert rates.admit(generate("a-1", None, tokens_per_minute=60, requests_per_minute=1), 0.0) is False
     assert rates.admit(generate("b-0", 60, tokens_per_minute=60, requests_per_minute=1), 0.0) is True
 
 

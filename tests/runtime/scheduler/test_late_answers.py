@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from arbora.grammars import CompilerError, ForcedText
-from arbora.runtime.messages import Abort
+from arbora.runtime.messages import Abort, RowError
 from arbora.runtime.scheduler.results import MAX_WAIT_S, WaitBudget
 from fake_model import EOS, VOCAB, long_reply_prompt, reply_alone
 from hypothesis import given, settings
@@ -186,6 +186,25 @@ def test_a_request_whose_process_fails_after_a_wait_ends_with_its_error() -> Non
     grammars.answers = lambda: True
     run(bench)
     assert bench.finish("a") == "error" and len(bench.tokens("a")) < 20
+
+
+@pytest.mark.parametrize("kind", ["mask_late", "nothing_allowed"])
+def test_an_error_in_place_of_a_discarded_token_does_not_fail_the_request(kind: Any) -> None:
+    expected = replies(lambda: True, [(3, 1), (3, 20)], jumps=True)["r1"]
+    bench, _ = bench_with(lambda: True, jumps=True)
+    bench.submit("r1", [1, 5, 9], 20, "late")
+    bench.compiler.finish_all()
+    bench.update()
+    discarded = 0
+    while bench.plan() or bench.model.plans:
+        bench.plan()
+        request = bench.scheduler._requests.find("r1")
+        result = bench.model.run_step()
+        if request and request.held and result.step <= request.held.discard_until_step:
+            result.errors = [RowError(0, kind, "it went wrong")]
+            discarded += 1
+        bench.handle(result)
+    assert discarded and bench.tokens("r1") == expected and bench.finish("r1") == "length"
 
 
 def test_a_stalled_request_can_be_dropped() -> None:

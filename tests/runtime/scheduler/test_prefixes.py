@@ -51,6 +51,28 @@ def test_a_match_that_ends_inside_a_page_is_copied_not_recomputed() -> None:
     assert bench.tokens("2") == reply_alone([*shared, 8, 8], 3)
 
 
+def test_a_request_that_does_not_fit_yet_changes_nothing_in_the_tree() -> None:
+    bench = SchedulerBench(num_pages=16, page_size=4)
+    first = long_reply_prompt(6, 4)
+    bench.submit("1", first, max_tokens=4)
+    bench.run()
+    bench.submit("big", long_reply_prompt(30, 20, salt=3), max_tokens=20)
+    bench.run(steps=2)
+
+    def describe() -> list[object]:
+        tree = bench.cache._tree
+        nodes = [node for root in tree.roots.values() for node in root.subtree() if not node.locks]
+        return [tree.now, *((node, node.hits, node.last_use, node.mark) for node in nodes)]
+
+    before = describe()
+    bench.submit("2", [*first, *bench.tokens("1"), *range(1, 21)], max_tokens=3)
+    bench.plan()
+    assert bench.scheduler.stats().waiting == 1
+    assert describe() == before and len(before) > 1
+    bench.run()
+    assert bench.cached("2") == 9
+
+
 def test_an_equal_prefix_in_flight_is_computed_once() -> None:
     bench = SchedulerBench(num_pages=256)
     document = long_reply_prompt(200, 2)

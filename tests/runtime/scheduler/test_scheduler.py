@@ -120,8 +120,7 @@ def test_prompt_logprobs_of_a_retracted_request_come_once(start: int) -> None:
         rows = [row for row in bench.model.plans[0].rows if row.targets]
         result = bench.model.run_step()
         result.prompt_logprobs = [
-            RowPromptLogprobs(row.slot, row.start + row.untargeted + 1, Logprobs(row.targets, b"", b""))
-            for row in rows
+            RowPromptLogprobs(row.slot, Logprobs(row.targets, b"", b"")) for row in rows
         ]
         bench.handle(result)
     assert bench.scheduler.stats().retractions > 0
@@ -179,6 +178,22 @@ def test_when_pages_run_out_the_youngest_is_retracted_and_loses_nothing() -> Non
     assert bench.scheduler.stats().retractions > 0
     for name, prompt in prompts.items():
         assert bench.tokens(name) == reply_alone(prompt, 40)
+
+
+@pytest.mark.parametrize("turns", range(6, 9))
+def test_no_request_is_retracted_while_an_ended_one_is_about_to_release_pages(turns: int) -> None:
+    bench = SchedulerBench(num_pages=8, page_size=4)
+    prompts = {name: long_reply_prompt(8, 20, ord(name)) for name in "ab"}
+    for name, prompt in prompts.items():
+        bench.submit(name, prompt, max_tokens=20)
+    for _ in range(turns):
+        while bench.plan():
+            pass
+        bench.step()
+    bench.handle(Abort("a"))
+    bench.run()
+    assert bench.scheduler.stats().retractions == 0
+    assert bench.tokens("b") == reply_alone(prompts["b"], 20)
 
 
 def test_no_request_is_overtaken_for_ever() -> None:

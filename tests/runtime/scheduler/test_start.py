@@ -38,7 +38,7 @@ def test_grammar_workers_start_while_the_model_loads_if_there_is_a_core_for_them
     monkeypatch.setattr(process, "_count_cores", lambda: cores)
     monkeypatch.setattr(process, "GrammarCompiler", Compiler)
     monkeypatch.setattr(process, "_wait_for_vocabulary", lambda directory: vocabulary())
-    monkeypatch.setattr(process, "_load_segmenter", lambda *_: None)
+    monkeypatch.setattr(process, "_load_tokenizer", lambda *_: None)
     monkeypatch.setattr(process.Loop, "_wait_for_model", wait_for_model)
     with tempfile.TemporaryDirectory(prefix="arb") as name:
         arguments = ChildArguments(Path(name), 1, 0, os.getpid())

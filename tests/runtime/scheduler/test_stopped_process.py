@@ -13,6 +13,7 @@ from arbora.grammars import GrammarCompiler
 from arbora.runtime.grammar_spec import GrammarSpec
 from arbora.runtime.vocabulary import build_vocabulary
 from fake_model import EOS, VOCAB, long_reply_prompt, reply_alone
+from grammar_world import server_pid
 from processes import children_of
 from scheduler_bench import SchedulerBench
 
@@ -46,7 +47,7 @@ def run_until(bench: SchedulerBench, is_reached: Callable[[], bool]) -> None:
 
 
 def stop_process(grammars: GrammarCompiler) -> int:
-    server = grammars._followers.server.pid
+    server = server_pid(grammars._followers)
     assert server is not None
     (process,) = children_of(server)
     os.kill(process, signal.SIGSTOP)

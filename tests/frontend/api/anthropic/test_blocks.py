@@ -33,7 +33,7 @@ def context_of(shown: Shown) -> MessageContext:
     return MessageContext(
         id="msg_0",
         model="model",
-        max_tokens=9,
+        context_left=None,
         page_tokens=16,
         shown=shown,
         counts_thinking=False,

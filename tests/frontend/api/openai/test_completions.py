@@ -7,9 +7,11 @@ import threading
 from typing import Any
 
 import pytest
+from arbora.frontend.api.openai.completion_answers import STEP_TOKENS
 from arbora.frontend.core.replica.engine_client import EngineClient
 from arbora.frontend.core.reply import MANY_TOKENS
-from arbora.runtime.messages import Finish, Generate, Message
+from arbora.frontend.core.text.detokenizer import Detokenizer, TextDelta
+from arbora.runtime.messages import Finish, Generate, Message, Tokens
 from fake_scheduler import unpacked
 from http_world import MODEL, HttpWorld, http_world, last_generate
 from openai import BadRequestError
@@ -109,6 +111,8 @@ async def test_more_choices_than_may_ever_wait_at_once_are_refused_with_the_limi
         error = await refusal(small, "/v1/completions", prompt=["a"] * 3)
         assert error["param"] == "prompt"
         assert error["message"].startswith("3 prompts with n of 1 make 3 choices, but")
+        error = (await small.http.post("/generate", json={"prompt_token_ids": [[5]] * 3})).json()["error"]
+        assert error["param"] == "prompt_token_ids"
         answer = await small.http.post("/v1/chat/completions", json={**chat, "n": 2})
         assert answer.status_code == 200
 
@@ -135,6 +139,27 @@ async def test_several_prompts_may_be_token_ids(world: HttpWorld) -> None:
 async def test_echo_puts_the_prompt_before_the_text(world: HttpWorld) -> None:
     for prompt in ("The quick", world.ids("The quick")):
         assert (await create(world, prompt=prompt, echo=True)).choices[0].text == "The quick" + FOX
+
+
+async def test_a_long_prompt_is_decoded_for_its_echo_once_and_off_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoded: list[tuple[int, bool]] = []
+    push = Detokenizer.push
+
+    def noted(detokenizer: Detokenizer, tokens: Tokens, final: bool) -> TextDelta:
+        if len(tokens) > 400:
+            decoded.append((len(tokens) // 4, threading.current_thread() is threading.main_thread()))
+        return push(detokenizer, tokens, final)
+
+    monkeypatch.setattr(Detokenizer, "push", noted)
+    async with http_world(context_length=1 << 15) as world:
+        text = "the cat sat on the mat " * 2000
+        for prompt in (text, world.ids(text)):
+            choices = (await create(world, prompt=prompt, echo=True, n=3)).choices
+            assert [choice.text[: len(text)] for choice in choices] == [text] * 3
+    assert sum(count for count, _ in decoded) == len(world.ids(text)) > STEP_TOKENS
+    assert not any(is_on_loop for _, is_on_loop in decoded)
 
 
 async def test_a_stream_echoes_the_prompt_once_for_each_choice(world: HttpWorld) -> None:

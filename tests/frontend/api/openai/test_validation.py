@@ -308,7 +308,7 @@ async def test_one_refused_choice_refuses_the_request_and_aborts_the_others(worl
     world.running.gate.set()
     assert error["param"] == "response_format"
     await world.until(lambda: not world.running.rows)
-    assert world.engine.open_choices == 0
+    assert world.engine.open_requests == 0
 
 
 async def test_fields_without_effect_and_unknown_fields_are_accepted(

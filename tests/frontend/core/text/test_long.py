@@ -142,7 +142,7 @@ def test_a_long_text_is_given_up_as_soon_as_it_has_too_many_tokens(text: str) ->
     for steps in (texts.encode_in_steps, partial(memo.encode_in_steps, "")):
         counting.characters = 0
         with pytest.raises(TooLongError) as raised:
-            run_now(steps(text * (2_000_000 // len(text)), most=50_000))
+            run_now(steps(text * (2_000_000 // len(text)), max_tokens=50_000))
         assert raised.value.tokens > 50_000
         assert counting.characters < 700_000
 
@@ -155,7 +155,7 @@ def test_a_text_that_fits_is_never_given_up(kind: str, text: str, monkeypatch: p
     monkeypatch.setattr(long_texts, "CHARACTERS_PER_TOKEN", 0)
     text *= LONG_TEXT // len(text) + 1
     whole = tokenizer(kind).encode(text, add_special_tokens=False)
-    assert run_now(LongTexts(tokenizer(kind)).encode_in_steps(text, most=len(whole) // 4)) == whole
+    assert run_now(LongTexts(tokenizer(kind)).encode_in_steps(text, max_tokens=len(whole) // 4)) == whole
 
 
 class Counting(Tokenizer):

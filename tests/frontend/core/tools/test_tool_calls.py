@@ -8,7 +8,7 @@ import pytest
 from arbora.frontend.core.tools.call_syntax import Dialect
 from arbora.frontend.core.tools.tool_calls import ContentDelta, ToolCallDelta, ToolCallParser
 from arbora.frontend.core.tools.tool_check import check_against
-from arbora.frontend.core.tools.tool_formats import default_format
+from arbora.frontend.core.tools.tool_formats import DEFAULT_FORMATS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -116,11 +116,11 @@ def test_calls_and_content_are_found_wherever_the_stream_is_split(name: str) -> 
     """Nothing expected: all of it is content."""
     dialect, text, expected = CASES[name]
     for split in range(len(text) + 1):
-        parser = ToolCallParser(default_format(dialect), FITS)
+        parser = ToolCallParser(DEFAULT_FORMATS[dialect], FITS)
         assert parse(parser, [text[:split], text[split:]]) == (expected or [text])
     for size in (1, 2, 3, 7):
         parts = [text[start : start + size] for start in range(0, len(text), size)]
-        assert parse(ToolCallParser(default_format(dialect), FITS), parts) == (expected or [text])
+        assert parse(ToolCallParser(DEFAULT_FORMATS[dialect], FITS), parts) == (expected or [text])
 
 
 TAGS = ("<tool_call>", "</tool_call>", "<|python_tag|>", "<|python_start|>", "<|python_end|>", "[TOOL_CALLS]")
@@ -138,15 +138,15 @@ def test_calls_found_in_a_text_do_not_depend_on_how_it_is_split(
     text = "".join(fragments)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     parts = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    whole = parse(ToolCallParser(default_format(dialect), FITS), [text])
-    assert parse(ToolCallParser(default_format(dialect), FITS), parts) == whole
-    assert parse(ToolCallParser(default_format(dialect), FITS), [*text, ""]) == whole
+    whole = parse(ToolCallParser(DEFAULT_FORMATS[dialect], FITS), [text])
+    assert parse(ToolCallParser(DEFAULT_FORMATS[dialect], FITS), parts) == whole
+    assert parse(ToolCallParser(DEFAULT_FORMATS[dialect], FITS), [*text, ""]) == whole
     if not any(isinstance(item, tuple) for item in whole):
         assert "".join(map(str, whole)) == text
 
 
 def test_text_that_begins_no_call_is_sent_at_once() -> None:
-    parser = ToolCallParser(default_format("hermes"), FITS)
+    parser = ToolCallParser(DEFAULT_FORMATS["hermes"], FITS)
     assert parser.push("Let me see", False) == [ContentDelta("Let me see")]
     assert parser.push(" <tool_", False) == []
     assert parser.push("bar>", False) == [ContentDelta(" <tool_bar>")]
@@ -154,7 +154,7 @@ def test_text_that_begins_no_call_is_sent_at_once() -> None:
 
 def test_ids_fit_what_the_models_templates_accept() -> None:
     for dialect, text in (("hermes", hermes(F)), ("mistral", f"[TOOL_CALLS] [{F}]")):
-        [delta] = ToolCallParser(default_format(dialect), FITS).push(text, True)  # type: ignore[arg-type]
+        [delta] = ToolCallParser(DEFAULT_FORMATS[dialect], FITS).push(text, True)  # type: ignore[index]
         assert isinstance(delta, ToolCallDelta) and delta.id is not None
         assert delta.id.startswith("call_") if dialect == "hermes" else len(delta.id) == 9
 
@@ -175,7 +175,7 @@ LIVE: dict[Dialect, tuple[str, list[str | tuple[str, str]]]] = {
 
 
 def live(dialect: Dialect) -> ToolCallParser:
-    return ToolCallParser(default_format(dialect), FITS, ("f", "get_weather"))
+    return ToolCallParser(DEFAULT_FORMATS[dialect], FITS, ("f", "get_weather"))
 
 
 @pytest.mark.parametrize("dialect", get_args(Dialect))
@@ -234,18 +234,18 @@ def test_a_call_that_a_limit_cuts_keeps_its_text_without_markup(
     dialect: Dialect, text: str, expected: list[str | tuple[str, str]], enforced: tuple[str, ...]
 ) -> None:
     for split in range(len(text) + 1):
-        parser = ToolCallParser(default_format(dialect), FITS, enforced, names=NAMES)
+        parser = ToolCallParser(DEFAULT_FORMATS[dialect], FITS, enforced, names=NAMES)
         assert parse(parser, [text[:split], text[split:]], cut=True) == expected
 
 
 @pytest.mark.parametrize("text", ["<tool", "<tool_call>", '<tool_call>\n{"na'])
 def test_a_required_call_that_a_limit_cuts_has_no_content(text: str) -> None:
-    parser = ToolCallParser(default_format("hermes"), FITS, NAMES, names=NAMES, calls_only=True)
+    parser = ToolCallParser(DEFAULT_FORMATS["hermes"], FITS, NAMES, names=NAMES, calls_only=True)
     assert parse(parser, [*text], cut=True) == []
 
 
 def answer_or_calls(dialect: Dialect) -> ToolCallParser:
-    return ToolCallParser(default_format(dialect), FITS, NAMES, names=NAMES, may_answer=True)
+    return ToolCallParser(DEFAULT_FORMATS[dialect], FITS, NAMES, names=NAMES, may_answer=True)
 
 
 @pytest.mark.parametrize("dialect", get_args(Dialect))
@@ -286,7 +286,7 @@ def test_an_answer_streams() -> None:
 
 def test_a_long_call_is_read_in_linear_time() -> None:
     """A million characters, one at a time: reading the body anew each time would take hours."""
-    parser = ToolCallParser(default_format("hermes"), FITS)
+    parser = ToolCallParser(DEFAULT_FORMATS["hermes"], FITS)
     for character in '<tool_call>{"name": "f", "arguments": {"a": "':
         assert parser.push(character, False) == []
     for _ in range(200_000):
@@ -300,12 +300,12 @@ def test_a_call_that_its_tools_schema_refuses_is_content() -> None:
     fits = check_against([{"type": "function", "function": {"name": "f", "parameters": parameters}}])
     for arguments, called in (('{"city": "Oslo"}', True), ('{"city": 3}', False), ("{}", False)):
         text = f'<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>'
-        [delta] = ToolCallParser(default_format("hermes"), fits).push(text, True)
+        [delta] = ToolCallParser(DEFAULT_FORMATS["hermes"], fits).push(text, True)
         assert isinstance(delta, ToolCallDelta) == called
 
 
 def test_a_tool_whose_parameters_are_not_a_schema_takes_any_object() -> None:
     fits = check_against([{"type": "function", "function": {"name": "f", "parameters": {"type": 3}}}])
     text = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
-    [delta] = ToolCallParser(default_format("hermes"), fits).push(text, True)
+    [delta] = ToolCallParser(DEFAULT_FORMATS["hermes"], fits).push(text, True)
     assert isinstance(delta, ToolCallDelta)

@@ -12,8 +12,8 @@ from arbora.frontend.core.text.chat_template import ChatTemplate
 from arbora.frontend.core.text.tokenizer import Tokenizer
 from arbora.frontend.core.tools.call_syntax import Dialect
 from arbora.frontend.core.tools.tool_formats import (
+    DEFAULT_FORMATS,
     ToolFormat,
-    default_format,
     detect_format,
 )
 from chat_templates import CHATML, LLAMA3, MISTRAL, PYTHONIC, QWEN3, TEMPLATES
@@ -48,8 +48,8 @@ def load(folder: Path, source: str, special: tuple[str, ...] = ()) -> tuple[Chat
 
 def test_the_format_is_found_from_the_template(tmp_path: Path) -> None:
     for source, dialect in ((QWEN3, "hermes"), (LLAMA3, "llama_json"), (PYTHONIC, "pythonic")):
-        assert load(tmp_path, source)[1] == default_format(dialect)  # type: ignore[arg-type]
-    assert load(tmp_path, MISTRAL, ("[TOOL_CALLS]",))[1] == default_format("mistral")
+        assert load(tmp_path, source)[1] == DEFAULT_FORMATS[dialect]  # type: ignore[index]
+    assert load(tmp_path, MISTRAL, ("[TOOL_CALLS]",))[1] == DEFAULT_FORMATS["mistral"]
 
 
 @pytest.mark.parametrize("mark", ["[ARGS]", ""])
@@ -61,7 +61,7 @@ def test_newer_models_of_mistral_write_a_name_before_the_arguments(tmp_path: Pat
     )
     source = "{% if tools %}{{ tools | tojson }}{% endif %}" + turns
     _, format = load(tmp_path, source, ("[TOOL_CALLS]", "[ARGS]"))
-    assert format == default_format("mistral_named")._replace(head=("", mark))
+    assert format == DEFAULT_FORMATS["mistral_named"]._replace(head=("", mark))
 
 
 def test_separators_are_those_of_the_template(tmp_path: Path) -> None:
@@ -69,12 +69,12 @@ def test_separators_are_those_of_the_template(tmp_path: Path) -> None:
 
 
 def test_marks_that_are_special_tokens_are_part_of_the_format(tmp_path: Path) -> None:
-    assert load(tmp_path, QWEN3, ("<tool_call>", "</tool_call>"))[1] == default_format("hermes")
+    assert load(tmp_path, QWEN3, ("<tool_call>", "</tool_call>"))[1] == DEFAULT_FORMATS["hermes"]
 
 
 def test_a_model_without_a_tool_format_gets_hermes(tmp_path: Path) -> None:
-    assert detect_format(None) == default_format("hermes")
-    assert load(tmp_path, CHATML)[1] == default_format("hermes")
+    assert detect_format(None) == DEFAULT_FORMATS["hermes"]
+    assert load(tmp_path, CHATML)[1] == DEFAULT_FORMATS["hermes"]
 
 
 @pytest.mark.parametrize("name", list(TEMPLATES))
@@ -103,4 +103,4 @@ def test_an_imposed_call_is_written_as_the_template_will_write_it_on_the_next_tu
 
 def test_special_tokens_that_mark_calls_are_to_be_shown() -> None:
     tokenizer = tokenizer_of_kind("byte-level")
-    assert default_format("hermes").shown_special(tokenizer) == frozenset()
+    assert DEFAULT_FORMATS["hermes"].shown_special(tokenizer) == frozenset()

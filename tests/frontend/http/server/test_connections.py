@@ -221,7 +221,7 @@ async def test_beyond_the_most_connections_requests_get_503_and_open_ones_stay(
             assert int(answer.headers["retry-after"]) > 0
         crowded.running.gate.set()
         assert [(await raw.answer()).status for raw in busy] == [200] * FEW.connections
-    await eventually(lambda: crowded.engine.open_choices == 0)
+    await eventually(lambda: crowded.engine.open_requests == 0)
     assert (await asked(crowded.url, VERSION)).status == 200
 
 
@@ -234,7 +234,7 @@ async def test_a_client_that_does_not_read_its_stream_is_cut_off() -> None:
     ):
         await raw.send(asking)
         await eventually(lambda: bool(world.running.of_kind(Abort)))
-        await eventually(lambda: world.engine.open_choices == 0)
+        await eventually(lambda: world.engine.open_requests == 0)
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -289,9 +289,9 @@ async def test_a_connection_that_has_ended_is_freed_without_the_garbage_collecto
                         assert (await raw.answer()).status == 200
                     elif stream:
                         assert await raw.reader.readexactly(9) == b"HTTP/1.1 "
-                    await eventually(lambda: bool(world.engine.open_choices) == leaves)
+                    await eventually(lambda: bool(world.engine.open_requests) == leaves)
                     assert alive() > before
-                await eventually(lambda: not world.engine.open_choices)
+                await eventually(lambda: not world.engine.open_requests)
             await eventually(lambda: alive() == before)
 
 

@@ -171,6 +171,24 @@ async def test_a_client_that_expects_100_continue_gets_it(world: HttpWorld) -> N
         assert (await raw.answer()).status == 200
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        request("GET", "/health", "Expect: 100-continue"),
+        request("POST", "/tokenize", "Expect: 100-continue", body=b""),
+        request("POST", "/v1/completions", "Expect: 100-continue", body=BODY).replace(b"1.1", b"1.0", 1),
+    ],
+    ids=["no body", "empty", "HTTP/1.0"],
+)
+async def test_100_continue_is_not_sent_where_it_has_no_place(world: HttpWorld, data: bytes) -> None:
+    head, _, body = data.partition(b"\r\n\r\n")
+    async with connection(world.url) as raw:
+        await raw.send(head + b"\r\n\r\n")
+        await asyncio.sleep(0.05)
+        await raw.send(body)
+        assert (await raw.answer()).status != 100
+
+
 async def test_requests_ahead_of_their_turn_are_answered_in_order(world: HttpWorld) -> None:
     posted = request("POST", "/v1/completions", body=BODY)
     streamed = request("POST", "/v1/completions", body=BODY[:-1] + b', "stream": true}')
@@ -283,6 +301,41 @@ async def test_one_client_may_not_take_the_memory_of_all_bodies() -> None:
         share.add(500_000)
 
 
+MALFORMED = b"X: a\x01b\r\n\r\n"
+
+
+async def test_a_refusal_has_the_id_that_its_request_asked_for(world: HttpWorld) -> None:
+    for path, names in (("/v1/models", ["x-request-id"]), ("/v1/messages", ["x-request-id", "request-id"])):
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n".encode()
+        sent = await asked(world.url, head + b"X-Request-ID: mine 1\r\n" + MALFORMED)
+        made = await asked(world.url, head + MALFORMED)
+        assert [sent.headers[name] for name in names] == ["mine1"] * len(names)
+        assert {made.headers[name][:4] for name in names} == {"req_"}
+
+
+async def test_a_refusal_has_the_status_and_the_form_of_its_api() -> None:
+    async with http_world(limits=Limits(connections=1, refused_connections=1)) as full:
+        full.running.gate.clear()
+        async with connection(full.url) as busy:
+            await busy.send(request("POST", "/v1/completions", body=BODY))
+            await eventually(lambda: bool(full.engine.open_requests))
+            answer = await asked(full.url, request("POST", "/v1/messages", body=b"{}"))
+            error = json.loads(answer.body)
+            assert (answer.status, error["error"]["type"]) == (529, "overloaded_error")
+            assert error["request_id"] == answer.headers["request-id"]
+            shared = await asked(full.url, request("GET", "/v1/models", "anthropic-version: 2023-06-01"))
+            assert shared.status == 529
+            full.running.gate.set()
+
+
+@pytest.mark.parametrize("head", [MALFORMED, b"Content-Length: 5x\r\n\r\n"])
+async def test_the_refusal_of_a_head_request_has_no_body(world: HttpWorld, head: bytes) -> None:
+    async with connection(world.url) as raw:
+        await raw.send(b"HEAD /v1/models HTTP/1.1\r\nHost: localhost\r\n" + head)
+        answer, _, body = (await raw.reader.read()).partition(b"\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 400 ") and body == b""
+
+
 async def test_refusals_are_counted(world: HttpWorld) -> None:
     await asked(world.url, b"\x16\x03\x01")
     assert 'arbora_requests_failed_total{status="400"}' in (await world.http.get("/metrics")).text
@@ -316,7 +369,7 @@ async def test_clients_that_leave_at_any_time_leave_no_traceback(
         for abruptly in (True, False)
     ]
     await asyncio.gather(*leaving)
-    await eventually(lambda: world.engine.open_choices == 0)
+    await eventually(lambda: world.engine.open_requests == 0)
     await asyncio.sleep(0.1)
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 

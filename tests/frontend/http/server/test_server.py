@@ -7,18 +7,25 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import uvloop
 from arbora.frontend.http.server.connection import ServerSettings
+from arbora.frontend.http.server.exchange import Headers
 from arbora.frontend.http.server.limits import Limits
 from arbora.frontend.http.server.server import HttpServer
-from raw_http import request
+from arbora.runtime.errors import RequestError
+from raw_http import connection, request
 
-SETTINGS = ServerSettings(
-    Limits(), (), lambda status: None, lambda: None, lambda path, origin, error: ({}, b"")
-)
+
+def render_code(path: str, headers: Headers, error: RequestError) -> tuple[int, Headers, bytes]:
+    body = (error.code or "").encode()
+    return error.status, [(b"content-length", b"%d" % len(body))], body
+
+
+SETTINGS = ServerSettings(Limits(), (), lambda status: None, lambda: None, render_code)
 
 
 async def no_app(scope: Any, receive: Any, send: Any) -> None:
@@ -94,4 +101,20 @@ async def test_an_application_learns_that_its_client_has_left_after_a_large_body
     async with asyncio.timeout(30):
         await left.wait()
     server.stop()
+    await running
+
+
+@pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\nHost: loc", request("GET", "/")], ids=["half", "whole"])
+async def test_a_request_that_has_not_started_is_refused_when_the_server_stops(sent: bytes) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = HttpServer(no_app, replace(SETTINGS, limits=Limits(started_per_turn=0)))
+    running = asyncio.create_task(server.serve(listener))
+    await server.started.wait()
+    async with connection(f"http://127.0.0.1:{listener.getsockname()[1]}") as raw:
+        await raw.send(sent)
+        await asyncio.sleep(0.1)
+        server.stop()
+        answer = await raw.answer()
+        assert (answer.status, answer.body, answer.keeps_alive) == (503, b"shutting_down", False)
+        assert await raw.ends()
     await running

@@ -134,6 +134,24 @@ def test_silent_handshakes_do_not_lock_others_out(tmp_path: Path) -> None:
     on_uvloop(check())
 
 
+def test_a_handshake_that_goes_on_ends_when_the_server_stops(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with https_world(tmp_path) as world, connection(world.url) as busy:
+            world.running.gate.clear()
+            await busy.send(request("POST", "/v1/completions", body=BODY))
+            await eventually(lambda: bool(world.engine.open_requests))
+            opening = await plain(world)
+            await asyncio.sleep(0.1)
+            world.stop()
+            async with asyncio.timeout(5):  # a handshake may last 10 seconds
+                assert await is_ended(opening)
+            world.running.gate.set()
+            assert (await busy.answer()).status == 200
+            opening.writer.close()
+
+    on_uvloop(check())
+
+
 def test_silent_connections_do_not_lock_others_out(tmp_path: Path) -> None:
     async def check() -> None:
         few = Limits(connections=20, refused_connections=10)

@@ -341,6 +341,27 @@ async def test_a_full_disk_is_named(batches: BatchWorld, monkeypatch: pytest.Mon
     assert stored(batches) == before
 
 
+async def test_a_batch_whose_output_does_not_fit_leaves_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync, full = os.fsync, [OSError(28, "No space left on device")] * 2
+
+    def fill(descriptor: int) -> None:
+        if full:
+            raise full.pop()
+        fsync(descriptor)
+
+    async with batch_world(tmp_path) as batches:
+        batches.world.running.gate.clear()
+        batch = await batches.start(chat("a"))
+        await batches.world.until(lambda: bool(batches.world.running.rows))
+        monkeypatch.setattr(os, "fsync", fill)
+        batches.world.running.gate.set()
+        ended = await batches.ended(batch)
+        assert not full and ended.status == "completed"
+        assert stored(batches) == sorted([batch.input_file_id, ended.output_file_id])
+
+
 async def test_a_server_without_a_data_directory_says_so() -> None:
     async with http_world() as world:
         for method, path in (("POST", "/v1/files"), ("GET", "/v1/files"), ("GET", "/v1/batches/batch_1")):
@@ -361,10 +382,16 @@ async def test_old_files_are_removed_first(tmp_path: Path, monkeypatch: pytest.M
         await batches.world.until(lambda: stored(batches) == [new.id])
 
 
-async def test_a_page_after_another_key_s_file_is_empty(tmp_path: Path) -> None:
+async def test_a_page_after_a_file_that_the_key_does_not_have_is_refused(tmp_path: Path) -> None:
     async with batch_world(tmp_path, api_keys=("one", "two"), data_size=1 << 30) as batches:
         files = [(await batches.upload(chat("a"))).id for _ in range(2)]
         batches.client = batches.with_key("two")
         await batches.upload(chat("b"))
-        page = await batches.client.files.list(order="asc", after=files[0])
-        assert page.data == []
+        own = (await batches.upload(chat("c"))).id
+        await batches.client.files.delete(own)
+        for after in (files[0], own, "file-none"):
+            for list_page in (batches.client.files.list, batches.client.batches.list):
+                with pytest.raises(openai.BadRequestError) as refused:
+                    await list_page(after=after)
+                assert refused.value.param == "after"
+                assert f"is '{after}', which is no item of the list" in refused.value.message

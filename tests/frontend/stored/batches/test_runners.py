@@ -123,6 +123,22 @@ async def test_a_line_is_tried_again_while_the_queue_is_full(tmp_path: Path) -> 
         assert len(batches.world.running.of_kind(Generate)) == 2
 
 
+async def test_batches_run_again_after_their_directory_could_not_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exists, errors = Path.exists, [PermissionError(13, "Permission denied")]
+
+    def fail(path: Path, **options: bool) -> bool:
+        if path.name == "batches.sqlite" and errors:
+            raise errors.pop()
+        return exists(path, **options)
+
+    monkeypatch.setattr(Path, "exists", fail)
+    async with batch_world(tmp_path) as batches:
+        await batches.world.until(lambda: not errors)
+        assert (await batches.run(chat("a"))).status == "completed"
+
+
 async def test_a_line_outlives_the_model(tmp_path: Path) -> None:
     async with batch_world(tmp_path) as batches:
         batches.world.running.gate.clear()

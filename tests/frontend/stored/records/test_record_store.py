@@ -13,6 +13,7 @@ import pytest
 from arbora.frontend.stored.records.paging import PageQuery
 from arbora.frontend.stored.records.record_store import RecordStore
 from arbora.frontend.stored.records.transaction import Part, Record, Transaction
+from arbora.runtime.errors import RequestError
 
 pytestmark = pytest.mark.asyncio
 MAX_BYTES = 1 << 30
@@ -131,21 +132,24 @@ async def test_records_and_parts_are_listed_in_pages(tmp_path: Path) -> None:
 
     def list_both(transaction: Transaction) -> list[object]:
         newest, older = PageQuery(2, None, False), PageQuery(2, "c", False)
-        parts = transaction.list_parts(last, ["item"], PageQuery(2, "w", True))
         return [
             transaction.list_records("a", ["thing"], newest),
             transaction.list_records("a", ["thing"], older),
-            transaction.list_records("a", ["thing"], PageQuery(2, "none", False)),
-            parts,
-            transaction.list_parts(last, ["item"], PageQuery(2, "none", True)),
+            transaction.list_parts(last, ["item"], PageQuery(2, "w", True)),
         ]
+
+    def list_after_nothing(transaction: Transaction) -> None:
+        none = PageQuery(2, "none", False)
+        with pytest.raises(RequestError, match="after is 'none', which is no item of the list"):
+            transaction.list_records("a", ["thing"], none)
+        with pytest.raises(RequestError, match="after is 'none', which is no item of the list"):
+            transaction.list_parts(last, ["item"], none)
 
     listed = await records.read(list_both)
     assert listed == [
         [("d", b""), ("c", b""), ("b", b"")],
         [("b", b""), ("a", b"")],
-        [],
         [("x", b"x"), ("y", b"y"), ("z", b"z")],
-        None,
     ]
+    await records.read(list_after_nothing)
     await records.close()

@@ -13,6 +13,8 @@ from typing import Any
 import openai
 import pytest
 import pytest_asyncio
+from arbora.frontend.core.replica.generation import Generation
+from arbora.frontend.http.time_limit import TimeLimit
 from arbora.frontend.stored.records.record_store import RecordStore
 from arbora.frontend.stored.responses import background, response_store
 from arbora.frontend.stored.responses.response_store import ResponseStore
@@ -67,6 +69,29 @@ async def test_a_full_disk_refuses_the_first_background_response(
     assert (await ended(world, (await world.create(background=True)).id)).status == "completed"
 
 
+async def test_the_time_limit_of_a_background_response_counts_from_its_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[TimeLimit] = []
+    used: list[TimeLimit] = []
+    init, end_later = TimeLimit.__init__, TimeLimit.end_later
+
+    def begin(limit: TimeLimit, seconds: float | None) -> None:
+        begun.append(limit)
+        init(limit, seconds)
+
+    def end(limit: TimeLimit, generation: Generation) -> asyncio.TimerHandle | None:
+        used.append(limit)
+        return end_later(limit, generation)
+
+    monkeypatch.setattr(TimeLimit, "__init__", begin)
+    monkeypatch.setattr(TimeLimit, "end_later", end)
+    async with responses_world(request_timeout=600.0) as world:
+        world.says(TEXT)
+        await ended(world, (await world.create(background=True)).id)
+    assert used == begun and len(used) == 1
+
+
 async def test_a_background_response_is_polled(world: ResponsesWorld) -> None:
     world.running.gate.clear()
     queued = await world.create(background=True)
@@ -101,7 +126,7 @@ async def test_a_stream_goes_on_where_it_was_left(world: ResponsesWorld) -> None
     texts = [event.delta for event in seen + rest if event.type == "response.output_text.delta"]
     assert "".join(texts) == TEXT
     await ended(world, id)
-    await world.http_world.until(lambda: not world.http_world.engine.open_choices)
+    await world.http_world.until(lambda: not world.http_world.engine.open_requests)
     stored = [event async for event in await world.client.responses.retrieve(id, stream=True)]
     assert [event.to_dict() for event in stored] == [event.to_dict() for event in seen + rest]
 
@@ -156,14 +181,15 @@ async def test_only_background_responses_are_cancelled(world: ResponsesWorld) ->
     assert (await world.client.responses.cancel(done.id)).status == "completed"
 
 
-async def test_a_deleted_response_stops(world: ResponsesWorld) -> None:
+async def test_a_deleted_response_stops(world: ResponsesWorld, caplog: pytest.LogCaptureFixture) -> None:
     world.running.gate.clear()
     queued = await world.create(background=True)
     await world.client.responses.delete(queued.id)
-    await world.http_world.until(lambda: not world.http_world.engine.open_choices)
+    await world.http_world.until(lambda: not world.http_world.engine.open_requests)
     assert world.running.of_kind(Abort)
     with pytest.raises(openai.NotFoundError):
         await world.client.responses.retrieve(queued.id)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_a_failure_is_told(world: ResponsesWorld) -> None:

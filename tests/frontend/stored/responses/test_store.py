@@ -259,7 +259,7 @@ async def test_the_bytes_of_owners_are_those_of_their_rows(tmp_path: Path) -> No
         item = (await world.client.conversations.items.list(made.id)).data[0]
         await world.client.conversations.items.delete(item.id or "", conversation_id=made.id)
         await world.create(background=True, input="B")
-        await world.http_world.until(lambda: not world.http_world.engine.open_choices)
+        await world.http_world.until(lambda: not world.http_world.engine.open_requests)
         deleted = await world.create(input="C")
         await world.client.responses.delete(deleted.id)
         world.key = "two"
