@@ -166,10 +166,10 @@ def _check_config(directory: Path, *, is_gguf: bool = False) -> None:
     files should learn that the model is unsupported before looking for them or downloading them.
     """
     # Imported only when files are missing: weight_formats imports torch, which would slow down every start.
-    from ...runtime.model.decoder_config import load_decoder_config
+    from ...runtime.model.model_source import open_architecture
     from ...runtime.model.weight_formats import load_weight_formats
 
-    load_decoder_config(directory)
+    open_architecture(directory, "auto")
     if not is_gguf:  # config.json does not say how a GGUF file is quantized
         load_weight_formats(directory, frozenset())
 

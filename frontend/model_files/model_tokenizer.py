@@ -8,7 +8,6 @@ import msgspec
 
 from ...runtime.checkpoint_json import CONFIG_FILE, read_config
 from ...runtime.errors import ConfigError
-from ...runtime.families import family_of
 from ...runtime.vocabulary import TOKENIZER_NAME, save_vocabulary
 from ..core.text.tokenizer import Tokenizer
 
@@ -23,9 +22,7 @@ class _ModelSizes(msgspec.Struct):
 
 
 def load_tokenizer(model: Path, directory: Path) -> Tokenizer:
-    """Loads the tokenizer. Writes tokenizer and vocabulary files into `directory`. Raises `ConfigError`, at
-    once for an unsupported model."""
-    family_of(model)
+    """Loads the tokenizer. Writes tokenizer and vocabulary files into `directory`. Raises `ConfigError`."""
     tokenizer = Tokenizer.load(model)
     tokenizer.save(directory / TOKENIZER_NAME)
     save_vocabulary(tokenizer.vocabulary(model_vocab_size(model)), directory)
