@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 from arbora.grammars import (
     Automaton,
@@ -147,11 +146,11 @@ def followed(grammars: GrammarCompiler, text: str) -> HostGrammar:
     return grammar
 
 
-def process_of(grammars: GrammarCompiler, grammar: HostGrammar) -> int:
-    """The pid of the youngest of the processes that follow grammars."""
-    server = server_pid(grammars._followers)
-    assert server is not None
-    return max(children_of(server), key=lambda pid: psutil.Process(pid).create_time())
+def process_of(grammar: HostGrammar) -> int:
+    """The pid of the process that follows the grammar."""
+    pid = grammar._connection.process._pid
+    assert pid is not None
+    return pid
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP])
@@ -163,7 +162,7 @@ def test_a_process_that_dies_or_stalls_ends_the_requests_that_follow_its_grammar
     grammar = followed(grammars, f'start: "{number}" /[a-z]+/')
     first, second = grammar.matcher(), grammar.matcher()
     assert first.forced_text().text == str(int(number)).encode()
-    os.kill(process_of(grammars, grammar), number)
+    os.kill(process_of(grammar), number)
     error = first.consume(ord("1"))
     assert error is not None and "can't be followed" in str(error)
     mask = np.zeros(-(-MODEL_VOCAB // 32), np.int32)
