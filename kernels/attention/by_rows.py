@@ -35,7 +35,9 @@ def paged_attention_by_rows(
     """As `paged_attention`. sinks: [heads], scores without values that take part in the softmax."""
     out = torch.empty_like(q)
     start = 0
-    for row, (count, length) in enumerate(zip(batch.query_lengths.tolist(), batch.kv_lengths.tolist(), strict=True)):
+    for row, (count, length) in enumerate(
+        zip(batch.query_lengths.tolist(), batch.kv_lengths.tolist(), strict=True)
+    ):
         keys, values = _row_kv(kv, batch, row, length, q)
         for part in _parts(count, q.shape[1] * length):
             of_row = slice(start + part.start, start + part.stop)

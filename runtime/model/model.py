@@ -67,9 +67,11 @@ class ModelConfig(Protocol):
 
 
 class Model(Protocol):
-    config: ModelConfig
     progress: Callable[[], None]
     """called after each layer"""
+
+    @property
+    def config(self) -> ModelConfig: ...
 
     @property
     def dtype(self) -> torch.dtype:

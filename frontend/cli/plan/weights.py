@@ -79,7 +79,7 @@ class StoredFormat(NamedTuple):
         """The type of the float tensors; bfloat16 if there are no files."""
         if self.checkpoint is None:
             return torch.bfloat16
-        return self.checkpoint.float_dtype([EMBEDDING, FINAL_NORM])
+        return self.checkpoint.float_dtype()
 
     def weights(self, config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> Weights:
         """The weights as the files store them. Raises ConfigError if the files do not fit the config."""

@@ -79,12 +79,17 @@ def _without_weights(device: torch.device) -> Iterator[None]:
         meta = None if parameter is None else torch.nn.Parameter(parameter.to("meta"), requires_grad=False)
         register(module, name, meta)
 
-    torch.nn.Module.register_parameter = register_on_meta  # type: ignore[method-assign]
+    torch.nn.Module.register_parameter = register_on_meta  # type: ignore[method-assign, assignment]
     try:
         with no_init_weights(), device:
             yield
     finally:
-        torch.nn.Module.register_parameter = register  # type: ignore[method-assign]
+        torch.nn.Module.register_parameter = register  # type: ignore[method-assign, assignment]
+
+
+def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
+    outputs, inputs = shape
+    return outputs, inputs
 
 
 class _Plan:
@@ -106,7 +111,7 @@ class _Plan:
         for target, source in self.sources.items():
             if target in self.linears and target not in self.tied and source.converter is None:
                 biased = f"{self.linears[target]}.bias" in self.shapes
-                self.projections[target] = Projection(source.projection, *self.shapes[target], biased)
+                self.projections[target] = Projection(source.projection, *_matrix(self.shapes[target]), biased)
 
     def is_bias(self, target: str) -> bool:
         """Whether a tensor is loaded together with a matrix."""

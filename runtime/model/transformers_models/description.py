@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import textwrap
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,9 @@ from .attention_calls import NAME, AttentionCall, UnservedModelError, handled_by
 from .split_model import SplitModel
 
 PROBE_TOKENS = 3
+MAX_PROBLEM = 160
+"""characters of an error of transformers in our messages"""
+_OWN_ATTENTION = "has attention outside of transformers' attention interface"
 STATES = ("conv_state", "recurrent_state", "ssm_state", "rnn_state", "linear_cache")
 """words in the code of layers that keep a state which is no key or value"""
 _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
@@ -48,9 +52,13 @@ class TransformersConfig:
 
     @property
     def cache_spec(self) -> CacheSpec:
-        first = self.calls[0]
-        head_dim = max(first.key_dim, first.value_dim)
-        return CacheSpec(first.heads, first.kv_heads, head_dim, tuple(call.window for call in self.calls))
+        """All layers have pages of the largest layer's shape."""
+        return CacheSpec(
+            max(call.heads for call in self.calls),
+            max(call.kv_heads for call in self.calls),
+            max(max(call.key_dim, call.value_dim) for call in self.calls),
+            tuple(call.window for call in self.calls),
+        )
 
 
 def describe(model: Path) -> tuple[TransformersConfig, PreTrainedConfig]:
@@ -61,8 +69,12 @@ def describe(model: Path) -> tuple[TransformersConfig, PreTrainedConfig]:
         return _describe(path, config), config
     except UnservedModelError as error:
         reason = str(error)
-    except (RuntimeError, TypeError, ValueError, KeyError, AttributeError, ImportError, AssertionError) as error:
-        reason = f"can't be computed with paged attention: {type(error).__name__}: {error}"
+    except KeyError as error:
+        own = error.args == (NAME,)
+        reason = _OWN_ATTENTION if own else f"can't be computed: its config lacks {error}"
+    except (RuntimeError, TypeError, ValueError, AttributeError, ImportError, AssertionError) as error:
+        problem = textwrap.shorten(str(error), MAX_PROBLEM)
+        reason = f"can't be computed: {type(error).__name__}: {problem}"
     raise ConfigError(f"{path}: {config.model_type} (transformers {transformers.__version__}) {reason}.")
 
 
@@ -92,18 +104,16 @@ def _describe(path: Path, config: PreTrainedConfig) -> TransformersConfig:
     dtype = text.dtype or config.dtype
     with torch.device("meta"):
         model = build(copy.deepcopy(config), torch.bfloat16)
-    _refuse_states(model)
+    _refuse_layers(model)
     linears = {name: _Probe.replace(model, name) for name in find_linears(model)}
     split = SplitModel(model)
-    if "position_ids" not in inspect.signature(inspect.unwrap(type(split.base).forward)).parameters:
-        raise UnservedModelError("takes no positions of its tokens")
+    _refuse_no_positions(split.base)
     recorder = _Recorder()
     ids = torch.zeros(PROBE_TOKENS, dtype=torch.int32, device="meta")
     with handled_by(recorder), _NoValues(), torch.no_grad(), _quiet():
         logits = split.logits(split.hidden(ids, torch.arange(PROBE_TOKENS, device="meta")))
     if not recorder.calls:
-        raise UnservedModelError("has attention outside of transformers' attention interface")
-    _check_shapes(recorder.calls)
+        raise UnservedModelError(_OWN_ATTENTION)
     positions_allowed = _positions(path, text)
     return TransformersConfig(
         vocab_size=logits.shape[1],
@@ -118,23 +128,24 @@ def _describe(path: Path, config: PreTrainedConfig) -> TransformersConfig:
     )
 
 
-def _refuse_states(model: PreTrainedModel) -> None:
+def _refuse_layers(model: PreTrainedModel) -> None:
     for module in model.modules():
         code = inspect.getsource(inspect.unwrap(type(module).forward)) if _is_of_transformers(module) else ""
+        kind = type(module).__name__
         if any(state in code for state in STATES):
-            raise UnservedModelError(
-                f"has layers with a state beside keys and values ({type(module).__name__})"
-            )
+            raise UnservedModelError(f"has layers with a state beside keys and values ({kind})")
+        if "Indexer" in kind:
+            raise UnservedModelError(f"chooses the keys of each token by an index of its own ({kind})")
+
+
+def _refuse_no_positions(base: torch.nn.Module) -> None:
+    parts = [type(each) for each in base.modules() if each is base or isinstance(each, PreTrainedModel)]
+    if not any("position_ids" in inspect.signature(inspect.unwrap(part.forward)).parameters for part in parts):
+        raise UnservedModelError("takes no positions of its tokens")
 
 
 def _is_of_transformers(module: torch.nn.Module) -> bool:
     return type(module).__module__.startswith("transformers.")
-
-
-def _check_shapes(calls: list[AttentionCall]) -> None:
-    shapes = {(call.heads, call.kv_heads, call.key_dim, call.value_dim) for call in calls}
-    if len(shapes) > 1:
-        raise UnservedModelError(f"has layers with different heads, which are not served: {sorted(shapes)}")
 
 
 def _positions(path: Path, config: PreTrainedConfig) -> int:
@@ -160,8 +171,16 @@ class _NoValues(TorchDispatchMode):
             return args[0].new_empty((0, args[0].dim()), dtype=torch.int64)
         if on_meta and func is torch.ops.aten._local_scalar_dense.default:
             return 0
-        if on_meta and func is torch.ops.aten._to_copy.default and kwargs.get("device") == torch.device("cpu"):
+        if (
+            on_meta
+            and func is torch.ops.aten._to_copy.default
+            and kwargs.get("device") == torch.device("cpu")
+        ):
             return torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
+        if on_meta and func is torch.ops.aten.split_with_sizes.default and not sum(args[1]):
+            dim = args[2] if len(args) > 2 else kwargs.get("dim", 0)
+            sizes = [args[0].shape[dim], *args[1][1:]]  # they were counts of tokens, read as zeros
+            args = (args[0], sizes, dim)
         return func(*args, **kwargs)
 
 

@@ -40,7 +40,7 @@ class TransformersModel:
         self.config, self._model = config, SplitModel(model)
         self._dtype = next(each.dtype for each in self._model.base.parameters() if each.is_floating_point())
         # Rotates two dimensions by an angle of 0: keys come rotated.
-        self._no_rotation = torch.tensor([[1.0, 0.0]], device=device)
+        self.no_rotation = torch.tensor([[1.0, 0.0]], device=device)
         self.progress: Callable[[], None] = lambda: None
 
     @property
@@ -65,7 +65,7 @@ class TransformersModel:
         kvs: Sequence[torch.Tensor],
         arrive: Callable[[int], None] | None = None,
     ) -> torch.Tensor:
-        attention = _PagedAttention(batch, kvs, self._no_rotation, arrive, self.progress)
+        attention = _PagedAttention(self, batch, kvs, arrive)
         with handled_by(attention):
             hidden = self._model.hidden(batch.tokens, batch.positions)
         return hidden if batch.outputs is None else hidden[batch.outputs]
@@ -79,14 +79,14 @@ class _PagedAttention:
 
     def __init__(
         self,
+        model: TransformersModel,
         batch: InputBatch,
         kvs: Sequence[torch.Tensor],
-        no_rotation: torch.Tensor,
         arrive: Callable[[int], None] | None,
-        progress: Callable[[], None],
     ) -> None:
-        self._batch, self._kvs, self._no_rotation = batch, kvs, no_rotation
-        self._arrive, self._progress = arrive, progress
+        self._batch, self._kvs, self._arrive = batch, kvs, arrive
+        self._no_rotation, self._progress = model.no_rotation, model.progress
+        self._head_dim = model.config.cache_spec.head_dim
         self._no_positions = torch.zeros_like(batch.positions)
         self._layer = 0
 
@@ -98,15 +98,13 @@ class _PagedAttention:
         v: torch.Tensor,
         sinks: torch.Tensor | None,
     ) -> torch.Tensor:
-        kv, batch = self._kvs[self._layer], self._batch
+        kv, batch = self._kvs[self._layer][:, : call.kv_heads], self._batch
         if self._arrive is not None:
             self._arrive(self._layer)
         self._layer += 1
-        head_dim = max(call.key_dim, call.value_dim)
+        head_dim = self._head_dim
         queries, keys, values = (_by_token(each, head_dim) for each in (q, k, v))
-        rotary_write_kv(
-            queries, keys, values, self._no_rotation, self._no_positions, batch.places, kv
-        )
+        rotary_write_kv(queries, keys, values, self._no_rotation, self._no_positions, batch.places, kv)
         if call.softcap is None and call.chunk is None and sinks is None:
             out = paged_attention(queries, kv, batch.attention, call.scale, call.window)
         else:

@@ -73,5 +73,5 @@ def _rename(
     """The model's name of a stored tensor, and the pattern of the converter that takes it."""
     target, pattern = rename_source_key(name, renamings, converters, prefix, wanted)
     if target not in wanted and name in wanted:
-        return rename_source_key(name, [], [], prefix, wanted)
+        target, pattern = rename_source_key(name, [], [], prefix, wanted)
     return target, pattern

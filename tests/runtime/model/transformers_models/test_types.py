@@ -1,0 +1,121 @@
+"""Every causal language model type of transformers: served with equal logits, or refused for the reason in
+docs/models.md.
+
+After a change of the types or reasons: ARBORA_WRITE_DOCS=1 .venv/bin/pytest THIS_FILE writes the table.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from huggingface_hub.errors import StrictDataclassError
+from arbora.runtime.errors import ConfigError
+from arbora.runtime.model.transformers_models.architecture import TransformersArchitecture
+from arbora.runtime.model.weight_formats import Checkpoint, ProjectionLoader, load_weight_formats
+from packaging.version import Version
+from paged_rows import PagedRows
+from tiny_models import TYPES, VOCABULARY, tiny_config, tiny_model
+from transformers import PreTrainedModel
+
+DOCS = Path(__file__).parents[4] / "docs" / "models.md"
+BEGIN, END = "<!-- types: begin -->\n", "<!-- types: end -->\n"
+SERVED = "served"
+TOLERANCE = 5e-5
+"""of the largest logit; the sums of chunks have another order than those of the whole prompt"""
+CPU = torch.device("cpu")
+GENERATOR = torch.Generator().manual_seed(1)
+PROMPT, OTHER = (torch.randint(2, VOCABULARY, (size,), generator=GENERATOR).tolist() for size in (37, 29))
+
+
+def documented() -> dict[str, str]:
+    """Each type's outcome in docs/models.md."""
+    table = DOCS.read_text().split(BEGIN)[1].split(END)[0]
+    rows = [line.strip("|").split("|") for line in table.splitlines()[2:] if line.startswith("|")]
+    return {kind.strip(" `"): outcome.strip() for kind, outcome in rows}
+
+
+def outcome(model_type: str, directory: Path) -> str:
+    try:
+        config = tiny_config(model_type)
+        config.save_pretrained(directory)
+    except (TypeError, ValueError, KeyError, AttributeError, StrictDataclassError):
+        return "not tried: its config has no valid defaults"
+    try:
+        TransformersArchitecture.open(directory)
+    except ConfigError as error:
+        return str(error).split(") ", 1)[-1].split("\n")[0].rstrip(".")
+    reference = tiny_model(config)
+    reference.save_pretrained(directory)
+    config.save_pretrained(directory)  # some models save only a part of it
+    try:
+        model = load(directory)
+    except ConfigError as error:
+        return str(error).split(": ", 1)[-1].rstrip(".")
+    largest = max(differences(reference, PagedRows(model)))
+    return SERVED if largest < TOLERANCE else f"computed wrongly: {largest:.1e}"
+
+
+def load(directory: Path):
+    architecture, checkpoint = TransformersArchitecture.open(directory), Checkpoint(directory)
+    choose = load_weight_formats(directory, checkpoint.names).choose
+    architecture.check(checkpoint, choose)
+    loader = ProjectionLoader(checkpoint, choose, torch.float32, CPU, batch_invariant=False)
+    return architecture.load(loader, lambda text: None)
+
+
+def differences(reference: PreTrainedModel, rows: PagedRows) -> list[float]:
+    """The largest difference of logits: of a whole prompt; of chunks; of a row in decode beside chunks of another
+    one; of a row that continues another one's pages."""
+    with torch.no_grad():
+        expected, other = (
+            reference(input_ids=torch.tensor([tokens]), use_cache=False).logits[0] for tokens in (PROMPT, OTHER)
+        )
+
+    def difference(found: list[torch.Tensor], wanted: torch.Tensor) -> float:
+        return float((torch.cat(found) - wanted).abs().max() / wanted.abs().max())
+
+    whole = rows.run((0, PROMPT))
+    chunks = [rows.run((1, PROMPT[start:end]))[0] for start, end in ((0, 13), (13, 22), (22, 37))]
+    decoded, prefilled = rows.run((2, PROMPT[:20])), []
+    for at, (start, end) in enumerate(((0, 9), (9, 14), (14, 18), (18, 19), (19, 29)), start=20):
+        found = rows.run(*((2, [PROMPT[at]]), (3, OTHER[start:end]))[:: 1 if at % 2 else -1])
+        decoded.append(found[0 if at % 2 else 1])
+        prefilled.append(found[1 if at % 2 else 0])
+    rows.fork(4, 0, 20)
+    continued = rows.run((4, PROMPT[20:]))
+    return [
+        difference(whole, expected),
+        difference(chunks, expected),
+        difference(decoded, expected[:25]),
+        difference(prefilled, other),
+        difference(continued, expected[20:]),
+    ]
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_a_type_is_served_with_equal_logits_or_refused_as_documented(model_type: str, tmp_path: Path) -> None:
+    found = outcome(model_type, tmp_path)
+    if os.environ.get("ARBORA_WRITE_DOCS"):
+        write(model_type, found)
+    expected = documented()
+    if model_type not in expected and not is_documented_version():
+        assert not found.startswith("computed wrongly")
+        return
+    assert found == expected[model_type]
+
+
+def is_documented_version() -> bool:
+    """Whether the table was written with the installed version of transformers."""
+    return f"transformers {Version(transformers.__version__).base_version}" in DOCS.read_text()
+
+
+def write(model_type: str, found: str) -> None:
+    before, rest = DOCS.read_text().split(BEGIN)
+    table, after = rest.split(END)
+    rows = documented() | {model_type: found}
+    lines = [f"| `{kind}` | {outcome} |\n" for kind, outcome in sorted(rows.items())]
+    DOCS.write_text(f"{before}{BEGIN}| type | outcome |\n| --- | --- |\n{''.join(lines)}{END}{after}")

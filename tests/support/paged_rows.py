@@ -1,0 +1,70 @@
+"""Runs steps of a `Model` on pages in any order, without a scheduler."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from arbora.kernels.attention import AttentionBatch
+from arbora.runtime.model.input_batch import InputBatch
+from arbora.runtime.model.kv_pool import allocate_pool
+from arbora.runtime.model.model import Model
+
+PAGES = 64
+CPU = torch.device("cpu")
+
+
+class PagedRows:
+    """Rows by number, each with a page table that grows."""
+
+    def __init__(self, model: Model, page_size: int = 4) -> None:
+        self._model, self._page_size = model, page_size
+        self._kvs = allocate_pool(model.config.cache_spec, PAGES, page_size, model.dtype, CPU)
+        for kv in self._kvs:
+            kv.fill_(torch.nan)  # shows reads of keys that no token has written
+        self._free = random.Random(0).sample(range(PAGES), PAGES)
+        self._pages: dict[int, list[int]] = {}
+        self._lengths: dict[int, int] = {}
+        model.set_context(PAGES * page_size)
+        model.cover(PAGES * page_size)
+
+    def fork(self, row: int, source: int, tokens: int) -> None:
+        """Begins a row with the first tokens of another one, on the same pages: as a match in the tree does.
+        `tokens` is a multiple of the page size."""
+        self._pages[row] = self._pages[source][: tokens // self._page_size]
+        self._lengths[row] = tokens
+
+    @torch.inference_mode()
+    def run(self, *rows: tuple[int, Sequence[int]]) -> list[torch.Tensor]:
+        """Computes a step of rows with their next tokens. Returns the logits of each row's tokens."""
+        counts = [len(tokens) for _, tokens in rows]
+        hidden = self._model.forward(self._batch(rows), self._kvs)
+        logits = self._model.logits(hidden)
+        for row, tokens in rows:
+            self._lengths[row] += len(tokens)
+        return list(torch.split(logits, counts))
+
+    def _batch(self, rows: Sequence[tuple[int, Sequence[int]]]) -> InputBatch:
+        ends = {row: self._lengths.setdefault(row, 0) + len(tokens) for row, tokens in rows}
+        for row, end in ends.items():
+            table = self._pages.setdefault(row, [])
+            while len(table) * self._page_size < end:
+                table.append(self._free.pop())
+        positions = [list(range(self._lengths[row], end)) for row, end in ends.items()]
+        size = self._page_size
+        places = [self._pages[row][at // size] * size + at % size for row, of in zip(ends, positions) for at in of]
+        return InputBatch(
+            tokens=torch.tensor([token for _, tokens in rows for token in tokens], dtype=torch.int32),
+            positions=torch.tensor([at for of in positions for at in of]),
+            places=torch.tensor(places),
+            attention=AttentionBatch.build(
+                [len(tokens) for _, tokens in rows],
+                list(ends.values()),
+                [np.array(self._pages[row], np.int32) for row in ends],
+                size,
+                CPU,
+            ),
+            outputs=None,
+        )
