@@ -89,6 +89,10 @@ class Decoder:
         self.set_context(1)
 
     @property
+    def is_recordable(self) -> bool:
+        return True
+
+    @property
     def dtype(self) -> torch.dtype:
         return self._weights.norm.dtype
 

@@ -106,7 +106,7 @@ def _open_graphs(
 ) -> tuple[CudaExecutor | None, int]:
     """On a GPU, an executor that has captured its first graphs, and the bytes that the others will take."""
     device = tables.on_device.device
-    if device.type == "cpu" or config.enforce_eager:
+    if device.type == "cpu" or config.enforce_eager or not model.is_recordable:
         return None, 0
     from .cuda_executor import CudaExecutor
     from .product_choice import choose_products
@@ -134,7 +134,7 @@ def _start_runner(
         page_memory = PageMemory(state.kvs, config.page_size)
         # Before the test step, which leaves a core idle. Later, the thread would slow the first requests.
         page_memory.start(everything=config.kv_memory is not None)
-        if not config.enforce_eager:
+        if state.model.is_recordable and not config.enforce_eager:
             executor = CpuExecutor(state, config.deterministic)
     mover = PageMover(state.kvs, store) if store is not None else None
     runner = Runner(state, executor, mover, page_memory)

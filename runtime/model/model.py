@@ -74,6 +74,12 @@ class Model(Protocol):
     def config(self) -> ModelConfig: ...
 
     @property
+    def is_recordable(self) -> bool:
+        """Whether a step can be recorded and run again with other inputs: as a CUDA graph, or as a program of
+        CPU kernels."""
+        ...
+
+    @property
     def dtype(self) -> torch.dtype:
         """dtype of hidden states"""
         ...

@@ -52,12 +52,16 @@ class PagedRows:
             table = self._pages.setdefault(row, [])
             while len(table) * self._page_size < end:
                 table.append(self._free.pop())
-        positions = [list(range(self._lengths[row], end)) for row, end in ends.items()]
+        positions = [range(self._lengths[row], end) for row, end in ends.items()]
         size = self._page_size
-        places = [self._pages[row][at // size] * size + at % size for row, of in zip(ends, positions) for at in of]
+        places = [
+            self._pages[row][at // size] * size + at % size
+            for row, of_row in zip(ends, positions, strict=True)
+            for at in of_row
+        ]
         return InputBatch(
             tokens=torch.tensor([token for _, tokens in rows for token in tokens], dtype=torch.int32),
-            positions=torch.tensor([at for of in positions for at in of]),
+            positions=torch.tensor([at for of_row in positions for at in of_row]),
             places=torch.tensor(places),
             attention=AttentionBatch.build(
                 [len(tokens) for _, tokens in rows],

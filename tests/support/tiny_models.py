@@ -55,9 +55,14 @@ _TOKEN = re.compile(r".*_token_(id|index)|image_token_index")
 _ENCODER = {
     **dict.fromkeys(("hidden_size", "embed_dim", "d_model", "hidden_dim", "n_embd"), 32),
     **dict.fromkeys(("num_hidden_layers", "depth", "encoder_layers", "num_layers", "num_global_layers"), 2),
-    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "num_heads", "encoder_attention_heads"), 2),
+    **dict.fromkeys(
+        ("num_attention_heads", "num_key_value_heads", "num_heads", "encoder_attention_heads"), 2
+    ),
     **dict.fromkeys(("intermediate_size", "encoder_ffn_dim"), 48),
-    **{"image_size": 28, "patch_size": 14, "out_hidden_size": 64, "num_blocks": 2},
+    "image_size": 28,
+    "patch_size": 14,
+    "out_hidden_size": 64,
+    "num_blocks": 2,
 }
 _TEXT = ("text_config", "decoder", "llm_config", "language_config")
 _ROPE: dict[str, Any] = {"rope_type": "default", "rope_theta": 100.0}
@@ -114,9 +119,15 @@ def tiny_config(model_type: str) -> PreTrainedConfig:
 
 def _shrink(config: PreTrainedConfig) -> dict[str, Any]:
     fields = {name: value for name, value in vars(config).items() if not name.startswith("_")}
-    layers = next((fields[name] for name in fields if _SIZES[0][0].fullmatch(name) and isinstance(fields[name], int)), 0)
+    layers = next(
+        (fields[name] for name in fields if _SIZES[0][0].fullmatch(name) and isinstance(fields[name], int)), 0
+    )
     heads = fields.get("num_attention_heads")
-    return {name: small for name, value in fields.items() if (small := _small(name, value, layers, heads)) is not None}
+    return {
+        name: small
+        for name, value in fields.items()
+        if (small := _small(name, value, layers, heads)) is not None
+    }
 
 
 def _shrink_encoder(config: PreTrainedConfig) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from ....runtime.model.weight_formats.compressed_tensors import choose_compresse
 from ....runtime.model.weight_formats.gguf_blocks import BLOCK_TYPES
 from ....runtime.model.weight_formats.quantized_checkpoint import quantization_config
 from ....runtime.model.weight_formats.weight_format import FLOATS, FloatFormat
-from ....runtime.model.weights import EMBEDDING, FINAL_NORM, expected_tensors, projections
+from ....runtime.model.weights import EMBEDDING, expected_tensors, projections
 
 ITEM_BYTES = {"I8": 1, "U8": 1, "F8_E4M3": 1, "I32": 4, "I64": 8}
 SCALE_BYTES = 2  # bytes of a scale: bfloat16 from `--quantize`, float16 in GGUF products

@@ -24,8 +24,8 @@ from ..weight_formats import (
     TensorSpec,
     projection_tensors,
 )
-from .description import TransformersConfig, build, describe, find_linears
 from .attention_calls import UnservedModelError
+from .description import TransformersConfig, build, describe, find_linears
 from .model import LinearModule, TransformersModel
 from .self_check import check_chunks
 from .sources import QUANTIZED_PART, Source, find_sources
@@ -54,6 +54,17 @@ class TransformersArchitecture:
         return list(_Plan(self._empty, self.config, checkpoint).projections.values())
 
     def load(self, loader: ProjectionLoader, progress: Callable[[str], None]) -> Model:
+        kv_heads = {call.kv_heads for call in self.config.calls}
+        if loader.device.type == "cuda" and len(kv_heads) > 1:
+            raise ConfigError(
+                f"{self.original.model_type}: its layers have {sorted(kv_heads)} KV heads. Only --device cpu "
+                "serves layers with different numbers."
+            )
+        if loader.batch_invariant:
+            raise ConfigError(
+                f"--deterministic: {self.original.model_type} is computed by transformers, whose results "
+                "depend on the other rows of a step. Leave the option out."
+            )
         with _without_weights(loader.device):
             model = build(copy.deepcopy(self.original), loader.dtype)
         _Loading(model, _Plan(model, self.config, loader.checkpoint), loader, progress).run()
@@ -84,7 +95,7 @@ def _without_weights(device: torch.device) -> Iterator[None]:
         with no_init_weights(), device:
             yield
     finally:
-        torch.nn.Module.register_parameter = register  # type: ignore[method-assign, assignment]
+        torch.nn.Module.register_parameter = register  # type: ignore[method-assign]
 
 
 def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -111,7 +122,9 @@ class _Plan:
         for target, source in self.sources.items():
             if target in self.linears and target not in self.tied and source.converter is None:
                 biased = f"{self.linears[target]}.bias" in self.shapes
-                self.projections[target] = Projection(source.projection, *_matrix(self.shapes[target]), biased)
+                self.projections[target] = Projection(
+                    source.projection, *_matrix(self.shapes[target]), biased
+                )
 
     def is_bias(self, target: str) -> bool:
         """Whether a tensor is loaded together with a matrix."""
@@ -199,7 +212,7 @@ class _Loading:
 
     def _set_packed(self, target: str, tensor: torch.Tensor) -> None:
         weight = tensor.to(self._loader.device, self._loader.dtype).contiguous()
-        self._set_product(target, Linear.pack(weight, self._read_bias(target), self._loader.batch_invariant))
+        self._set_product(target, Linear.pack(weight, self._read_bias(target)))
 
     def _set_product(self, target: str, product: Linear) -> None:
         self._model.set_submodule(self._plan.linears[target], LinearModule(product))

@@ -41,6 +41,11 @@ class AttentionCall(NamedTuple):
     has_sinks: bool
     """whether each head has a score that takes part in the softmax without a value"""
 
+    @property
+    def needs_rows(self) -> bool:
+        """Whether only `paged_attention_by_rows` computes it."""
+        return self.softcap is not None or self.chunk is not None or self.has_sinks
+
 
 class AttentionHandler(Protocol):
     """A forward pass that computes or records attention."""

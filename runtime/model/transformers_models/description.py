@@ -27,6 +27,8 @@ from .split_model import SplitModel
 PROBE_TOKENS = 3
 MAX_PROBLEM = 160
 """characters of an error of transformers in our messages"""
+_CHANGING_ROPES = ("dynamic", "longrope")
+"""kinds of stretched positions whose values change when a context exceeds the original one"""
 _OWN_ATTENTION = "has attention outside of transformers' attention interface"
 STATES = ("conv_state", "recurrent_state", "ssm_state", "rnn_state", "linear_cache")
 """words in the code of layers that keep a state which is no key or value"""
@@ -66,7 +68,7 @@ def describe(model: Path) -> tuple[TransformersConfig, PreTrainedConfig]:
     path = model / CONFIG_FILE
     config = _read_config(model)
     try:
-        return _describe(path, config), config
+        return _describe(config), config
     except UnservedModelError as error:
         reason = str(error)
     except KeyError as error:
@@ -95,7 +97,7 @@ def build(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
     return model.eval()
 
 
-def _describe(path: Path, config: PreTrainedConfig) -> TransformersConfig:
+def _describe(config: PreTrainedConfig) -> TransformersConfig:
     if type(config) not in AutoModelForCausalLM._model_mapping:
         raise UnservedModelError("is no language model that continues text")
     text = config.get_text_config(decoder=True)
@@ -110,17 +112,18 @@ def _describe(path: Path, config: PreTrainedConfig) -> TransformersConfig:
     _refuse_no_positions(split.base)
     recorder = _Recorder()
     ids = torch.zeros(PROBE_TOKENS, dtype=torch.int32, device="meta")
-    with handled_by(recorder), _NoValues(), torch.no_grad(), _quiet():
+    no_values = _NoValues()  # type: ignore[no-untyped-call]
+    with handled_by(recorder), no_values, torch.no_grad(), _quiet():
         logits = split.logits(split.hidden(ids, torch.arange(PROBE_TOKENS, device="meta")))
     if not recorder.calls:
         raise UnservedModelError(_OWN_ATTENTION)
-    positions_allowed = _positions(path, text)
+    positions = _find_positions(text)
     return TransformersConfig(
         vocab_size=logits.shape[1],
         hidden_size=text.hidden_size,
         intermediate_size=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
-        max_positions=positions_allowed,
-        default_positions=positions_allowed,
+        max_positions=positions,
+        default_positions=positions,
         dtype=str(dtype).removeprefix("torch.") if dtype else None,
         calls=tuple(recorder.calls),
         weight_readers=frozenset(name for name, probe in linears.items() if probe.is_read),
@@ -140,7 +143,9 @@ def _refuse_layers(model: PreTrainedModel) -> None:
 
 def _refuse_no_positions(base: torch.nn.Module) -> None:
     parts = [type(each) for each in base.modules() if each is base or isinstance(each, PreTrainedModel)]
-    if not any("position_ids" in inspect.signature(inspect.unwrap(part.forward)).parameters for part in parts):
+    if not any(
+        "position_ids" in inspect.signature(inspect.unwrap(part.forward)).parameters for part in parts
+    ):
         raise UnservedModelError("takes no positions of its tokens")
 
 
@@ -148,12 +153,21 @@ def _is_of_transformers(module: torch.nn.Module) -> bool:
     return type(module).__module__.startswith("transformers.")
 
 
-def _positions(path: Path, config: PreTrainedConfig) -> int:
-    for name in _POSITIONS:
-        value = getattr(config, name, None)
-        if isinstance(value, int) and value > 0:
-            return value
-    raise UnservedModelError(f"has none of {', '.join(_POSITIONS)}, so its longest context is unknown")
+def _find_positions(config: PreTrainedConfig) -> int:
+    """The longest context in tokens.
+
+    Some stretched positions have other values in a longer context, and transformers takes the longest row of
+    the step for it. Then a row's keys would depend on other rows, so the context ends before the change.
+    """
+    stated = (getattr(config, name, None) for name in _POSITIONS)
+    longest = next((value for value in stated if isinstance(value, int) and value > 0), None)
+    if longest is None:
+        raise UnservedModelError(f"has none of {', '.join(_POSITIONS)}, so its longest context is unknown")
+    ropes = getattr(config, "rope_parameters", None) or {}
+    for rope in (ropes, *ropes.values()):
+        if isinstance(rope, dict) and rope.get("rope_type") in _CHANGING_ROPES:
+            longest = min(longest, rope.get("original_max_position_embeddings") or longest)
+    return longest
 
 
 def find_linears(model: torch.nn.Module) -> list[str]:

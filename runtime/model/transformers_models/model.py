@@ -44,6 +44,12 @@ class TransformersModel:
         self.progress: Callable[[], None] = lambda: None
 
     @property
+    def is_recordable(self) -> bool:
+        """A CUDA graph can have PyTorch's kernels, but not attention that the host divides by rows."""
+        on_gpu = self.no_rotation.is_cuda
+        return on_gpu and not any(call.needs_rows for call in self.config.calls)
+
+    @property
     def dtype(self) -> torch.dtype:
         return self._dtype
 
@@ -105,11 +111,11 @@ class _PagedAttention:
         head_dim = self._head_dim
         queries, keys, values = (_by_token(each, head_dim) for each in (q, k, v))
         rotary_write_kv(queries, keys, values, self._no_rotation, self._no_positions, batch.places, kv)
-        if call.softcap is None and call.chunk is None and sinks is None:
-            out = paged_attention(queries, kv, batch.attention, call.scale, call.window)
-        else:
+        if call.needs_rows:
             rules = ScoreRules(call.window, call.chunk, call.softcap)
             out = paged_attention_by_rows(queries, kv, batch.attention, call.scale, rules, sinks)
+        else:
+            out = paged_attention(queries, kv, batch.attention, call.scale, call.window)
         self._progress()
         return out[None, :, :, : call.value_dim]
 

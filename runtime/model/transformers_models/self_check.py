@@ -1,7 +1,7 @@
 """Checks that a loaded model computes the same whatever the steps into which a prompt is cut.
 
-A description from config.json can't show that: a layer may keep a state that we do not know of, or take positions
-from a cache of its own.
+A description from config.json can't show that: a layer may keep a state that we do not know of, or take
+positions from a cache of its own.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from transformers import PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from .attention_calls import UnservedModelError
 
@@ -65,12 +64,19 @@ class _GivenStates(torch.nn.Module):
         """Some heads call the decoder in the part below."""
         return self
 
-    def forward(self, *args: Any, **kwargs: Any) -> BaseModelOutputWithPast:
-        return _GivenOutput(last_hidden_state=self.hidden)
+    def forward(self, *args: Any, **kwargs: Any) -> _GivenOutput:
+        assert self.hidden is not None
+        return _GivenOutput(self.hidden)
 
 
-class _GivenOutput(BaseModelOutputWithPast):
-    """An output of which the model uses only the hidden states."""
+class _GivenOutput:
+    """An output of which a head uses only the hidden states."""
+
+    def __init__(self, hidden: torch.Tensor) -> None:
+        self.last_hidden_state = hidden
+
+    def __getitem__(self, at: int | slice) -> Any:
+        return (self.last_hidden_state,)[at]
 
     def __getattr__(self, name: str) -> None:
         return None

@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from ...logs import ProgressLine
 from .checkpoint import Checkpoint
 from .quantization_config import WeightFormats, load_weight_formats
 from .quantized_checkpoint import write_quantized
-from .weight_format import ChooseFormat, FloatFormat, Projection, TensorSpec
+from .weight_format import ChooseFormat, FloatFormat, Projection
 
 VERSION = 2
 """version of the quantization method; copies of other versions are not used"""
@@ -44,7 +44,8 @@ def open_quantized_copy(
 ) -> tuple[Checkpoint, WeightFormats]:
     """Opens the quantized copy of a checkpoint in 16 or 32 bits; makes it if needed.
 
-    check: raises ConfigError for a checkpoint that is not one of this model. Raises ConfigError for a checkpoint that is already quantized.
+    check: raises ConfigError for a checkpoint that is not one of this model. Raises ConfigError itself for a
+    checkpoint that is already quantized.
     """
     for each in projections:
         if not isinstance(formats.choose(each), FloatFormat):

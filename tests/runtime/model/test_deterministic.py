@@ -12,7 +12,7 @@ from arbora.kernels.linear.invariant import invariant_sizes
 from arbora.runtime.messages import RowGroup
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.loading import load_model
-from arbora.runtime.model.weight_formats import Checkpoint, load_weight_formats
+from arbora.runtime.model.weight_formats import Checkpoint, ProjectionLoader, load_weight_formats
 from arbora.runtime.model.weights import load_weights
 from arbora.runtime.sampling_params import SamplingParams
 from checkpoints import random_model, save_model

@@ -67,11 +67,10 @@ class Twins:
         self.replayed: list[int] = []
         self.expected, self.driver = (started(model, device, slots) for device in ("cpu", DEVICE.type))
         runner = self.driver.runner
-        model = runner._model
-        hidden = torch.zeros(slots, model.config.hidden_size, device=DEVICE)
+        hidden = torch.zeros(slots, runner._model.config.hidden_size, device=DEVICE)
         with triton_kernels(), pytest.MonkeyPatch.context() as patch:
             patch.setattr(sampling_graphs, "choose_sizes", lambda most: sorted({2, most}))
-            self._graphs = SamplingGraphs(model, runner._states, hidden, Captures(capture()))
+            self._graphs = SamplingGraphs(runner._model, runner._states, hidden, Captures(capture()))
         runner._executor = Replaying(self.driver, self._graphs, self.replayed)
 
     def _both(self, work: Callable[[StepDriver], T]) -> tuple[T, T]:

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from huggingface_hub.errors import StrictDataclassError
 from arbora.runtime.errors import ConfigError
+from arbora.runtime.model.model import Model
 from arbora.runtime.model.transformers_models.architecture import TransformersArchitecture
 from arbora.runtime.model.weight_formats import Checkpoint, ProjectionLoader, load_weight_formats
+from huggingface_hub.errors import StrictDataclassError
 from packaging.version import Version
 from paged_rows import PagedRows
 from tiny_models import TYPES, VOCABULARY, tiny_config, tiny_model
@@ -59,7 +60,7 @@ def outcome(model_type: str, directory: Path) -> str:
     return SERVED if largest < TOLERANCE else f"computed wrongly: {largest:.1e}"
 
 
-def load(directory: Path):
+def load(directory: Path) -> Model:
     architecture, checkpoint = TransformersArchitecture.open(directory), Checkpoint(directory)
     choose = load_weight_formats(directory, checkpoint.names).choose
     architecture.check(checkpoint, choose)
@@ -68,11 +69,12 @@ def load(directory: Path):
 
 
 def differences(reference: PreTrainedModel, rows: PagedRows) -> list[float]:
-    """The largest difference of logits: of a whole prompt; of chunks; of a row in decode beside chunks of another
-    one; of a row that continues another one's pages."""
+    """The largest difference of logits: of a whole prompt; of chunks; of a row in decode beside chunks of
+    another one; of a row that continues another one's pages."""
     with torch.no_grad():
         expected, other = (
-            reference(input_ids=torch.tensor([tokens]), use_cache=False).logits[0] for tokens in (PROMPT, OTHER)
+            reference(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
+            for tokens in (PROMPT, OTHER)
         )
 
     def difference(found: list[torch.Tensor], wanted: torch.Tensor) -> float:

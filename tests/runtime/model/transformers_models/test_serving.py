@@ -1,0 +1,152 @@
+"""Models that transformers computes, as the scheduler runs them: tokens, weights' formats, refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from arbora.runtime.messages import RowGroup
+from arbora.runtime.model.decoder import Decoder
+from arbora.runtime.model.transformers_models import description
+from arbora.runtime.model.transformers_models.model import TransformersModel
+from checkpoints import change_tensor, edit_config
+from step_driver import GREEDY, StepDriver, refusal
+from tiny_models import VOCABULARY, tiny_config, tiny_model
+from transformers import PreTrainedModel
+from transformers_oracle import expected_greedy
+
+KINDS = {
+    "windows": "gemma3_text",
+    "soft caps": "gemma2",
+    "sinks and experts": "gpt_oss",
+    "chunked attention": "llama4_text",
+    "stacked experts": "qwen3_moe",
+    "joined projections": "phi3",
+    "transposed weights, learned positions": "gpt2",
+    "one KV head": "gpt_bigcode",
+    "latent keys": "deepseek_v3",
+    "layers of several shapes": "gemma4_text",
+}
+PROMPT = torch.randint(3, VOCABULARY, (45,), generator=torch.Generator().manual_seed(3)).tolist()
+OTHER = torch.randint(3, VOCABULARY, (21,), generator=torch.Generator().manual_seed(4)).tolist()
+
+
+def saved(model_type: str, directory: Path, **saving: object) -> PreTrainedModel:
+    config = tiny_config(model_type)
+    model = tiny_model(config)
+    model.save_pretrained(directory, **saving)
+    return model
+
+
+@pytest.mark.parametrize("model_type", KINDS.values(), ids=KINDS)
+def test_tokens_equal_those_of_transformers(model_type: str, tmp_path: Path) -> None:
+    """Two prompts in chunks beside each other, one that continues the pages of another, and grouped rows."""
+    model = saved(model_type, tmp_path)
+    driver = StepDriver.load(tmp_path, model_impl="transformers", page_size=4)
+    for slot in range(3):
+        driver.start(slot, GREEDY)
+    outputs = {0: [driver.prefill(0, PROMPT, chunk=7)], 1: [driver.prefill(1, OTHER, chunk=100)]}
+    driver.share(2, 0, 40)
+    outputs[2] = [driver.prefill(2, PROMPT[40:])]
+    for _ in range(12):
+        groups = [RowGroup(first_row=0, rows=2, shared_tokens=40)]
+        for slot, token in zip((0, 2, 1), driver.decode([0, 2, 1], groups), strict=True):
+            outputs[slot].append(token)
+    assert outputs[0] == outputs[2]
+    for slot, prompt in ((0, PROMPT), (1, OTHER)):
+        assert outputs[slot] == expected_greedy(model, prompt, outputs[slot])
+
+
+def test_our_own_code_computes_the_models_that_it_knows(tmp_path: Path) -> None:
+    saved("qwen3", tmp_path / "known")
+    saved("olmo2", tmp_path / "other")
+    assert isinstance(StepDriver.load(tmp_path / "known").runner._model, Decoder)
+    assert isinstance(StepDriver.load(tmp_path / "other").runner._model, TransformersModel)
+    assert isinstance(
+        StepDriver.load(tmp_path / "known", model_impl="transformers").runner._model, TransformersModel
+    )
+    assert "Olmo2ForCausalLM is not supported" in refusal(tmp_path / "other", model_impl="native")
+
+
+@pytest.mark.parametrize("method", ["int8", "int4", "fp8"])
+def test_quantized_weights_are_multiplied_by_our_products(method: str, tmp_path: Path) -> None:
+    saved("olmo2", tmp_path)
+    exact, rounded = (
+        StepDriver.load(tmp_path, dtype="bfloat16", quantize=chosen).runner._model
+        for chosen in (None, method)
+    )
+    assert isinstance(exact, TransformersModel) and isinstance(rounded, TransformersModel)
+    hidden = torch.randn(3, 64, dtype=torch.bfloat16, generator=torch.Generator().manual_seed(0))
+    products = list(zip(exact.products(), rounded.products(), strict=True))
+    assert len(products) == 4 * 7 + 1
+    for wide, narrow in products:
+        if wide.in_features == 64:
+            expected, found = wide(hidden).float(), narrow(hidden).float()
+            assert torch.cosine_similarity(expected, found).min() > 0.97
+            assert not torch.equal(expected, found)
+
+
+def test_a_checkpoint_in_several_files_is_loaded(tmp_path: Path) -> None:
+    model = saved("olmo2", tmp_path, max_shard_size="100KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 2
+    driver = StepDriver.load(tmp_path)
+    driver.start(0, GREEDY)
+    output = [driver.prefill(0, PROMPT)]
+    assert output == expected_greedy(model, PROMPT, output)
+
+
+def test_positions_that_change_in_a_long_context_end_before_it(tmp_path: Path) -> None:
+    saved("phi3", tmp_path)
+    factors = [1.0] * 8
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": factors, "long_factor": factors}
+    edit_config(tmp_path, rope_parameters=rope, original_max_position_embeddings=64)
+    assert StepDriver.load(tmp_path).ready.max_model_len == 64
+
+
+def test_deterministic_results_are_refused(tmp_path: Path) -> None:
+    saved("olmo2", tmp_path)
+    assert refusal(tmp_path, deterministic=True).startswith(
+        "--deterministic: olmo2 is computed by transformers"
+    )
+
+
+def test_a_missing_weight_is_named(tmp_path: Path) -> None:
+    saved("olmo2", tmp_path)
+    change_tensor(tmp_path, "model.layers.1.mlp.up_proj.weight", None)
+    assert refusal(tmp_path).endswith(
+        "model.layers.1.mlp.up_proj.weight [96, 64] of F32, F16, BF16 is missing."
+    )
+
+
+def test_a_weight_of_another_shape_is_named(tmp_path: Path) -> None:
+    saved("olmo2", tmp_path)
+    change_tensor(tmp_path, "model.layers.0.self_attn.q_norm.weight", torch.ones(3))
+    assert "model.layers.0.self_attn.q_norm.weight: expected [64]" in refusal(tmp_path)
+
+
+def test_a_missing_expert_is_named(tmp_path: Path) -> None:
+    saved("qwen3_moe", tmp_path)
+    for name in ("gate", "up", "down"):
+        change_tensor(tmp_path, f"model.layers.2.mlp.experts.3.{name}_proj.weight", None)
+    assert "model.layers.2.mlp.experts" in refusal(tmp_path)
+
+
+def test_a_model_with_code_of_its_own_is_refused(tmp_path: Path) -> None:
+    saved("olmo2", tmp_path)
+    edit_config(
+        tmp_path,
+        model_type="unheard_of",
+        auto_map={"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"},
+    )
+    (tmp_path / "code.py").write_text("raise SystemExit('code of the model was run')")
+    assert "transformers can't read it" in refusal(tmp_path)
+
+
+def test_a_model_that_needs_the_prompt_at_once_is_refused_when_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library to come may have layers with states that the description does not recognise."""
+    monkeypatch.setattr(description, "STATES", ())
+    saved("minimax", tmp_path)
+    assert "gives other results if a prompt is computed in several steps" in refusal(tmp_path)
