@@ -94,7 +94,6 @@ _ARGUMENTS: Mapping[str, _Argument] = {
     "attention_config": _Argument((None,), _KERNELS),
     "max_seq_len_to_capture": _Argument((8192, None), _KERNELS),
     "max_context_len_to_capture": _Argument((None,), _KERNELS),
-    "model_impl": _Argument(("auto", "vllm", None), _KERNELS),
     "disable_cascade_attn": _Argument((False, None), _KERNELS),
     "speculative_config": _Argument((None,), "no tokens are drafted; the text is the same"),
     "trust_remote_code": _Argument((False, None), "no code of a model is run"),

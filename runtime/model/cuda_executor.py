@@ -18,7 +18,7 @@ from .devices import free_memory
 from .executor import DeviceState, EagerExecutor
 from .forward_graphs import ForwardGraphs
 from .input_batch import StepInputs
-from .model import Model
+from .interface.model import Model
 from .page_tables import PageTables
 from .sampling_graphs import SamplingGraphs
 from .slot_states import SlotStates

@@ -12,8 +12,8 @@ from ...kernels.elementwise import add_rms_norm, rms_norm, silu_and_mul
 from ...kernels.linear import Linear, as_float32
 from ...kernels.rotary import rotary_write_kv
 from .decoder_config import DecoderConfig
-from .input_batch import InputBatch
-from .model import HiddenStates, Layer, LayerInputs
+from .interface.input_batch import InputBatch
+from .interface.model import HiddenStates, Layer, LayerInputs
 from .rope import RotaryTable
 from .weights import DecoderWeights, LayerWeights
 

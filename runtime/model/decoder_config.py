@@ -10,7 +10,7 @@ import msgspec
 from ..checkpoint_json import CONFIG_FILE, read_config
 from ..errors import ConfigError
 from ..families import Family, family_of
-from .cache_spec import CacheSpec
+from .interface.cache_spec import CacheSpec
 from .rope_config import RopeConfig, parse_rope
 
 STRETCHED = ("linear", "dynamic", "yarn")

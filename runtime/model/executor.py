@@ -14,7 +14,7 @@ from ...kernels.sampling.batch import HostMask, listed
 from ...kernels.sampling.packed_results import PackedResults
 from ..messages import StepPlan
 from .input_batch import StepInputs, build_step_inputs
-from .model import Model
+from .interface.model import Model
 from .page_tables import PageTables
 from .slot_states import SlotStates
 from .tiers import Restore

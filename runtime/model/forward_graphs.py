@@ -18,10 +18,11 @@ from ...kernels.automaton.cuda import write_masks
 from ...kernels.automaton.layout import TABLES
 from ...kernels.common.feed_cuda import feed
 from ...kernels.common.step_tokens import NO_SLOT
-from .cache_spec import CacheSpec
 from .capture import Captures, Replay, choose_sizes, find_size
-from .input_batch import InputBatch, StepInputs
-from .model import Model
+from .input_batch import StepInputs
+from .interface.cache_spec import CacheSpec
+from .interface.input_batch import InputBatch
+from .interface.model import Model
 from .slot_states import SlotStates
 
 MAX_TOKENS = 512

@@ -16,30 +16,11 @@ from ...kernels.attention.batch import DeviceTables
 from ...kernels.common.step_tokens import NO_SLOT
 from ...kernels.common.upload import upload
 from ..messages import TOKEN_BYTES, Row, RowGroup
+from .interface.input_batch import InputBatch
 from .page_tables import PageTables
 from .slot_states import NONE, SlotStates
 
 ONE_TOKEN = bytes(TOKEN_BYTES)
-
-
-@dataclass(frozen=True)
-class InputBatch:
-    """The inputs of a step on the device."""
-
-    tokens: torch.Tensor
-    """int32 [tokens]: token ids"""
-    positions: torch.Tensor
-    """int64 [tokens]: the position of each token in its sequence"""
-    places: torch.Tensor
-    """int64 [tokens]: where each token's keys and values are written, page × page_size + offset"""
-    attention: AttentionBatch
-    outputs: torch.Tensor | None
-    """int64 [output tokens]: the tokens whose hidden states are returned; None: all, in order.
-    First the last tokens of the rows that sample, then the tokens of each row that have targets."""
-
-    @property
-    def size(self) -> int:
-        return len(self.tokens)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import torch
 from ...kernels.pages.cells import CellFormat
 from ..byte_sizes import as_given, in_units
 from ..errors import ConfigError
-from .cache_spec import CacheSpec
-from .model import ModelConfig
+from .interface.cache_spec import CacheSpec
+from .interface.model import ModelConfig
 
 CPU_SHARE = 0.4
 """share of the free memory for the KV cache, unless --kv-memory says otherwise"""

@@ -17,13 +17,13 @@ from ..config import ServeConfig
 from ..errors import ConfigError
 from ..messages import CacheGroup, GroupCost, ModelReady
 from ..vocabulary import Vocabulary
-from .cache_spec import CacheSpec
 from .cpu_executor import CpuExecutor
 from .devices import choose_device, kv_dtype, outside_heap
 from .executor import DeviceState, EagerExecutor, StepExecutor
+from .interface.cache_spec import CacheSpec
+from .interface.model import Model
 from .kv_pool import PoolSize, allocate_pool, page_bytes
 from .memory_plan import plan_pages
-from .model import Model
 from .model_source import ModelSource, open_model
 from .page_memory import PageMemory
 from .page_tables import PageTables

@@ -10,8 +10,8 @@ from ..byte_sizes import as_given, in_units
 from ..config import ServeConfig
 from ..errors import ConfigError
 from .devices import free_memory, kv_dtype
+from .interface.model import ModelConfig
 from .kv_pool import PoolSize, context_length, default_budget, page_bytes, size_pool
-from .model import ModelConfig
 from .tiers import host_bytes
 
 log = logging.getLogger(__name__)

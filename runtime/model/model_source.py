@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 
@@ -15,12 +15,13 @@ from ..config import ModelImpl, ServeConfig
 from ..errors import ConfigError
 from ..logs import ProgressLine
 from ..sampling_params import SamplingDefaults
+from .chunk_check import check_chunks
 from .decoder import Decoder
 from .decoder_config import DecoderConfig, load_decoder_config
 from .devices import choose_dtype
 from .generation_config import sampling_defaults
+from .interface.model import Model, ModelConfig
 from .kv_pool import context_length
-from .model import Model, ModelConfig
 from .weight_formats import (
     Checkpoint,
     ChooseFormat,
@@ -36,6 +37,9 @@ log = logging.getLogger(__name__)
 
 class Architecture(Protocol):
     """What a model computes, and which tensors it needs: all that is known of it without its weights."""
+
+    is_trusted: ClassVar[bool]
+    """whether results are known not to depend on the steps into which a prompt is cut"""
 
     @property
     def config(self) -> ModelConfig: ...
@@ -63,6 +67,7 @@ class DecoderArchitecture:
     """A model that `Decoder` computes."""
 
     config: DecoderConfig
+    is_trusted: ClassVar = True
 
     @property
     def dtype(self) -> str | None:
@@ -99,6 +104,8 @@ class ModelSource:
         loader = ProjectionLoader(self.checkpoint, self.choose_format, self.dtype, device, batch_invariant)
         model = self.architecture.load(loader, progress.show)
         progress.end()
+        if not self.architecture.is_trusted:
+            check_chunks(model, device)
         return model
 
     def explain_bad_logits(self) -> None:

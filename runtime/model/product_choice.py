@@ -10,7 +10,7 @@ import torch
 
 from ...kernels.linear import Choice, Linear
 from .capture import Captures, CudaCapture, Replay
-from .model import Model
+from .interface.model import Model
 
 RUNS = 5
 """runs per measurement, of which the shortest counts"""

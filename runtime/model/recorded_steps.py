@@ -14,8 +14,9 @@ from ...kernels.common.program import Program
 from ...kernels.common.reused_memory import Blocks, NotRecordableError, ReusedMemory
 from ...kernels.common.step_tokens import feed_tokens
 from ...kernels.common.threads import ParallelKernel, recorded_calls
-from .input_batch import InputBatch, StepInputs
-from .model import Model
+from .input_batch import StepInputs
+from .interface.input_batch import InputBatch
+from .interface.model import Model
 
 log = logging.getLogger(__name__)
 

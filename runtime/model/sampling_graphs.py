@@ -12,7 +12,7 @@ from ...kernels.sampling.fixed_sampling import VARIANTS, FixedSampling, Variant
 from ...kernels.sampling.packed_results import PackedResults
 from .capture import Captures, Replay, choose_sizes, find_size
 from .input_batch import StepInputs
-from .model import Model
+from .interface.model import Model
 from .slot_states import SlotStates
 
 

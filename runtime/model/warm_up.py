@@ -14,8 +14,8 @@ from ..config import ServeConfig
 from ..messages import PageCopy, Row, RowGroup, SlotSetup, StepPlan
 from ..sampling_params import SamplingParams
 from .input_batch import ONE_TOKEN
+from .interface.model import Model
 from .kv_pool import PoolSize
-from .model import Model
 from .runner import Runner
 
 PROMPT = 32

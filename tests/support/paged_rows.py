@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from arbora.kernels.attention import AttentionBatch
-from arbora.runtime.model.input_batch import InputBatch
+from arbora.runtime.model.interface.input_batch import InputBatch
+from arbora.runtime.model.interface.model import Model
 from arbora.runtime.model.kv_pool import allocate_pool
-from arbora.runtime.model.model import Model
 
 PAGES = 64
 CPU = torch.device("cpu")

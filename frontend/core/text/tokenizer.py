@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -154,11 +153,6 @@ class Tokenizer:
 def convert_tokenizer(directory: Path) -> str:
     """Converts a tokenizer in older formats with transformers, in a child process. Returns the text of
     tokenizer.json."""
-    if importlib.util.find_spec("transformers") is None:
-        raise ConfigError(
-            f"{directory} has no tokenizer.json, and converting its tokenizer needs transformers: "
-            f"run `{sys.executable} -m pip install transformers`, or choose a model with a tokenizer.json."
-        )
     with tempfile.TemporaryDirectory(prefix="arbora-convert-") as scratch:
         path = Path(scratch) / "tokenizer.json"
         child = subprocess.run(

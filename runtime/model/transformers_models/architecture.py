@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -15,7 +16,7 @@ from transformers.initialization import no_init_weights
 
 from ....kernels.linear import Linear
 from ...errors import ConfigError
-from ..model import Model
+from ..interface.model import Model
 from ..weight_formats import (
     Checkpoint,
     ChooseFormat,
@@ -24,10 +25,9 @@ from ..weight_formats import (
     TensorSpec,
     projection_tensors,
 )
-from .attention_calls import UnservedModelError
 from .description import TransformersConfig, build, describe, find_linears
-from .model import LinearModule, TransformersModel
-from .self_check import check_chunks
+from .model import TransformersModel
+from .modules import LinearModule, StoredEmbedding
 from .sources import QUANTIZED_PART, Source, find_sources
 
 
@@ -37,6 +37,7 @@ class TransformersArchitecture:
 
     config: TransformersConfig
     original: PreTrainedConfig
+    is_trusted: ClassVar = False
 
     @staticmethod
     def open(model: Path) -> TransformersArchitecture:
@@ -68,12 +69,7 @@ class TransformersArchitecture:
         with _without_weights(loader.device):
             model = build(copy.deepcopy(self.original), loader.dtype)
         _Loading(model, _Plan(model, self.config, loader.checkpoint), loader, progress).run()
-        loaded = TransformersModel(self.config, model, loader.device)
-        try:
-            check_chunks(loaded, loader.device)
-        except UnservedModelError as error:
-            raise ConfigError(f"{self.original.model_type}: {error}. It can't be served.") from None
-        return loaded
+        return TransformersModel(self.config, model, loader.device)
 
     @cached_property
     def _empty(self) -> PreTrainedModel:
@@ -166,9 +162,9 @@ class _Loading:
                 self._set_product(target, self._loader.load_linear(plan.projections[target]))
             elif source.converter is not None:
                 for name, tensor in self._convert(target, source).items():
-                    self._set(name, tensor)
+                    self._set(name, tensor, is_mapped=False)
             elif not plan.is_bias(target) and target not in plan.tied:
-                self._set(target, self._loader.checkpoint.read(source.names[0]))
+                self._set(target, self._loader.checkpoint.read(source.names[0]), is_mapped=True)
             self._progress(f"loading weights: {done} of {len(plan.sources)} tensors")
         self._tie()
         for name, tensor in self._model.state_dict().items():
@@ -186,7 +182,8 @@ class _Loading:
         made = source.converter.convert(target, model=self._model, config=self._model.config)
         return {name: value[0] if isinstance(value, list) else value for name, value in made.items()}
 
-    def _set(self, target: str, tensor: torch.Tensor) -> None:
+    def _set(self, target: str, tensor: torch.Tensor, is_mapped: bool) -> None:
+        """is_mapped: the tensor is a view of the checkpoint's file"""
         shape = self._plan.shapes.get(target)
         if tuple(tensor.shape) != shape:
             raise ConfigError(f"tensor {target}: expected {list(shape or ())}, got {list(tensor.shape)}.")
@@ -201,7 +198,9 @@ class _Loading:
             assert buffer is not None
             buffer.copy_(tensor)
         else:
-            tensor = tensor.to(self._loader.device, placed.dtype)
+            tensor = tensor.to(
+                self._loader.device, placed.dtype, copy=is_mapped and not self._is_packed_later(target)
+            )
             module._parameters[name] = torch.nn.Parameter(tensor, requires_grad=False)
 
     def _read_bias(self, target: str) -> torch.Tensor | None:
@@ -209,6 +208,11 @@ class _Loading:
         name = f"{target.removesuffix('.weight')}.bias"
         source = self._plan.sources.get(name)
         return None if source is None else self._loader.load_vector(source.names[0])
+
+    def _is_packed_later(self, target: str) -> bool:
+        """Whether a tied head's product replaces the tensor."""
+        packed = Linear.reads_parts(self._loader.device, self._loader.dtype)
+        return packed and target in self._plan.tied.values()
 
     def _set_packed(self, target: str, tensor: torch.Tensor) -> None:
         weight = tensor.to(self._loader.device, self._loader.dtype).contiguous()
@@ -222,7 +226,10 @@ class _Loading:
         for target, source in self._plan.tied.items():
             owner, _, name = target.rpartition(".")
             shared = self._model.get_parameter(source)
-            if target in self._plan.linears:
-                self._set_packed(target, shared.data)
-            else:
+            if target not in self._plan.linears:
                 self._model.get_submodule(owner)._parameters[name] = shared
+                continue
+            self._set_packed(target, shared.data)
+            product = self._model.get_submodule(owner)
+            assert isinstance(product, LinearModule)
+            StoredEmbedding.replace(self._model, source.removesuffix(".weight"), product)

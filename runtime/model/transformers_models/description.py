@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 
 from ...checkpoint_json import CONFIG_FILE
 from ...errors import ConfigError
-from ..cache_spec import CacheSpec
+from ..interface.cache_spec import CacheSpec
 from . import experts
 from .attention_calls import NAME, AttentionCall, UnservedModelError, handled_by
 from .split_model import SplitModel

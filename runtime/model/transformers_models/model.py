@@ -12,24 +12,11 @@ from ....kernels.attention import paged_attention
 from ....kernels.attention.by_rows import ScoreRules, paged_attention_by_rows
 from ....kernels.linear import Linear, as_float32
 from ....kernels.rotary import rotary_write_kv
-from ..input_batch import InputBatch
+from ..interface.input_batch import InputBatch
 from .attention_calls import AttentionCall, handled_by
 from .description import TransformersConfig
+from .modules import LinearModule
 from .split_model import SplitModel
-
-
-class LinearModule(torch.nn.Module):
-    """Our product in place of PyTorch's linear module."""
-
-    def __init__(self, product: Linear) -> None:
-        super().__init__()
-        self.product = product
-        self.in_features, self.out_features = product.in_features, product.out_features
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x: [..., in_features] → [..., out_features]"""
-        rows = x.reshape(-1, self.in_features).contiguous()
-        return self.product(rows).view(*x.shape[:-1], self.out_features)
 
 
 class TransformersModel:

@@ -7,7 +7,7 @@ from pathlib import Path
 import arbora
 import pytest
 import torch
-from arbora.runtime.model.cache_spec import CacheSpec
+from arbora.runtime.model.interface.cache_spec import CacheSpec
 from arbora.runtime.model.loading import group_cost
 
 BUILT_IN = Path(arbora.__file__).parent / "runtime" / "model" / "builtin"

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from arbora.kernels.linear.bfloat16_cpu import has_bfloat16_dots
 from arbora.runtime.messages import RowGroup
 from arbora.runtime.model.decoder import Decoder
 from arbora.runtime.model.transformers_models import description
 from arbora.runtime.model.transformers_models.model import TransformersModel
+from arbora.runtime.model.transformers_models.modules import StoredEmbedding
 from checkpoints import change_tensor, edit_config
 from step_driver import GREEDY, StepDriver, refusal
 from tiny_models import VOCABULARY, tiny_config, tiny_model
@@ -85,6 +87,20 @@ def test_quantized_weights_are_multiplied_by_our_products(method: str, tmp_path:
             expected, found = wide(hidden).float(), narrow(hidden).float()
             assert torch.cosine_similarity(expected, found).min() > 0.97
             assert not torch.equal(expected, found)
+
+
+@pytest.mark.parametrize("model_type", ["gemma3_text", "gpt2"])
+def test_memory_has_a_tied_weight_once(model_type: str, tmp_path: Path) -> None:
+    """The embedding of Gemma scales its rows."""
+    model = saved(model_type, tmp_path).to(torch.bfloat16)
+    loaded = StepDriver.load(tmp_path, dtype="bfloat16", model_impl="transformers").runner._model
+    assert isinstance(loaded, TransformersModel)
+    base = loaded._model.base
+    assert isinstance(base, PreTrainedModel)
+    embedding = base.get_input_embeddings()
+    assert isinstance(embedding, StoredEmbedding) == has_bfloat16_dots(torch.bfloat16)
+    ids = torch.tensor([[5, 0, 127]])
+    assert torch.equal(embedding(ids), model.get_input_embeddings()(ids))
 
 
 def test_a_checkpoint_in_several_files_is_loaded(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 from arbora.runtime.errors import ConfigError
-from arbora.runtime.model.model import Model
+from arbora.runtime.model.interface.model import Model
 from arbora.runtime.model.transformers_models.architecture import TransformersArchitecture
 from arbora.runtime.model.weight_formats import Checkpoint, ProjectionLoader, load_weight_formats
 from huggingface_hub.errors import StrictDataclassError
@@ -117,7 +117,7 @@ def is_documented_version() -> bool:
 
 def write(model_type: str, found: str) -> None:
     before, rest = DOCS.read_text().split(BEGIN)
-    table, after = rest.split(END)
+    after = rest.split(END)[1]
     rows = documented() | {model_type: found}
     lines = [f"| `{kind}` | {outcome} |\n" for kind, outcome in sorted(rows.items())]
     DOCS.write_text(f"{before}{BEGIN}| type | outcome |\n| --- | --- |\n{''.join(lines)}{END}{after}")

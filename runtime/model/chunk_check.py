@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from ....kernels.attention import AttentionBatch
-from ..input_batch import InputBatch
-from ..kv_pool import allocate_pool
-from ..model import Model
-from .attention_calls import UnservedModelError
+from ...kernels.attention import AttentionBatch
+from ..errors import ConfigError
+from .interface.input_batch import InputBatch
+from .interface.model import Model
+from .kv_pool import allocate_pool
 
 PAGE_SIZE = 16
 TOKENS = 12
@@ -26,7 +26,7 @@ TOLERANCE_OF_16_BITS = 0.1
 @torch.inference_mode()
 def check_chunks(model: Model, device: torch.device) -> None:
     """Computes a prompt at once, and again in two steps, the second one beside another prompt. Raises
-    UnservedModelError if the results differ."""
+    ConfigError if the results differ."""
     kvs = allocate_pool(model.config.cache_spec, 4, PAGE_SIZE, model.dtype, device)
     tokens = torch.arange(1, TOKENS + 1, dtype=torch.int32) % model.config.vocab_size
     model.set_context(TOKENS)
@@ -38,7 +38,7 @@ def check_chunks(model: Model, device: torch.device) -> None:
     expected = whole[FIRST_CHUNK:].float()
     differences = (chunked.float() - expected).abs().amax(1) / expected.abs().amax()
     if not float(differences.median()) < TOLERANCE.get(model.dtype, TOLERANCE_OF_16_BITS):
-        raise UnservedModelError("gives other results if a prompt is computed in several steps")
+        raise ConfigError("this model gives other results if a prompt is computed in several steps.")
 
 
 def _batch(rows: list[tuple[int, int, torch.Tensor]], device: torch.device) -> InputBatch:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from ...kernels.linear import Linear
+from ....kernels.linear import Linear
 from .cache_spec import CacheSpec
 from .input_batch import InputBatch
 
