@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +20,7 @@ from ..interface.model import Model
 from ..weight_formats import (
     Checkpoint,
     ChooseFormat,
+    FloatFormat,
     Projection,
     ProjectionLoader,
     TensorSpec,
@@ -94,6 +95,14 @@ def _without_weights(device: torch.device) -> Iterator[None]:
         torch.nn.Module.register_parameter = register  # type: ignore[method-assign]
 
 
+def _find_embedding(model: PreTrainedModel, weight_readers: Set[str]) -> str | None:
+    """The name of the embedding's weight, if only the embedding's own code reads it."""
+    embedding = model.get_input_embeddings()
+    name = next((name for name, module in model.named_modules() if module is embedding), None)
+    is_plain = isinstance(embedding, torch.nn.Embedding) and name not in weight_readers
+    return f"{name}.weight" if is_plain else None
+
+
 def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
     outputs, inputs = shape
     return outputs, inputs
@@ -114,13 +123,29 @@ class _Plan:
         self.linears = {f"{name}.weight": name for name in linears}
         """the names of linear modules by those of their weights"""
         self.projections: dict[str, Projection] = {}
-        """the matrices of linear modules that are stored as such, by the names of their weights"""
+        """the matrices that are stored as such, by the names of their weights: of linear modules, and the
+        embedding"""
+        self.embedding = _find_embedding(model, config.weight_readers)
         for target, source in self.sources.items():
-            if target in self.linears and target not in self.tied and source.converter is None:
+            if target in self.tied or source.converter is not None:
+                continue
+            if target in self.linears:
                 biased = f"{self.linears[target]}.bias" in self.shapes
                 self.projections[target] = Projection(
                     source.projection, *_matrix(self.shapes[target]), biased
                 )
+            elif target == self.embedding:
+                shape = _matrix(self.shapes[target])
+                self.projections[target] = Projection(source.projection, *shape, kind="Embedding")
+        self.tied_head = self._find_tied_head()
+        """the weight of the head that is the embedding's; None if the weight is not theirs alone"""
+
+    def _find_tied_head(self) -> str | None:
+        if self.embedding not in self.projections:
+            return None
+        sharing = [target for target, source in self.tied.items() if source == self.embedding]
+        is_head = len(sharing) == 1 and sharing[0] in self.linears
+        return sharing[0] if is_head and f"{self.linears[sharing[0]]}.bias" not in self.shapes else None
 
     def is_bias(self, target: str) -> bool:
         """Whether a tensor is loaded together with a matrix."""
@@ -158,7 +183,9 @@ class _Loading:
     def run(self) -> None:
         plan = self._plan
         for done, (target, source) in enumerate(plan.sources.items(), start=1):
-            if target in plan.projections:
+            if target == plan.embedding and target in plan.projections:
+                self._set_embedding(target)
+            elif target in plan.projections:
                 self._set_product(target, self._loader.load_linear(plan.projections[target]))
             elif source.converter is not None:
                 for name, tensor in self._convert(target, source).items():
@@ -198,9 +225,7 @@ class _Loading:
             assert buffer is not None
             buffer.copy_(tensor)
         else:
-            tensor = tensor.to(
-                self._loader.device, placed.dtype, copy=is_mapped and not self._is_packed_later(target)
-            )
+            tensor = tensor.to(self._loader.device, placed.dtype, copy=is_mapped)
             module._parameters[name] = torch.nn.Parameter(tensor, requires_grad=False)
 
     def _read_bias(self, target: str) -> torch.Tensor | None:
@@ -209,10 +234,17 @@ class _Loading:
         source = self._plan.sources.get(name)
         return None if source is None else self._loader.load_vector(source.names[0])
 
-    def _is_packed_later(self, target: str) -> bool:
-        """Whether a tied head's product replaces the tensor."""
-        packed = Linear.reads_parts(self._loader.device, self._loader.dtype)
-        return packed and target in self._plan.tied.values()
+    def _set_embedding(self, target: str) -> None:
+        projection, head = self._plan.projections[target], self._plan.tied_head
+        if head is not None:
+            rows, product = self._loader.load_rows_and_head(projection)
+            self._set_product(head, product)
+        elif isinstance(self._loader.choose(projection), FloatFormat):
+            self._set(target, self._loader.checkpoint.read(f"{projection.name}.weight"), is_mapped=True)
+            return
+        else:
+            rows = self._loader.load_rows(projection)
+        StoredEmbedding.replace(self._model, target.removesuffix(".weight"), rows)
 
     def _set_packed(self, target: str, tensor: torch.Tensor) -> None:
         weight = tensor.to(self._loader.device, self._loader.dtype).contiguous()
@@ -225,11 +257,10 @@ class _Loading:
         """Gives modules that share the weight of another one that weight."""
         for target, source in self._plan.tied.items():
             owner, _, name = target.rpartition(".")
-            shared = self._model.get_parameter(source)
-            if target not in self._plan.linears:
-                self._model.get_submodule(owner)._parameters[name] = shared
+            if target == self._plan.tied_head:
                 continue
-            self._set_packed(target, shared.data)
-            product = self._model.get_submodule(owner)
-            assert isinstance(product, LinearModule)
-            StoredEmbedding.replace(self._model, source.removesuffix(".weight"), product)
+            shared = self._model.get_parameter(source)
+            if target in self._plan.linears:
+                self._set_packed(target, shared.data)
+            else:
+                self._model.get_submodule(owner)._parameters[name] = shared

@@ -29,6 +29,7 @@ MAX_PROBLEM = 160
 """characters of an error of transformers in our messages"""
 _CHANGING_ROPES = ("dynamic", "longrope")
 """kinds of stretched positions whose values change when a context exceeds the original one"""
+_TYPE_OF_TENSOR = (torch.Tensor.dtype.__get__, torch.Tensor.device.__get__)  # type: ignore[attr-defined]
 _OWN_ATTENTION = "has attention outside of transformers' attention interface"
 STATES = ("conv_state", "recurrent_state", "ssm_state", "rnn_state", "linear_cache")
 """words in the code of layers that keep a state which is no key or value"""
@@ -48,7 +49,7 @@ class TransformersConfig:
     calls: tuple[AttentionCall, ...]
     """the attention calls of a forward pass, in their order"""
     weight_readers: frozenset[str]
-    """the names of linear modules whose weights the model's code reads itself"""
+    """the names of linear modules, and of the embedding, whose weights the model's code reads itself"""
     source: str
     """the library's version, the model's class and its config: what its results depend on beside weights"""
 
@@ -107,7 +108,10 @@ def _describe(config: PreTrainedConfig) -> TransformersConfig:
     with torch.device("meta"):
         model = build(copy.deepcopy(config), torch.bfloat16)
     _refuse_layers(model)
-    linears = {name: _Probe.replace(model, name) for name in find_linears(model)}
+    readers: set[str] = set()
+    _watch_embedding(model, readers)
+    for name in find_linears(model):
+        model.set_submodule(name, _Probe(model.get_submodule(name), name, readers))
     split = SplitModel(model)
     _refuse_no_positions(split.base)
     recorder = _Recorder()
@@ -126,7 +130,7 @@ def _describe(config: PreTrainedConfig) -> TransformersConfig:
         default_positions=positions,
         dtype=str(dtype).removeprefix("torch.") if dtype else None,
         calls=tuple(recorder.calls),
-        weight_readers=frozenset(name for name, probe in linears.items() if probe.is_read),
+        weight_readers=frozenset(readers),
         source=f"transformers {transformers.__version__} {type(model).__name__} {config.to_json_string()}",
     )
 
@@ -199,34 +203,51 @@ class _NoValues(TorchDispatchMode):
 
 
 class _Probe(torch.nn.Module):
-    """Stands in place of a linear module. Records whether its weight is read by other code."""
+    """Stands in place of a linear module. Adds its name to `readers` if other code reads its weight."""
 
-    def __init__(self, linear: torch.nn.Linear) -> None:
+    def __init__(self, linear: torch.nn.Module, name: str, readers: set[str]) -> None:
         super().__init__()
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.is_read = False
-        self._linear = (linear,)  # in a tuple, so that PyTorch does not register it
-
-    @staticmethod
-    def replace(model: torch.nn.Module, name: str) -> _Probe:
-        linear = model.get_submodule(name)
         assert isinstance(linear, torch.nn.Linear)
-        probe = _Probe(linear)
-        model.set_submodule(name, probe)
-        return probe
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self._linear = (linear,)  # in a tuple, so that PyTorch does not register it
+        self._name, self._readers = name, readers
 
     @property
     def weight(self) -> torch.Tensor:
-        self.is_read = True
+        self._readers.add(self._name)
         return self._linear[0].weight
 
     @property
     def bias(self) -> torch.Tensor | None:
-        self.is_read = True
+        self._readers.add(self._name)
         return self._linear[0].bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.new_empty(*x.shape[:-1], self.out_features)
+
+
+def _watch_embedding(model: PreTrainedModel, readers: set[str]) -> None:
+    """Adds the embedding's name to `readers` if other code than its own reads values of its weight."""
+    module = model.get_input_embeddings()
+    if not isinstance(module, torch.nn.Embedding):
+        return
+    name = next(name for name, each in model.named_modules() if each is module)
+    stored = module.weight.data
+
+    class WatchedWeight(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func not in _TYPE_OF_TENSOR:
+                readers.add(name)
+            return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+
+    class WatchedEmbedding(torch.nn.Embedding):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return stored.new_empty(*input.shape, stored.shape[1])
+
+    bases = (WatchedEmbedding,) if type(module) is torch.nn.Embedding else (type(module), WatchedEmbedding)
+    weight = property(lambda _: stored.as_subclass(WatchedWeight))
+    module.__class__ = type("WatchedEmbedding", bases, {"weight": weight})
 
 
 class _Recorder:

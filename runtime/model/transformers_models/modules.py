@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 from ....kernels.linear import Linear
+from ..weight_formats import EmbeddingRows
 
 
 class LinearModule(torch.nn.Module):
@@ -24,24 +23,22 @@ class LinearModule(torch.nn.Module):
 
 
 class StoredEmbedding(torch.nn.Embedding):
-    """An embedding that reads its weight from the product of the head that is tied to it, so that memory has
-    the weight once."""
+    """An embedding whose rows are read from a product's weight, which is quantized or also the head's."""
 
-    read_rows: Callable[[torch.Tensor], torch.Tensor]
+    read_rows: EmbeddingRows
 
     @staticmethod
-    def replace(model: torch.nn.Module, name: str, head: LinearModule) -> None:
-        """Makes the module called `name` one, if it is an embedding and the product can be read."""
-        module, rows = model.get_submodule(name), head.product.stored_rows()
-        if rows is None or not isinstance(module, torch.nn.Embedding):
-            return
-        kind = type(module)
+    def replace(model: torch.nn.Module, name: str, rows: EmbeddingRows) -> None:
+        """Makes the embedding called `name` one."""
+        module = model.get_submodule(name)
+        assert isinstance(module, torch.nn.Embedding)
+        kind, dtype = type(module), module.weight.dtype
         # A model's own class scales what the embedding returns: it calls `forward` of the class after it.
         bases = (StoredEmbedding,) if kind is torch.nn.Embedding else (kind, StoredEmbedding)
         module.__class__ = type(kind.__name__, bases, {})
         assert isinstance(module, StoredEmbedding)
         module.read_rows = rows
-        module.weight = torch.nn.Parameter(module.weight.new_empty(0), requires_grad=False)
+        module.weight = torch.nn.Parameter(torch.empty(0, dtype=dtype), requires_grad=False)  # for its dtype
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """input: token ids [...] → [..., embedding_dim]"""

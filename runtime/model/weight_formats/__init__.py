@@ -4,12 +4,13 @@ from .checkpoint import Checkpoint
 from .loader import EmbeddingRows, ProjectionLoader, projection_tensors
 from .quantization_config import WeightFormats, checkpoint_formats, load_weight_formats
 from .quantized_cache import open_quantized_copy
-from .weight_format import ChooseFormat, Projection, TensorSpec
+from .weight_format import ChooseFormat, FloatFormat, Projection, TensorSpec
 
 __all__ = [
     "Checkpoint",
     "ChooseFormat",
     "EmbeddingRows",
+    "FloatFormat",
     "Projection",
     "ProjectionLoader",
     "TensorSpec",

@@ -26,8 +26,7 @@ GROUPS = (128, 64, 32, 16)
 """sizes of groups that share a scale; the first one that divides all projections' inputs is used"""
 SHARD = 512 << 20
 """Approximate size of a file in bytes. Files are small so that little memory is needed."""
-OF_VOCABULARY = ("lm_head", "model.embed_tokens")
-"""matrices that get int8 with every method"""
+HEAD = "lm_head"
 DOWN = ".mlp.down_proj"
 """The end of the names of projections of which about half get int8 in place of int4. With groups of
 128, this takes about as many bits, and is about as exact, as int4 alone with groups of 32, whose products are
@@ -107,17 +106,23 @@ class _Schemes(NamedTuple):
 
 
 def _schemes(method: QuantizeMethod, projections: Sequence[Projection]) -> _Schemes:
+    of_vocabulary = _of_vocabulary(projections)
     group = _group(
-        [each.inputs for each in projections if method != "fp8" or each.name in OF_VOCABULARY], method
+        [each.inputs for each in projections if method != "fp8" or each.name in of_vocabulary], method
     )
     int8 = _Scheme("int-quantized", _integers(8, group), partial(round_to_int8, group=group))
     if method == "int8":
-        return _Schemes(int8, int8, OF_VOCABULARY)
+        return _Schemes(int8, int8, of_vocabulary)
     if method == "fp8":
         weights = {"num_bits": 8, "type": "float", "strategy": "channel"}
-        return _Schemes(_Scheme("float-quantized", weights, round_to_fp8), int8, OF_VOCABULARY)
+        return _Schemes(_Scheme("float-quantized", weights, round_to_fp8), int8, of_vocabulary)
     int4 = _Scheme(PACKED, _integers(4, group), partial(round_to_int4, group=group))
-    return _Schemes(int4, int8, (*OF_VOCABULARY, *_sensitive(projections)))
+    return _Schemes(int4, int8, (*of_vocabulary, *_sensitive(projections)))
+
+
+def _of_vocabulary(projections: Sequence[Projection]) -> tuple[str, ...]:
+    """Names of the matrices that get int8 with every method."""
+    return (HEAD, *(each.name for each in projections if each.kind == "Embedding"))
 
 
 def _sensitive(projections: Sequence[Projection]) -> list[str]:
