@@ -33,6 +33,11 @@ class _Names(msgspec.Struct):
     model_type: str = "missing"
 
 
+def is_known(model: Path) -> bool:
+    """Whether the model is of one of `FAMILIES`."""
+    return any(name in FAMILIES for name in read_config(model, _Names).architectures or ())
+
+
 def family_of(model: Path) -> Family:
     """The family in `model`/config.json. Raises ConfigError, with the supported ones, for any other."""
     names = read_config(model, _Names)

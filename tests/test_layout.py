@@ -25,6 +25,7 @@ SHARED = (
     "config",
     "errors",
     "families",
+    "gguf_families",
     "gguf_file",
     "grammar_spec",
     "logs",

@@ -13,6 +13,7 @@ import torch
 from ..byte_sizes import in_units
 from ..config import ModelImpl, ServeConfig
 from ..errors import ConfigError
+from ..families import is_known
 from ..logs import ProgressLine
 from ..sampling_params import SamplingDefaults
 from .chunk_check import check_chunks
@@ -126,11 +127,13 @@ def open_architecture(model: Path, impl: ModelImpl) -> Architecture:
     try:
         return DecoderArchitecture(load_decoder_config(model))
     except ConfigError as error:
-        if impl == "native" or any(model.glob("*.gguf")):
+        if impl == "native":
             raise
-        reason = str(error)
-    log.debug("not served natively: %s", reason)
-    return _open_transformers(model)
+        native = error
+    try:
+        return _open_transformers(model)
+    except ConfigError as error:
+        raise native if is_known(model) else error from None
 
 
 def _open_transformers(model: Path) -> Architecture:

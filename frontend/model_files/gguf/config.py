@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import reprlib
-from typing import Any, TypeVar
+from typing import Any
 
 from ....runtime.errors import ConfigError
+from ....runtime.gguf_families import GGUF_FAMILIES
 from ....runtime.gguf_file import GgufFile
+from .family_fields import OF_FAMILY
+from .metadata import Metadata
 
-Scalar = TypeVar("Scalar", int, float, str)
-
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-"""Hugging Face's architectures, by `general.architecture`, which is llama for Mistral's models too."""
 ROPE_TYPES = {"none": "default", "linear": "linear", "yarn": "yarn"}
 EMBEDDING = "token_embd.weight"
 ROPE_FACTORS = "rope_freqs.weight"
@@ -21,51 +20,19 @@ LLAMA3 = {"low_freq_factor": LOW, "high_freq_factor": HIGH, "original_max_positi
 """The position scaling of Llama 3.1 to 3.3. A GGUF file contains only its effect on frequencies."""
 FACTOR_TOLERANCE = 1e-3
 MAX_LAYERS = 10_000
-LARGEST = 2**31 - 1
-"""The maximum of all numbers in the metadata except the number of layers."""
-
-
-class Metadata:
-    """Reads a file's metadata. Keys of its architecture lack their prefix. Numbers must be positive."""
-
-    def __init__(self, file: GgufFile) -> None:
-        self.file = file
-        self.architecture = self._read("general.architecture", str)
-
-    def required(self, key: str, kind: type[Scalar]) -> Scalar:
-        return self._read(f"{self.architecture}.{key}", kind)
-
-    def optional(self, key: str, kind: type[Scalar]) -> Scalar | None:
-        """The key's value, or None. Some files write 0 for no value, which gives None too."""
-        full = f"{self.architecture}.{key}"
-        return self._read(full, kind) if self.file.metadata.get(full, 0) != 0 else None
-
-    def _read(self, key: str, kind: type[Scalar]) -> Scalar:
-        value = self.file.metadata.get(key)
-        if kind is float and isinstance(value, int):
-            value = float(value)
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise self.wrong(key, f"should be of the type {kind.__name__}", value)
-        if not isinstance(value, str) and not 0 < value <= LARGEST:
-            raise self.wrong(key, f"should be above 0 and at most {LARGEST}", value)
-        return value
-
-    def wrong(self, key: str, problem: str, value: object) -> ConfigError:
-        return ConfigError(
-            f"{self.file.path}: the metadata key {key} {problem}, found {reprlib.repr(value)}."
-        )
 
 
 def model_config(file: GgufFile) -> dict[str, Any]:
     """The content of config.json. Raises ConfigError for an architecture that can't be served."""
     metadata = Metadata(file)
     name = metadata.architecture
-    if name not in ARCHITECTURES or metadata.optional("expert_count", int):
-        kind = reprlib.repr(name) if name not in ARCHITECTURES else f"{name} with experts"
+    if name not in GGUF_FAMILIES or metadata.optional("expert_count", int):
+        kind = reprlib.repr(name) if name not in GGUF_FAMILIES else f"{name} with experts"
         raise ConfigError(
             f"{file.path}: general.architecture {kind} is not supported. Supported: "
-            f"{', '.join(ARCHITECTURES)}."
+            f"{', '.join(GGUF_FAMILIES)}."
         )
+    family = GGUF_FAMILIES[name]
     hidden, heads = metadata.required("embedding_length", int), metadata.required("attention.head_count", int)
     head_dim = metadata.optional("attention.key_length", int) or hidden // heads
     if head_dim < 1:
@@ -81,7 +48,8 @@ def model_config(file: GgufFile) -> dict[str, Any]:
     if layers > MAX_LAYERS:
         raise metadata.wrong(f"{name}.block_count", f"should be at most {MAX_LAYERS}", layers)
     config = {
-        "architectures": [ARCHITECTURES[name]],
+        "architectures": [family.architecture],
+        "model_type": family.model_type,
         "vocab_size": _embedding_rows(file),
         "hidden_size": hidden,
         "intermediate_size": metadata.required("feed_forward_length", int),
@@ -97,10 +65,15 @@ def model_config(file: GgufFile) -> dict[str, Any]:
         "partial_rotary_factor": rotated / head_dim,
         "rope_parameters": _rope(metadata),
         "dtype": _dtype(file),
+        **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id")),  # the tokenizer's files have them
     }
     if name == "llama" and (window := metadata.optional("attention.sliding_window", int)):
-        config |= {"architectures": ["MistralForCausalLM"], "sliding_window": window}
-    return config
+        config |= {
+            "architectures": ["MistralForCausalLM"],
+            "model_type": "mistral",
+            "sliding_window": window,
+        }
+    return config | (OF_FAMILY[name](metadata, config) if name in OF_FAMILY else {})
 
 
 def _embedding_rows(file: GgufFile) -> int:

@@ -12,7 +12,7 @@ from ....runtime.cache_directory import cache_directory, made_at_once, note_use
 from ....runtime.errors import ConfigError
 from ....runtime.gguf_file import GgufFile
 
-VERSION = 1
+VERSION = 2
 """The version of the generated files."""
 KEPT = 16
 """Directories that are always kept. Each takes about 10 MB."""

@@ -20,7 +20,16 @@ ROLES = {
 }
 """The metadata key of each special token's id."""
 END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
-END_TEXTS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>", "<EOT>")
+END_TEXTS = (
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|eom_id|>",
+    "<EOT>",
+    "<end_of_turn>",
+)
 """Control tokens that end a reply in every model. Files often name only one of a model's end tokens."""
 MAX_MERGED = 512
 """Characters of a SentencePiece token for which merges are sought, in time that grows with the square of its

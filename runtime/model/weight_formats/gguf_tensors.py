@@ -9,6 +9,7 @@ from collections.abc import Mapping, Set
 import torch
 
 from ...errors import ConfigError
+from ...gguf_families import GGUF_FAMILIES, GgufFamily
 from ...gguf_file import GgufFile, Value
 from .weight_format import FLOATS, Shape
 
@@ -17,26 +18,15 @@ NAMES = {
     "output_norm": "model.norm",
     "output": "lm_head",
 }
-LAYER_NAMES = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-UNUSED = ("rope_freqs.weight",)
+UNUSED = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """tensors whose content is in config.json in another form"""
-PERMUTED = "llama"
-"""the architecture for which GGUF reorders q's and k's rows: rows that rotate together are neighbours"""
 _LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 _OUR_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
-_STORED_NAMES = {ours: stored for stored, ours in (NAMES | LAYER_NAMES).items()}
+NORM = "norm.weight"
+"""the end of the names of weights of norms"""
+
+
+_UNKNOWN = GgufFamily("", "")
 
 
 class GgufTensors:
@@ -44,15 +34,17 @@ class GgufTensors:
 
     def __init__(self, file: GgufFile, metadata: Mapping[str, Value]) -> None:
         self._file = file
-        self._heads = _heads(file, metadata)
-        self._names = {_name(name): name for name in file.tensors if name not in UNUSED}
+        self._architecture = str(metadata.get("general.architecture"))
+        self._family = GGUF_FAMILIES.get(self._architecture, _UNKNOWN)
+        self._heads = self._find_heads(metadata)
+        self._names = {self._name(name): name for name in file.tensors if name not in UNUSED}
 
     @property
     def names(self) -> Set[str]:
         return self._names.keys()
 
     def stored_name(self, name: str) -> str:
-        return self._names.get(name) or _stored_name(name)
+        return self._names.get(name) or self._stored_name(name)
 
     def describe(self, name: str) -> tuple[Shape, str]:
         place = self._file.tensors[self._names[name]]
@@ -66,6 +58,8 @@ class GgufTensors:
         )
         if place.type in FLOATS:
             tensor = raw.view(FLOATS[place.type]).view(place.shape)
+            if self._family.norm_offset and name.endswith(NORM):
+                tensor = tensor - self._family.norm_offset
         else:
             tensor = raw.view(*place.shape[:-1], -1)
         heads = self._heads.get(name.rpartition(".")[0].rpartition(".")[2])
@@ -78,23 +72,41 @@ class GgufTensors:
             )
         return _in_halves(tensor, heads)
 
+    def _find_heads(self, metadata: Mapping[str, Value]) -> dict[str, int]:
+        """The number of heads for each projection whose rows have another order."""
+        if not self._family.are_pairs_neighbours:
+            return {}
+        keys = {"q_proj": "head_count", "k_proj": "head_count_kv"}
+        heads: dict[str, int] = {}
+        for projection, key in keys.items():
+            stated = metadata.get(f"{self._architecture}.attention.{key}")
+            count = stated or heads.get("q_proj", stated)
+            if not isinstance(count, int) or count < 1:
+                raise ConfigError(
+                    f"{self._file.path}: the metadata key {self._architecture}.attention.{key} should be a "
+                    f"positive number, found {reprlib.repr(count)}."
+                )
+            heads[projection] = count
+        return heads
 
-def _heads(file: GgufFile, metadata: Mapping[str, Value]) -> dict[str, int]:
-    """The number of heads for each projection whose rows are permuted."""
-    if metadata.get("general.architecture") != PERMUTED:
-        return {}
-    keys = {"q_proj": "head_count", "k_proj": "head_count_kv"}
-    heads: dict[str, int] = {}
-    for projection, key in keys.items():
-        stated = metadata.get(f"{PERMUTED}.attention.{key}")
-        count = stated or heads.get("q_proj", stated)
-        if not isinstance(count, int) or count < 1:
-            raise ConfigError(
-                f"{file.path}: the metadata key {PERMUTED}.attention.{key} should be a positive number, "
-                f"found {reprlib.repr(count)}."
-            )
-        heads[projection] = count
-    return heads
+    def _name(self, name: str) -> str:
+        """The name in Hugging Face's checkpoints. An unknown name is kept, so that it is reported."""
+        base, _, part = name.rpartition(".")
+        if base in NAMES:
+            return f"{NAMES[base]}.{part}"
+        layer = _LAYER.fullmatch(name)
+        if layer is None or layer[2] not in self._family.layer_names:
+            return name
+        return f"model.layers.{layer[1]}.{self._family.layer_names[layer[2]]}.{layer[3]}"
+
+    def _stored_name(self, name: str) -> str:
+        """The name that GGUF files would give to our tensor `name`, for tensors that a file lacks."""
+        stored = {ours: theirs for theirs, ours in {**NAMES, **self._family.layer_names}.items()}
+        base, _, part = name.rpartition(".")
+        layer = _OUR_LAYER.fullmatch(base)
+        if layer is None:
+            return f"{stored.get(base, base)}.{part}"
+        return f"blk.{layer[1]}.{stored.get(layer[2], layer[2])}.{part}"
 
 
 def _in_halves(tensor: torch.Tensor, heads: int) -> torch.Tensor:
@@ -102,23 +114,3 @@ def _in_halves(tensor: torch.Tensor, heads: int) -> torch.Tensor:
     each."""
     pairs = tensor.view(heads, -1, 2, *tensor.shape[1:])
     return pairs.transpose(1, 2).reshape(tensor.shape)
-
-
-def _name(name: str) -> str:
-    """The name in Hugging Face's checkpoints. An unknown name is kept, so that it is reported."""
-    base, _, part = name.rpartition(".")
-    if base in NAMES:
-        return f"{NAMES[base]}.{part}"
-    layer = _LAYER.fullmatch(name)
-    if layer is None or layer[2] not in LAYER_NAMES:
-        return name
-    return f"model.layers.{layer[1]}.{LAYER_NAMES[layer[2]]}.{layer[3]}"
-
-
-def _stored_name(name: str) -> str:
-    """The name that GGUF files would give to our tensor `name`, for tensors that a file lacks."""
-    base, _, part = name.rpartition(".")
-    layer = _OUR_LAYER.fullmatch(base)
-    if layer is None:
-        return f"{_STORED_NAMES.get(base, base)}.{part}"
-    return f"blk.{layer[1]}.{_STORED_NAMES.get(layer[2], layer[2])}.{part}"

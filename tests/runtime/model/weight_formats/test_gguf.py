@@ -235,7 +235,7 @@ def test_an_error_names_the_original_of_a_linked_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"general.architecture": "gemma3"}, ["general.architecture 'gemma3'", "llama, qwen2, qwen3"]),
+        ({"general.architecture": "mamba"}, ["general.architecture 'mamba'", "llama, qwen2, qwen3"]),
         ({"llama.expert_count": 8}, ["llama with experts"]),
         ({"llama.block_count": "two"}, ["llama.block_count", "int", "two"]),
         ({"llama.rope.scaling.type": "longrope"}, ["rope.scaling.type longrope", "yarn"]),

@@ -1,0 +1,103 @@
+"""The fields of config.json that only some families of GGUF files have.
+
+Files lack some values: those are the constants of llama.cpp, which computes the models so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ....runtime.errors import ConfigError
+from .metadata import Metadata
+
+Fields = dict[str, Any]
+GEMMA_ACTIVATION = "gelu_pytorch_tanh"
+LOCAL_THETA = 10000.0
+"""Gemma 3's base of rotation in layers with a window"""
+GEMMA3_PERIOD = 6
+"""Every sixth layer has full attention."""
+SCALED_BY_WIDTH = {"gemma2": 46, "gemma3": 62}
+"""The number of layers of the models, of 27 billion parameters, whose scores are scaled by
+hidden_size / heads in place of head_dim."""
+LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
+
+
+def _gemma(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
+    return {"hidden_activation": GEMMA_ACTIVATION, "hidden_act": GEMMA_ACTIVATION}
+
+
+def _scaled_gemma(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
+    by_width = config["num_hidden_layers"] == SCALED_BY_WIDTH[metadata.architecture]
+    width = config["hidden_size"] // config["num_attention_heads"]
+    return {
+        **_gemma(metadata, config),
+        "query_pre_attn_scalar": width if by_width else config["head_dim"],
+        "sliding_window": metadata.required("attention.sliding_window", int),
+    }
+
+
+def _gemma2(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
+    return {
+        **_scaled_gemma(metadata, config),
+        "attn_logit_softcapping": metadata.optional("attn_logit_softcapping", float),
+        "final_logit_softcapping": metadata.optional("final_logit_softcapping", float),
+    }
+
+
+def _gemma3(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
+    full, local = "full_attention", "sliding_attention"
+    layers = range(1, config["num_hidden_layers"] + 1)
+    theta = metadata.optional("rope.freq_base_swa", float) or LOCAL_THETA
+    return {
+        **_scaled_gemma(metadata, config),
+        "layer_types": [local if layer % GEMMA3_PERIOD else full for layer in layers],
+        "rope_parameters": {
+            full: config["rope_parameters"],
+            local: {"rope_type": "default", "rope_theta": theta},
+        },
+    }
+
+
+def _granite(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
+    named = {
+        "attention_multiplier": "attention.scale",
+        "embedding_multiplier": "embedding_scale",
+        "residual_multiplier": "residual_scale",
+        "logits_scaling": "logit_scale",
+    }
+    return {field: metadata.required(key, float) for field, key in named.items()}
+
+
+def _olmo2(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
+    if metadata.optional("attention.sliding_window", int):
+        raise ConfigError(
+            f"{metadata.file.path}: OLMo 3, which has windows, is not supported as a GGUF file. Use the "
+            "original model."
+        )
+    return {}
+
+
+def _phi3(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
+    fields: Fields = {"sliding_window": metadata.optional("attention.sliding_window", int)}
+    if LONG_FACTORS not in metadata.file.tensors:
+        return fields
+    original = metadata.required("rope.scaling.original_context_length", int)
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": config["rope_parameters"]["rope_theta"],
+        "long_factor": metadata.file.floats(LONG_FACTORS),
+        "short_factor": metadata.file.floats(SHORT_FACTORS),
+        "partial_rotary_factor": config["partial_rotary_factor"],
+    }
+    return {**fields, "rope_parameters": rope, "original_max_position_embeddings": original}
+
+
+OF_FAMILY: Mapping[str, Callable[[Metadata, Mapping[str, Any]], Fields]] = {
+    "gemma": _gemma,
+    "gemma2": _gemma2,
+    "gemma3": _gemma3,
+    "granite": _granite,
+    "olmo2": _olmo2,
+    "phi3": _phi3,
+}

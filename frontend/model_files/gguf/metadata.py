@@ -1,0 +1,45 @@
+"""Reads and checks the metadata of a GGUF file."""
+
+from __future__ import annotations
+
+import reprlib
+from typing import TypeVar
+
+from ....runtime.errors import ConfigError
+from ....runtime.gguf_file import GgufFile
+
+Scalar = TypeVar("Scalar", int, float, str)
+
+LARGEST = 2**31 - 1
+"""The maximum of all numbers in the metadata except the number of layers."""
+
+
+class Metadata:
+    """Reads a file's metadata. Keys of its architecture lack their prefix. Numbers must be positive."""
+
+    def __init__(self, file: GgufFile) -> None:
+        self.file = file
+        self.architecture = self._read("general.architecture", str)
+
+    def required(self, key: str, kind: type[Scalar]) -> Scalar:
+        return self._read(f"{self.architecture}.{key}", kind)
+
+    def optional(self, key: str, kind: type[Scalar]) -> Scalar | None:
+        """The key's value, or None. Some files write 0 for no value, which gives None too."""
+        full = f"{self.architecture}.{key}"
+        return self._read(full, kind) if self.file.metadata.get(full, 0) != 0 else None
+
+    def _read(self, key: str, kind: type[Scalar]) -> Scalar:
+        value = self.file.metadata.get(key)
+        if kind is float and isinstance(value, int):
+            value = float(value)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise self.wrong(key, f"should be of the type {kind.__name__}", value)
+        if not isinstance(value, str) and not 0 < value <= LARGEST:
+            raise self.wrong(key, f"should be above 0 and at most {LARGEST}", value)
+        return value
+
+    def wrong(self, key: str, problem: str, value: object) -> ConfigError:
+        return ConfigError(
+            f"{self.file.path}: the metadata key {key} {problem}, found {reprlib.repr(value)}."
+        )

@@ -1,0 +1,57 @@
+"""The models of GGUF files by `general.architecture`, and how their tensors differ from Hugging Face's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+USUAL_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+"""Hugging Face's names of a layer's tensors, by GGUF's"""
+_NORMS_AFTER = {
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+_NORMS_AROUND = {**USUAL_NAMES, **_NORMS_AFTER, "ffn_norm": "pre_feedforward_layernorm"}
+
+
+class GgufFamily(NamedTuple):
+    architecture: str
+    """the class in transformers"""
+    model_type: str
+    layer_names: Mapping[str, str] = USUAL_NAMES
+    are_pairs_neighbours: bool = False
+    """whether the rows of q and k that rotate together are neighbours; in Hugging Face's checkpoints they are
+    half a head apart"""
+    norm_offset: float = 0.0
+    """what the file adds to the weights of norms"""
+
+
+GGUF_FAMILIES = {
+    "llama": GgufFamily("LlamaForCausalLM", "llama", are_pairs_neighbours=True),
+    "qwen2": GgufFamily("Qwen2ForCausalLM", "qwen2"),
+    "qwen3": GgufFamily("Qwen3ForCausalLM", "qwen3"),
+    "gemma": GgufFamily("GemmaForCausalLM", "gemma", norm_offset=1.0),
+    "gemma2": GgufFamily("Gemma2ForCausalLM", "gemma2", _NORMS_AROUND, norm_offset=1.0),
+    "gemma3": GgufFamily("Gemma3ForCausalLM", "gemma3_text", _NORMS_AROUND, norm_offset=1.0),
+    "granite": GgufFamily("GraniteForCausalLM", "granite", are_pairs_neighbours=True),
+    "olmo2": GgufFamily("Olmo2ForCausalLM", "olmo2", {**USUAL_NAMES, **_NORMS_AFTER}),
+    "phi3": GgufFamily(
+        "Phi3ForCausalLM",
+        "phi3",
+        {**USUAL_NAMES, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
+    ),
+    "smollm3": GgufFamily("SmolLM3ForCausalLM", "smollm3", are_pairs_neighbours=True),
+}
+"""`llama` is the name of Mistral's models too."""

@@ -1,0 +1,133 @@
+"""GGUF files of the families that transformers computes: configs, names, offsets and orders of rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+import torch
+from arbora.frontend.model_files.gguf.config import model_config
+from arbora.runtime.gguf_families import GGUF_FAMILIES
+from arbora.runtime.gguf_file import GgufFile
+from arbora.runtime.model.transformers_models.model import TransformersModel
+from gguf_models import finish_file
+from paged_rows import PagedRows
+from step_driver import StepDriver
+from tiny_models import VOCABULARY, tiny_config, tiny_model
+from transformers import AutoConfig, PreTrainedModel
+
+ARCHITECTURES = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
+PROMPT = torch.randint(3, VOCABULARY, (40,), generator=torch.Generator().manual_seed(5)).tolist()
+GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 8}
+CASES: dict[str, dict[str, Any]] = {
+    "gemma": {},
+    "gemma2": {**GEMMA, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0},
+    "gemma3": {
+        **GEMMA,
+        "num_hidden_layers": 6,
+        "layer_types": ["sliding_attention"] * 5 + ["full_attention"],
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    },
+    "granite": {
+        "attention_multiplier": 0.3,
+        "embedding_multiplier": 2.0,
+        "residual_multiplier": 0.7,
+        "logits_scaling": 3.0,
+    },
+    "olmo2": {},
+    "phi3": {"sliding_window": 8},
+    "smollm3": {"no_rope_layers": [1, 1, 1, 0]},
+}
+KEYS = {
+    "attention.sliding_window": "sliding_window",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "attention.scale": "attention_multiplier",
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "logit_scale": "logits_scaling",
+}
+"""llama.cpp's keys of the fields that not all families have"""
+
+
+def random_model(architecture: str, fields: dict[str, Any]) -> PreTrainedModel:
+    model_type = GGUF_FAMILIES[architecture].model_type
+    config = tiny_config(model_type)
+    return tiny_model(AutoConfig.for_model(**{**config.to_dict(), "max_position_embeddings": 256, **fields}))
+
+
+def write(path: Path, architecture: str, model: PreTrainedModel) -> None:
+    """Writes a file as llama.cpp's converter does; its library names the tensors."""
+    config, family = model.config, GGUF_FAMILIES[architecture]
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    rope = config.rope_parameters
+    of_full = rope.get("full_attention", rope)
+    writer.add_rope_freq_base(of_full["rope_theta"])
+    if of_full["rope_type"] == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(of_full["factor"])
+    writer.add_key_length(head_dim)
+    writer.add_rope_dimension_count(round(head_dim * rope.get("partial_rotary_factor", 1.0)))
+    for key, field in KEYS.items():
+        value = getattr(config, field, None)
+        if value is not None:
+            add = writer.add_uint32 if isinstance(value, int) else writer.add_float32
+            add(f"{architecture}.{key}", value)
+    names = gguf.get_tensor_name_map(ARCHITECTURES[architecture], config.num_hidden_layers)
+    for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        values = tensor
+        if family.are_pairs_neighbours and name.endswith(("q_proj.weight", "k_proj.weight")):
+            count = heads if "q_proj" in name else kv_heads
+            values = values.view(count, 2, -1, values.shape[1]).transpose(1, 2).reshape(values.shape)
+        if name.endswith("norm.weight"):
+            values = values + family.norm_offset
+        stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert stored is not None, name
+        writer.add_tensor(stored, values.contiguous().numpy())
+    finish_file(writer)
+
+
+def made(directory: Path, architecture: str, model: PreTrainedModel) -> Path:
+    file = directory / "model.gguf"
+    write(file, architecture, model)
+    (directory / "config.json").write_text(json.dumps(model_config(GgufFile(file))))
+    return directory
+
+
+@pytest.mark.parametrize("architecture", CASES)
+def test_a_file_gives_the_logits_of_the_original(architecture: str, tmp_path: Path) -> None:
+    original = random_model(architecture, CASES[architecture])
+    loaded = StepDriver.load(made(tmp_path, architecture, original)).runner._model
+    assert isinstance(loaded, TransformersModel)
+    rows = PagedRows(loaded)
+    found = torch.cat([rows.run((0, PROMPT[:25]))[0], rows.run((0, PROMPT[25:]))[0]])
+    with torch.no_grad():
+        expected = original(input_ids=torch.tensor([PROMPT]), use_cache=False).logits[0]
+    assert float((found - expected).abs().max() / expected.abs().max()) < 1e-4
+
+
+def test_the_families_of_our_own_code_can_be_computed_by_transformers_too(tmp_path: Path) -> None:
+    original = random_model("qwen3", {"layer_types": ["full_attention"] * 4, "use_sliding_window": False})
+    directory = made(tmp_path, "qwen3", original)
+    found = [
+        PagedRows(StepDriver.load(directory, model_impl=impl).runner._model).run((0, PROMPT))[0]
+        for impl in ("native", "transformers")
+    ]
+    assert float((found[0] - found[1]).abs().max() / found[0].abs().max()) < 1e-4
