@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
@@ -27,6 +28,7 @@ from ..weight_formats import (
     projection_tensors,
 )
 from .description import TransformersConfig, build, describe, find_linears
+from .experts import FIRST, SECOND, ExpertProducts, is_experts, pack_stacked, set_products
 from .model import TransformersModel
 from .modules import LinearModule, StoredEmbedding
 from .sources import QUANTIZED_PART, Source, find_sources
@@ -53,7 +55,9 @@ class TransformersArchitecture:
         checkpoint.check(_Plan(self._empty, self.config, checkpoint).expected(choose), has_others=True)
 
     def projections(self, checkpoint: Checkpoint) -> Sequence[Projection]:
-        return list(_Plan(self._empty, self.config, checkpoint).projections.values())
+        plan = _Plan(self._empty, self.config, checkpoint)
+        of_experts = chain.from_iterable(chain.from_iterable(plan.experts.values()))
+        return [*plan.projections.values(), *of_experts]
 
     def load(self, loader: ProjectionLoader, progress: Callable[[str], None]) -> Model:
         kv_heads = {call.kv_heads for call in self.config.calls}
@@ -103,6 +107,12 @@ def _find_embedding(model: PreTrainedModel, weight_readers: Set[str]) -> str | N
     return f"{name}.weight" if is_plain else None
 
 
+def _of_expert(names: tuple[str, ...], shape: tuple[int, ...]) -> tuple[Projection, ...]:
+    """An expert's projections, whose outputs together are those of the stacked weight."""
+    _, outputs, inputs = shape
+    return tuple(Projection(name, outputs // len(names), inputs) for name in names)
+
+
 def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
     outputs, inputs = shape
     return outputs, inputs
@@ -112,6 +122,7 @@ class _Plan:
     """Where each weight of a model comes from."""
 
     def __init__(self, model: PreTrainedModel, config: TransformersConfig, checkpoint: Checkpoint) -> None:
+        self.place = checkpoint.files[0].parent
         self.sources = find_sources(model, checkpoint)
         self.tied: Mapping[str, str] = {
             target: source
@@ -137,6 +148,12 @@ class _Plan:
             elif target == self.embedding:
                 shape = _matrix(self.shapes[target])
                 self.projections[target] = Projection(source.projection, *shape, kind="Embedding")
+        self.experts: dict[str, list[tuple[Projection, ...]]] = {}
+        """the projections of each expert, by the names of the modules' stacked weights"""
+        for target, source in self.sources.items():
+            module = model.get_submodule(target.rpartition(".")[0])
+            if is_experts(module) and not module.has_bias and (stacked := source.stacked):
+                self.experts[target] = [_of_expert(names, self.shapes[target]) for names in stacked]
         self.tied_head = self._find_tied_head()
         """the weight of the head that is the embedding's; None if the weight is not theirs alone"""
 
@@ -156,7 +173,15 @@ class _Plan:
         expected: dict[str, TensorSpec] = {}
         made = False
         for target, source in self.sources.items():
-            if source.converter is not None:
+            if target in self.experts:
+                stored, wanted = len(self.experts[target]), self.shapes[target][0]
+                if stored != wanted:
+                    raise ConfigError(
+                        f"{self.place}: {target} needs {wanted} experts, but {stored} are stored."
+                    )
+                for projection in chain.from_iterable(self.experts[target]):
+                    expected |= projection_tensors(projection, choose)
+            elif source.converter is not None:
                 made = True
             elif target in self.projections:
                 expected |= projection_tensors(self.projections[target], choose)
@@ -179,6 +204,8 @@ class _Loading:
         progress: Callable[[str], None],
     ) -> None:
         self._model, self._plan, self._loader, self._progress = model, plan, loader, progress
+        self._products: dict[str, list[Linear]] = {}
+        """the experts' products by the names of the stacked weights"""
 
     def run(self) -> None:
         plan = self._plan
@@ -187,6 +214,8 @@ class _Loading:
                 self._set_embedding(target)
             elif target in plan.projections:
                 self._set_product(target, self._loader.load_linear(plan.projections[target]))
+            elif target in plan.experts and self._has_products(target):
+                self._load_experts(target)
             elif source.converter is not None:
                 for name, tensor in self._convert(target, source).items():
                     self._set(name, tensor, is_mapped=False)
@@ -194,10 +223,30 @@ class _Loading:
                 self._set(target, self._loader.checkpoint.read(source.names[0]), is_mapped=True)
             self._progress(f"loading weights: {done} of {len(plan.sources)} tensors")
         self._tie()
+        for name, module in self._model.named_modules():
+            if is_experts(module):
+                self._set_experts(name, module)
         for name, tensor in self._model.state_dict().items():
             if tensor.is_meta:
-                directory = self._loader.checkpoint.files[0].parent
-                raise ConfigError(f"{directory}: tensor {name} {list(tensor.shape)} is missing.")
+                raise ConfigError(f"{plan.place}: tensor {name} {list(tensor.shape)} is missing.")
+
+    def _has_products(self, target: str) -> bool:
+        """Whether each expert gets a product. A GPU multiplies by stacked floats of all experts at once."""
+        is_float = isinstance(self._loader.choose(self._plan.experts[target][0][0]), FloatFormat)
+        return self._loader.device.type == "cpu" or not is_float
+
+    def _load_experts(self, target: str) -> None:
+        experts = self._plan.experts[target]
+        self._products[target] = [self._loader.load_linear(*projections) for projections in experts]
+
+    def _set_experts(self, name: str, module: torch.nn.Module) -> None:
+        """Gives an experts module its products: those that were loaded, or on a CPU its stacked weights'."""
+        first = next((f"{name}.{each}" for each in FIRST if f"{name}.{each}" in self._products), None)
+        if first is not None:
+            products = ExpertProducts(self._products[first], self._products[f"{name}.{SECOND}"])
+            set_products(module, products)
+        elif self._loader.device.type == "cpu":
+            pack_stacked(module)
 
     def _convert(self, target: str, source: Source) -> dict[str, torch.Tensor]:
         """The weights that transformers' converter makes."""

@@ -32,9 +32,11 @@ class TransformersModel:
 
     @property
     def is_recordable(self) -> bool:
-        """A CUDA graph can have PyTorch's kernels, but not attention that the host divides by rows."""
-        on_gpu = self.no_rotation.is_cuda
-        return on_gpu and not any(call.needs_rows for call in self.config.calls)
+        """A CUDA graph can have PyTorch's kernels, but the host may not divide attention by rows or tokens by
+        experts."""
+        divided = any(call.needs_rows for call in self.config.calls)
+        has_products = any(hasattr(module, "expert_products") for module in self._model.modules())
+        return self.no_rotation.is_cuda and not divided and not has_products
 
     @property
     def dtype(self) -> torch.dtype:

@@ -12,6 +12,8 @@ import torch
 from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import (
+    Concatenate,
+    MergeModulelist,
     WeightConverter,
     WeightRenaming,
     dot_natural_key,
@@ -33,11 +35,25 @@ class Source:
     """the tensors' names in the checkpoint"""
     converter: WeightConverter | None = None
     """None: the weight is stored as the model has it, perhaps quantized"""
+    names_by_pattern: dict[str, list[str]] = field(default_factory=dict)
+    """with a converter: the tensors' names by the converter's patterns"""
 
     @property
     def projection(self) -> str:
         """The name under which the checkpoint has a matrix, without the name of its part."""
-        return self.names[0].rpartition(".")[0]
+        return _without_part(self.names[0])
+
+    @property
+    def stacked(self) -> list[tuple[str, ...]]:
+        """If the converter stacks the experts' matrices: for each expert the names of its projections, whose
+        outputs follow each other. Otherwise empty."""
+        operations = [type(each) for each in self.converter.operations] if self.converter else []
+        if operations not in ([MergeModulelist], [MergeModulelist, Concatenate]):
+            return []
+        assert self.converter is not None
+        by_part = [self.names_by_pattern[pattern] for pattern in self.converter.source_patterns]
+        by_expert = (dict.fromkeys(map(_without_part, names)) for names in by_part)
+        return list(zip(*by_expert, strict=False))  # the caller checks their number
 
 
 def find_sources(model: PreTrainedModel, checkpoint: Checkpoint) -> Mapping[str, Source]:
@@ -59,8 +75,14 @@ def find_sources(model: PreTrainedModel, checkpoint: Checkpoint) -> Mapping[str,
         if pattern is not None:
             if source.converter is None:
                 source.converter = copy.deepcopy(by_pattern[pattern])
+                source.names_by_pattern = {each: [] for each in source.converter.source_patterns}
+            source.names_by_pattern[pattern].append(name)
             source.converter.add_tensor(target, name, pattern, partial(checkpoint.read, name))
     return sources
+
+
+def _without_part(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
 def _rename(

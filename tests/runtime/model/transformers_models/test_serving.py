@@ -9,11 +9,12 @@ import torch
 from arbora.runtime.messages import RowGroup
 from arbora.runtime.model.decoder import Decoder
 from arbora.runtime.model.transformers_models import description
+from arbora.runtime.model.transformers_models.experts import is_experts
 from arbora.runtime.model.transformers_models.model import TransformersModel
 from arbora.runtime.model.transformers_models.modules import StoredEmbedding
 from checkpoints import change_tensor, edit_config
 from step_driver import GREEDY, StepDriver, refusal
-from tiny_models import VOCABULARY, tiny_config, tiny_model
+from tiny_models import LAYERS, VOCABULARY, tiny_config, tiny_model
 from transformers import PreTrainedModel
 from transformers_oracle import expected_greedy
 
@@ -144,7 +145,20 @@ def test_a_missing_expert_is_named(tmp_path: Path) -> None:
     saved("qwen3_moe", tmp_path)
     for name in ("gate", "up", "down"):
         change_tensor(tmp_path, f"model.layers.2.mlp.experts.3.{name}_proj.weight", None)
-    assert "model.layers.2.mlp.experts" in refusal(tmp_path)
+    assert refusal(tmp_path).endswith("experts.gate_up_proj needs 4 experts, but 3 are stored.")
+
+
+@pytest.mark.parametrize("method", [None, "int8", "int4"])
+def test_each_expert_gets_a_product(method: str | None, tmp_path: Path) -> None:
+    saved("qwen3_moe", tmp_path)
+    model = StepDriver.load(tmp_path, dtype="bfloat16", quantize=method).runner._model
+    experts = [module for module in model._model.modules() if is_experts(module)]
+    assert len(experts) == LAYERS
+    for module in experts:
+        first, second = module.expert_products
+        assert [each.out_features for each in first] == [64] * 4
+        assert [each.out_features for each in second] == [64] * 4
+        assert not list(module.parameters())
 
 
 def test_a_model_with_code_of_its_own_is_refused(tmp_path: Path) -> None:
