@@ -9,7 +9,7 @@ import torch
 from arbora.runtime.messages import RowGroup
 from arbora.runtime.model.decoder import Decoder
 from arbora.runtime.model.transformers_models import description
-from arbora.runtime.model.transformers_models.experts import is_experts
+from arbora.runtime.model.transformers_models.experts import ExpertProducts, is_experts
 from arbora.runtime.model.transformers_models.model import TransformersModel
 from arbora.runtime.model.transformers_models.modules import StoredEmbedding
 from checkpoints import change_tensor, edit_config
@@ -156,7 +156,9 @@ def test_each_expert_gets_a_product(method: str | None, tmp_path: Path) -> None:
     experts = [module for module in model._model.modules() if is_experts(module)]
     assert len(experts) == LAYERS
     for module in experts:
-        first, second = module.expert_products
+        products = module.expert_products
+        assert isinstance(products, ExpertProducts)
+        first, second = products
         assert [each.out_features for each in first] == [64] * 4
         assert [each.out_features for each in second] == [64] * 4
         assert not list(module.parameters())
