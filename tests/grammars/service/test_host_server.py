@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -148,13 +149,18 @@ def test_a_process_that_was_killed_while_it_was_idle_is_replaced_and_its_grammar
 
 
 def test_a_process_that_the_server_kills_for_its_memory_is_blamed_on_the_grammar_even_if_it_is_idle(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    start = "import arbora.grammars.host.server as server; server.MAX_GROWTH = 0; server.main()"
+    grown = tmp_path / "grown"
+    start = (
+        "from pathlib import Path; import arbora.grammars.processes.fork_server as forks\n"
+        f"forks.measure_memory = lambda pid: Path({str(grown)!r}).exists() << 40\n{HOST_START}"
+    )
     monkeypatch.setattr("arbora.grammars.service.compiler.HOST_START", start)
     made = compiler()
     text = 'start: "large" /[a-z]+/'
     grammar = followed(made, text)
+    grown.touch()
     deadline = time.monotonic() + BOUND_S
     while grammar.find_fault() is None:
         assert time.monotonic() < deadline
