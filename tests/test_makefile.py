@@ -98,6 +98,16 @@ def test_a_misspelt_variable_is_refused(checkout: Path) -> None:
     assert "there is no variable MODLE: make serve takes MODEL, HOST, PORT and ARGS." in refused.stderr
 
 
+def test_help_lists_the_targets(checkout: Path) -> None:
+    lines = run(checkout, "help").stdout.splitlines()
+    assert lines[0].startswith("make serve ") and lines[-1].startswith("make help ")
+
+
+def test_the_benchmarks_without_a_server_come_before_the_one_that_needs_it(checkout: Path) -> None:
+    (checkout / ".venv/.installed-for-tests").write_text("")
+    assert "bench/serve.py" in planned(checkout, "bench").splitlines()[-1]
+
+
 @pytest.mark.parametrize("target", ["serve", "test", "bench"])
 @pytest.mark.parametrize(
     "change",

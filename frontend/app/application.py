@@ -171,6 +171,9 @@ def _suggest_path(path: str, served: Sequence[str]) -> str:
     shorter = path.rstrip("/")
     if f"/v1{shorter}" in served:
         return f"Did you mean /v1{shorter}? A client's base_url ends with /v1."
+    if shorter.startswith("/v1/v1/") and shorter.removeprefix("/v1") in served:
+        meant = shorter.removeprefix("/v1")
+        return f"Did you mean {meant}? Leave /v1 out of the client's base_url: Anthropic's clients add it."
     near = shorter if shorter in served else close_name(shorter, served)
     return f"It has {', '.join(served)}." if near is None else f"Did you mean {near}?"
 

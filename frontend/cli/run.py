@@ -78,7 +78,8 @@ def run(parsed: argparse.Namespace) -> int:
 def load_file(path: Path) -> Mapping[str, object]:
     """The names that a Python file defines. Its directory is on sys.path, as for `python FILE`."""
     if not path.is_file():
-        raise ConfigError(f"FILE {path}: there is no such file ({path.absolute()}).")
+        where = "" if path.is_absolute() else f" ({path.absolute()})"
+        raise ConfigError(f"FILE {path}: there is no such file{where}. Give the path of a Python file.")
     spec = importlib.util.spec_from_file_location(MODULE, path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"FILE {path}: expected a Python file, whose name ends with .py.")

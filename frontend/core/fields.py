@@ -18,7 +18,7 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1024  # characters of one stop string
 MAX_LOGPROBS = 20
 MAX_SEED = 2**63 - 1
-MAX_TTL_S = 7 * 24 * 3600.0  # seconds that a lease or pin may last
+MAX_TTL_S = 7 * 24 * 3600  # seconds that a lease or pin may last
 MAX_UNDER_KEY = 64  # leases that one key may hold
 
 JsonObject = dict[str, object]

@@ -32,11 +32,13 @@ def type_error(error: msgspec.ValidationError, fields: Mapping[str, Raw], whole:
 
 
 def json_mistake(text: bytes, error: Exception) -> str:
-    """Says why msgspec can't decode a text. Names a lone surrogate, which msgspec's own error does not."""
+    """Says why msgspec can't decode a text. Names a lone surrogate, which msgspec's own error does not,
+    and the byte at which a truncated text ends."""
     place = 0
     while (found := _WHOLE_ESCAPES.match(text, place, place + STEP_BYTES)) and found[0]:
         place = found.end()
     if (lone := _SURROGATE.match(text, place)) is None:
-        return str(error)
+        is_truncated = str(error) == "Input data was truncated"
+        return f"{error} (byte {len(text)}, where it ends)" if is_truncated else str(error)
     pair = f"{lone[0].decode()} at byte {place} is half of a surrogate pair"
     return f"{pair}. Write both halves, or the character itself"

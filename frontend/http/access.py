@@ -28,11 +28,7 @@ MAX_ID_CHARACTERS = 128
 METRICS_PATH = "/metrics"
 OPEN_PATHS = frozenset(("/health", "/health/live", "/health/ready", "/ping", "/version", METRICS_PATH))
 _UNUSUAL = re.compile(rb"[^A-Za-z0-9._:/+=@-]")
-_NO_KEY = RequestError(
-    "A valid API key is needed: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'.",
-    status=401,
-    code="invalid_api_key",
-)
+_HOW_TO_SEND = "A valid API key is needed: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
 _TWO_KEYS = RequestError(
     "The request has different API keys in its headers authorization and x-api-key: send only one.",
     status=401,
@@ -94,7 +90,7 @@ class AccessMiddleware:
         keys = sent_keys(scope)
         key = self._keys.find(*keys) if len(keys) == 1 else None
         if key is None and scope["path"] not in self._open_paths:
-            return _TWO_KEYS if len(keys) > 1 else _NO_KEY
+            return _TWO_KEYS if len(keys) > 1 else _refuse_key(sent, keys)
         scope[SENT_KEY] = key
         return None
 
@@ -102,6 +98,17 @@ class AccessMiddleware:
         key: ApiKey | None = scope.get(SENT_KEY)
         if key is not None and TIMER in scope:
             self._answers.labels(key.name, status).inc()
+
+
+def _refuse_key(sent: Mapping[str, str], keys: Collection[str]) -> RequestError:
+    """The error of a request without a known key; `keys` has the unknown one, if one was sent."""
+    if keys:
+        problem = "The API key in this request is unknown."
+    elif sent.get("authorization") and " " not in sent["authorization"].strip():
+        problem = "The header authorization must have 'Bearer ' before the API key."
+    else:
+        problem = "This request has no API key."
+    return RequestError(f"{problem} {_HOW_TO_SEND}", status=401, code="invalid_api_key")
 
 
 def render_refusal(

@@ -36,6 +36,8 @@ class ServerKind(msgspec.Struct, frozen=True, kw_only=True):
     least_tokens: int = 1
 
 
+_CONSTRAINTS = {"regex": "regex", "choices": "choice", "grammar": "grammar"}
+"""The names of constraints in `structured_outputs`, and among Arbora's fields."""
 _OPENAI_FIELDS = _words(
     "max_tokens stop temperature seed top_p presence_penalty frequency_penalty logit_bias tools tool_choice "
     "response_format"
@@ -46,7 +48,9 @@ _SGLANG_FIELDS = _LLAMA_CPP_FIELDS | _words(
     "min_tokens repetition_penalty stop_token_ids skip_special_tokens cache_salt priority"
 )
 _VLLM_FIELDS = _SGLANG_FIELDS | _words("include_stop_str_in_output")
-_ARBORA_FIELDS = frozenset({*ReplyOptions.__annotations__, "chat_template_kwargs", "cache_lease"})
+_ARBORA_FIELDS = frozenset(
+    {*ReplyOptions.__annotations__, *_CONSTRAINTS.values(), "chat_template_kwargs", "cache_lease"}
+)
 ARBORA = ServerKind(
     name="Arbora",
     fields=_ARBORA_FIELDS,
@@ -62,8 +66,6 @@ SGLANG = ServerKind(name="SGLang", fields=_SGLANG_FIELDS | {"regex"}, continues=
 LLAMA_CPP = ServerKind(name="llama.cpp", fields=_LLAMA_CPP_FIELDS | {"grammar"})
 OTHER = ServerKind(name="this server")
 _KINDS = {"arbora": ARBORA, "vllm": VLLM, "sglang": SGLANG, "llamacpp": LLAMA_CPP}
-_CONSTRAINTS = {"regex": "regex", "choices": "choice", "grammar": "grammar"}
-"""The names of constraints in `structured_outputs`."""
 
 
 class UnsupportedError(Exception):
@@ -99,7 +101,8 @@ def fields_for(kind: ServerKind, sampling: Mapping[str, Any], *, is_chat: bool) 
         )
     for ours, theirs in _CONSTRAINTS.items():
         if kind.structured and ours in fields:
-            fields["structured_outputs"] = {theirs: fields.pop(ours)}
+            wanted = {theirs: fields.pop(ours)}
+            fields.update(wanted if theirs in kind.fields else {"structured_outputs": wanted})
     known = _OPENAI_FIELDS | kind.fields | {"structured_outputs"}
     for name in fields:
         if name not in known:

@@ -15,7 +15,7 @@ from ...runtime.errors import ConfigError
 LISTEN_BACKLOG = 2048  # waiting connections until the tokenizer process listens with its own backlog
 MAX_PATH_BYTES = 107  # bytes in the path of a Unix socket (unix(7))
 _FIXES = {
-    errno.EADDRINUSE: "Stop what uses the port or choose another one with --port.",
+    errno.EADDRINUSE: "Stop what uses the port or choose another one with --port (make serve: PORT=…).",
     errno.EACCES: "Choose a port from 1024 on with --port.",
 }
 

@@ -61,7 +61,11 @@ def find_model(model: str | None) -> Path:
         )
     if name.startswith(_PATH_STARTS) or path.suffix == ".gguf":
         kind = "file" if path.suffix == ".gguf" else "directory"
-        raise ConfigError(f"MODEL {name}: there is no such {kind} ({path.absolute()}).")
+        where = "" if path.is_absolute() and path == Path(name) else f" ({path.absolute()})"
+        raise ConfigError(
+            f"MODEL {name}: there is no such {kind}{where}. Give the path of a GGUF file or of a directory "
+            "with config.json, or a name of the hub such as Qwen/Qwen3-0.6B."
+        )
     _check_hub_id(name, "there is no such directory, and ")
     return _checked(_from_hub(name), f"MODEL {name}")
 

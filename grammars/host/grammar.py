@@ -44,9 +44,9 @@ class HostGrammar:
         self._connection = _Connection(process)
         self._eos_tokens = eos_tokens
 
-    @property
-    def fault(self) -> Exception | None:
+    def find_fault(self) -> Exception | None:
         """Why the process can't be used any more, or None."""
+        self._connection.check_idle()
         return self._connection.process.fault
 
     def matcher(self) -> HostMatcher:
@@ -131,9 +131,22 @@ class _Connection:
 
     def advance(self, matcher: int, tokens: list[int]) -> None:
         if not self._awaited:
+            self.check_idle()
             self._note_exchange()
         self._awaited[matcher] = self._awaited.get(matcher, 0) + 1
         self._send(encode(Advance(matcher, tokens)))
+
+    def check_idle(self) -> None:
+        """Gives up the process if it ended after it had answered all requests."""
+        try:
+            while self._awaited and self.process.fault is None:  # answers that no reply has waited for
+                self._take(decode_state(self.process.channel.receive(0.0)))
+        except (TimeoutError, ChannelClosedError):
+            return
+        except ValueError:
+            self.process.fail()
+        if self.process.fault is None and self.process.channel.has_ended():
+            self.process.note_idle_end()
 
     def delete(self, matcher: int) -> None:
         """Tells the process with the next message that the matcher is deleted. A finalizer may call this at

@@ -74,9 +74,11 @@ class Channel:
 
     def has_ended(self) -> bool:
         """Whether the other end is closed or has sent something, while no answer is due."""
+        if self.is_closed:
+            return True
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
-        return self.is_closed or bool(poll.poll(0))
+        return bool(poll.poll(0))
 
     def close(self) -> None:
         self.is_closed = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 import weakref
@@ -23,6 +24,7 @@ from .limits import describe_status, measure_processor_s
 from .messages import (
     KILL,
     NOT_FORKED,
+    OVER_MEMORY,
     CompileJob,
     CompilesOwnCode,
     Failed,
@@ -45,11 +47,14 @@ _SIGNALS = {
     -signal.SIGBUS: _TOO_DEEP,
     -signal.SIGABRT: _TOO_MUCH_MEMORY,
     -signal.SIGKILL: _TOO_MUCH_MEMORY,
+    OVER_MEMORY: _TOO_MUCH_MEMORY,
 }
-"""the limit that a grammar's process exceeded, by the signal that ended the process"""
+"""the limit that a grammar's process exceeded while it worked, by the signal that ended the process"""
 
 GoOn: TypeAlias = Callable[[], bool]
 """decides whether a job that takes longer than a short one may continue"""
+
+log = logging.getLogger(__name__)
 
 
 class TakesLongError(Exception):
@@ -143,6 +148,17 @@ class CompilerProcess:
         kind = CompilerError if isinstance(self.fault, CompilerError) else GrammarError
         return kind(f"the grammar can't be followed: {self.fault}")
 
+    def note_idle_end(self) -> None:
+        """Gives up a process that ended while it had no work. That is no fault of its grammar, unless the
+        server killed the process for its memory."""
+        status = self._server.find_status(self.number, REPORT_DEADLINE_S)
+        if status == OVER_MEMORY:
+            self.give_up(TooLargeError(_TOO_MUCH_MEMORY))
+            return
+        how = "its server" if status is None else describe_status(status)
+        log.warning("the idle process of a grammar ended with %s; the next request gets a new process", how)
+        self.give_up(CompilerError("its process ended while it was idle"))
+
     def has_known_end(self, within_s: float) -> bool:
         """Whether the server has reported how the process ended, or can't report it. Waits for up to
         `within_s`."""
@@ -176,6 +192,10 @@ class CompilerProcess:
             case int() if status == -signal.SIGPROF:
                 return TooLargeError(out_of_time)
             case int() if status in _SIGNALS:
+                if status == -signal.SIGKILL:  # perhaps by the system, which has no memory left
+                    log.warning(
+                        "the process of a grammar was killed while it worked; the grammar is refused for now"
+                    )
                 return TooLargeError(_SIGNALS[status])
             case int() if status == NOT_FORKED:
                 return BusyError("no process could be started for it")

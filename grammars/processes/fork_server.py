@@ -20,7 +20,7 @@ from typing import NoReturn
 from ...runtime.system_memory import give_back_freed_memory
 from .channel import send
 from .limits import die_with, measure_memory
-from .messages import FORK, NOT_FORKED, CompilesOwnCode, ForkedProcessEnded, Started, encode
+from .messages import FORK, NOT_FORKED, OVER_MEMORY, CompilesOwnCode, ForkedProcessEnded, Started, encode
 
 WATCH_MS = 500
 
@@ -67,6 +67,7 @@ class ForkServer:
         self._max_growth = max_growth
         self._numbers: dict[int, int] = {}  # process numbers by pid
         self._first_bytes: dict[int, int] = {}  # bytes of memory at the fork, by pid
+        self._over_memory: set[int] = set()  # pids of processes that were killed for their memory
         self._child_ended, self._wake = socket.socketpair()
         self._wake.setblocking(False)
         self._child_ended.setblocking(False)
@@ -150,7 +151,10 @@ class ForkServer:
             if pid == 0:
                 return
             self._first_bytes.pop(pid, None)
-            self._report(self._numbers.pop(pid), os.waitstatus_to_exitcode(status))
+            was_killed = pid in self._over_memory
+            self._over_memory.discard(pid)
+            ended = OVER_MEMORY if was_killed else os.waitstatus_to_exitcode(status)
+            self._report(self._numbers.pop(pid), ended)
 
     def _watch_memory(self) -> None:
         """Kills the largest process if all together have grown by more than `max_growth`."""
@@ -159,7 +163,9 @@ class ForkServer:
             with suppress(OSError, IndexError):
                 grown[pid] = measure_memory(pid) - first
         if self._max_growth is not None and sum(grown.values()) > self._max_growth:
-            os.kill(max(grown, key=grown.__getitem__), signal.SIGKILL)
+            largest = max(grown, key=grown.__getitem__)
+            self._over_memory.add(largest)
+            os.kill(largest, signal.SIGKILL)
 
     def _report(self, number: int, status: int) -> None:
         with suppress(OSError):

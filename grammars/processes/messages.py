@@ -17,6 +17,7 @@ from ..machine.automaton import Automaton
 
 FORK, KILL = b"F", b"K"  # first bytes of requests to a fork server, followed by a process number in 8 bytes
 NOT_FORKED = -1000  # in place of a process's status: the fork failed
+OVER_MEMORY = -1001  # the same: the server killed the process, because all together had grown too much
 MAX_AUTOMATON = 1 << 30  # maximal bytes of a message with an automaton
 MAX_STATE = 4 << 20  # maximal bytes of any other message; a mask of a million tokens has 128 KiB
 

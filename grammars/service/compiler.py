@@ -216,4 +216,4 @@ def _find_fault(future: Future[Compiled]) -> Exception | None:
     if not future.done() or future.cancelled() or future.exception() is not None:
         return None
     made = future.result()
-    return made.fault if isinstance(made, HostGrammar) else None
+    return made.find_fault() if isinstance(made, HostGrammar) else None

@@ -25,7 +25,8 @@ def text_chat(talk: Talk, url: str) -> int:
     try:
         return converse(talk, read_lines("> " if sys.stdin.isatty() else ""), TextScreen())
     finally:
-        print()  # ends the line of the prompt
+        if sys.stdin.isatty():
+            print()  # ends the line of the prompt
 
 
 def json_chat(talk: Talk) -> int:
@@ -59,9 +60,11 @@ class TextScreen:
     @contextmanager
     def reply(self) -> Iterator[OnPiece]:
         is_reasoning = False
+        has_line = False
 
         def show(piece: Piece) -> None:
-            nonlocal is_reasoning
+            nonlocal is_reasoning, has_line
+            has_line = True
             if piece.reasoning:
                 is_reasoning = True
                 reasoning = self._printable(piece.reasoning)
@@ -72,8 +75,10 @@ class TextScreen:
 
         try:
             yield show
+            has_line = True
         finally:
-            self._print("\n")
+            if has_line:
+                self._print("\n")
 
     def end_turn(self, text: str, turn: Turn) -> None:
         if turn.ending:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import TYPE_CHECKING, get_args
 
 from ....runtime.byte_sizes import in_units
@@ -49,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--gpu", metavar="NAME", help="a GPU of the table above (default: this machine's CPU)"
     )
     add("--memory", "SIZE", read_size, "memory of another GPU, such as 24GiB")
-    add("--context", "TOKENS", read_token_count, "tokens of a request (default: what the model allows)")
+    told = "tokens of a request (default: what the model allows)"
+    add("--context", "TOKENS", lambda text: (text, read_token_count(text)), told)
     add_words("--dtype", "DTYPE", get_args(DType), "auto")
     add_words("--quantize", "METHOD", get_args(QuantizeMethod), None)
     add_words("--kv-dtype", "DTYPE", get_args(KvDType), "auto")
@@ -78,6 +80,7 @@ def _question(parsed: argparse.Namespace) -> Question:
     if parsed.price_per_hour is not None and gpu is None:
         raise ConfigError("--price-per-hour: costs follow from a GPU's speed. Name one with --gpu.")
     is_gpu = gpu is not None or parsed.memory is not None
+    context_text, context = parsed.context or ("", None)
     from .estimate import Question
 
     return Question(
@@ -86,7 +89,8 @@ def _question(parsed: argparse.Namespace) -> Question:
         device="cuda" if is_gpu else "cpu",
         memory=parsed.memory or _memory(gpu),
         gpu=gpu,
-        context=parsed.context,
+        context=context,
+        context_text=context_text,
         dtype=parsed.dtype,
         quantize=parsed.quantize,
         kv_dtype=parsed.kv_dtype,
@@ -97,7 +101,7 @@ def _question(parsed: argparse.Namespace) -> Question:
 def _amount(cost: float | None) -> str:
     if cost is None:
         return ""
-    return f"{cost:,.3f}" if cost >= 0.01 else f"{cost:.2g}"
+    return f"{cost:,.3f}" if cost >= 0.01 else f"{Decimal(f'{cost:.2g}'):f}"
 
 
 def _memory(gpu: Gpu | None) -> int:
@@ -136,11 +140,17 @@ def report(found: Estimate) -> Iterator[RenderableType]:
         *((f"decode, batch {s.batch}", s.tokens_per_s, s.cost_per_million, s.fits) for s in found.decode),
         (*prefill, found.prefill_cost_per_million, found.chosen.requests > 0),
     ]
+    costs = () if found.prefill_cost_per_million is None else ("cost of 1M tokens",)
     yield table(
         f"Upper bounds of speed with {found.context:,} tokens of context (estimates)",
-        ("", "tokens/s", "cost of 1M tokens", "fits"),
-        [(name, f"{rate:,.0f}", _amount(cost), "yes" if fits else "no") for name, rate, cost, fits in speeds],
+        ("", "tokens/s", *costs, "fits"),
+        [
+            (name, f"{rate:,.0f}", *([_amount(cost)] if costs else []), "yes" if fits else "no")
+            for name, rate, cost, fits in speeds
+        ],
     )
+    if costs:
+        yield "Costs are in the currency of --price-per-hour."
     most = max(speed.tokens_per_s for speed in found.curve)
     yield "Decoded tokens/s by batch"
     for speed in found.curve:

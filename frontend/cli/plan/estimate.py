@@ -26,7 +26,7 @@ CURVE = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """The model, the device and the requests to estimate. `memory` is the device's, in bytes; `price` is
-    for an hour of the device, in any currency."""
+    for an hour of the device, in any currency; `context_text` is `context` as the user wrote it."""
 
     model: Path
     name: str
@@ -34,6 +34,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     memory: int
     gpu: Gpu | None
     context: int | None
+    context_text: str
     dtype: DType
     quantize: QuantizeMethod | None
     kv_dtype: KvDType
@@ -86,7 +87,7 @@ def estimate(question: Question) -> Estimate:
     """Answers the question from the model's config and, if there are files, their headers. Raises
     ConfigError."""
     config = load_decoder_config(question.model)
-    context = _choose_context(config, question.context)
+    context = _choose_context(config, question)
     stored = StoredFormat.of(question.model)
     dtype = choose_dtype(question.dtype, config.dtype, stored.dtype())
     device = torch.device(question.device)
@@ -152,13 +153,12 @@ def _find_rates(gpu: Gpu, dtype: torch.dtype) -> Rates:
     return Rates(gpu.bandwidth, gpu.float32_rate if dtype == torch.float32 else gpu.matrix_rate)
 
 
-def _choose_context(config: DecoderConfig, wanted: int | None) -> int:
+def _choose_context(config: DecoderConfig, question: Question) -> int:
     try:
-        return context_length(config, wanted)
+        return context_length(config, question.context)
     except ConfigError:
-        raise ConfigError(
-            f"--context {wanted}: the model's positions allow 1 to {config.max_positions:,} tokens."
-        ) from None
+        allowed = f"the model's positions allow 1 to {config.max_positions:,} tokens"
+        raise ConfigError(f"--context {question.context_text}: {allowed}.") from None
 
 
 def _kv_dtype(question: Question, dtype: torch.dtype) -> torch.dtype:

@@ -83,7 +83,10 @@ async def test_an_unknown_path_is_not_found(world: HttpWorld) -> None:
     [
         ("/chat/completions", "Did you mean /v1/chat/completions? A client's base_url ends with /v1."),
         ("/models", "Did you mean /v1/models? A client's base_url ends with /v1."),
-        ("/v1/v1/models", "Did you mean /v1/models?"),
+        (
+            "/v1/v1/models",
+            "Did you mean /v1/models? Leave /v1 out of the client's base_url: Anthropic's clients add it.",
+        ),
         ("/v1/chat/completion", "Did you mean /v1/chat/completions?"),
         ("/helth", "Did you mean /health?"),
         ("/v1/engines", "It has /v1/chat/completions, "),
@@ -220,12 +223,24 @@ async def test_with_several_keys_the_key_is_the_tenant_not_the_user(guarded: Htt
     assert "" not in tenants
 
 
-@pytest.mark.parametrize("header", [None, "Bearer third", "Basic first", "first"])
-async def test_without_a_known_key_nothing_is_served(guarded: HttpWorld, header: str | None) -> None:
+@pytest.mark.parametrize(
+    ("header", "problem"),
+    [
+        (None, "This request has no API key."),
+        ("Basic first", "This request has no API key."),
+        ("Bearer third", "The API key in this request is unknown."),
+        ("first", "The header authorization must have 'Bearer ' before the API key."),
+    ],
+)
+async def test_without_a_known_key_nothing_is_served(
+    guarded: HttpWorld, header: str | None, problem: str
+) -> None:
     headers = {} if header is None else {"authorization": header}
     response = await guarded.http.get("/v1/models", headers=headers)
     assert response.status_code == 401
-    assert response.json()["error"]["code"] == "invalid_api_key"
+    error = response.json()["error"]
+    assert error["code"] == "invalid_api_key"
+    assert error["message"].startswith(f"{problem} A valid API key is needed")
 
 
 @pytest.mark.parametrize("key", ["first", "second"])

@@ -68,6 +68,8 @@ def test_what_a_server_lacks_is_refused_by_name(kind: ServerKind, name: str, mes
 
 def test_constraints_take_each_servers_form() -> None:
     assert fields(VLLM, choices=["a"]) == {"structured_outputs": {"choice": ["a"]}}
+    assert fields(ARBORA, choices=["a"]) == {"choice": ["a"]}
+    assert fields(ARBORA, regex="a+") == {"regex": "a+"}, "so that its errors name the field as the user does"
     assert fields(SGLANG, regex="a+") == {"regex": "a+"}
     assert fields(LLAMA_CPP, grammar="root ::= x") == {"grammar": "root ::= x"}
 

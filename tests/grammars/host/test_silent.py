@@ -120,7 +120,7 @@ def test_an_answer_with_an_unknown_error_ends_its_process_and_not_the_caller() -
     silent.answer(0)
     error = matcher.consume(1)
     assert isinstance(error, CompilerError), "no grammar is to blame"
-    assert silent.grammars[0].fault is not None
+    assert silent.grammars[0].find_fault() is not None
 
 
 def test_a_process_that_gave_no_answer_is_not_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:

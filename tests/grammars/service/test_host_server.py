@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -126,6 +127,60 @@ def test_the_server_that_dies_is_started_again() -> None:
     assert isinstance(compiled(made, "grammar", 'start: "b" /[a-z]+/'), HostGrammar)
     assert isinstance(compiled(made, "grammar", 'start: "a" /[a-z]+/'), HostGrammar), "no grammar is blamed"
     made.close()
+
+
+def test_a_process_that_was_killed_while_it_was_idle_is_replaced_and_its_grammar_is_not_blamed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made = compiler()
+    text = 'start: "idle" /[a-z]+/'
+    matcher = followed(made, text).matcher()
+    assert matcher.consume(ord("i")) is None
+    followed(made, text).matcher()  # this request ends before the process's answer is read
+    kill_followers(made)
+    again = followed(made, text).matcher()
+    assert again.consume(ord("i")) is None
+    assert "SIGKILL" in caplog.text
+    assert isinstance(matcher.consume(ord("d")), CompilerError)
+    kill_followers(made)
+    assert isinstance(again.consume(ord("d")), CompilerError), "the client is not to blame for a reply's end"
+    assert isinstance(compiled(made, "grammar", text), HostGrammar)
+    made.close()
+
+
+def test_a_process_that_the_server_kills_for_its_memory_is_blamed_on_the_grammar_even_if_it_is_idle(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    grown = tmp_path / "grown"
+    start = (
+        "from pathlib import Path; import arbora.grammars.processes.fork_server as forks\n"
+        f"forks.measure_memory = lambda pid: Path({str(grown)!r}).exists() << 40\n{HOST_START}"
+    )
+    monkeypatch.setattr("arbora.grammars.service.compiler.HOST_START", start)
+    made = compiler()
+    text = 'start: "large" /[a-z]+/'
+    grammar = followed(made, text)
+    grown.touch()
+    deadline = time.monotonic() + BOUND_S
+    while grammar.find_fault() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    refused = compiled(made, "grammar", text)
+    assert isinstance(refused, GrammarError) and "too much memory" in str(refused)
+    made.close()
+
+
+def kill_followers(grammars: GrammarCompiler) -> None:
+    """Kills the processes of all grammars while they are idle, and waits for their end."""
+    server = server_pid(grammars._followers)
+    assert server is not None
+    time.sleep(0.2)  # until they have answered what they were asked
+    for process in children_of(server):
+        os.kill(process, signal.SIGKILL)
+    deadline = time.monotonic() + BOUND_S
+    while children_of(server):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_server_that_is_stopped_is_ended_and_the_next_grammar_has_a_new_one(

@@ -146,6 +146,13 @@ async def test_a_wrong_value_is_refused_by_name(world: HttpWorld, body: dict[str
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
+async def test_the_longest_time_is_a_whole_number_of_seconds(world: HttpWorld) -> None:
+    body = {"model": MODEL, "messages": CAT, "cache_lease": {"ttl_s": 1e9}}
+    answer = await world.http.post("/v1/chat/completions", json=body)
+    message = answer.json()["error"]["message"]
+    assert "at most 604800" in message and "604800.0" not in message
+
+
 async def test_a_session_keeps_several_leases(world: HttpWorld) -> None:
     lease = {"key": "program-1", "ttl_s": 60, "most": 8}
     assert await leases(world, cache_lease=lease) == [LeaseTerms("session", 60, "program-1", most=8)]

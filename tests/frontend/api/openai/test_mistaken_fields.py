@@ -214,6 +214,11 @@ async def test_half_of_a_surrogate_pair_in_a_schema_in_a_string_is_named(world: 
     assert r"json_schema is not valid JSON: \ud83d at byte 11 is half of a surrogate pair" in error["message"]
 
 
+async def test_a_body_that_ends_too_early_is_refused_with_the_place_of_its_end(world: HttpWorld) -> None:
+    message = (await sent(world, b'{"messages": [')).json()["error"]["message"]
+    assert "truncated (byte 14, where it ends)" in message
+
+
 async def test_an_escaped_backslash_begins_no_surrogate(world: HttpWorld) -> None:
     body = rb'{"messages": [{"role": "user", "content": "\\ud83d \ud83d\ude00"}], }'
     message = (await sent(world, body)).json()["error"]["message"]

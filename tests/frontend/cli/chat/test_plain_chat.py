@@ -125,6 +125,7 @@ def test_ctrl_c_between_replies_ends_the_line_and_the_chat(
 
     with chat_server() as server:
         monkeypatch.setattr("builtins.input", interrupt)
+        monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
         assert main(["chat", "--url", server.url]) == 130
     assert capsys.readouterr().out.endswith("/exit ends.\n\n")
 
@@ -135,7 +136,9 @@ def test_a_chat_forgets_a_turn_that_failed(
     with chat_server("the model stopped", ["two", ENDED]) as server:
         say(monkeypatch, "hi", "ho", "/exit")
         assert main(["chat", "--url", server.url]) == 1
-    assert "(no reply, and this turn is forgotten: the model stopped.)" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "(no reply, and this turn is forgotten: the model stopped.)" in said.err
+    assert said.out.endswith("/exit ends.\ntwo\n"), "no empty line for the failed turn, nor at the end"
     assert [turn["content"] for turn in server.requests[1]["messages"]] == ["ho"]
 
 

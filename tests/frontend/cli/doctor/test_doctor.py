@@ -36,7 +36,7 @@ def test_a_port_in_use_is_a_warning_with_a_fix(capsys: pytest.CaptureFixture[str
         "name": "port",
         "level": "warning",
         "text": f"127.0.0.1:{port}: Address already in use",
-        "fix": "Stop what uses the port or choose another one with --port.",
+        "fix": "Stop what uses the port or choose another one with --port (make serve: PORT=…).",
     }
 
 

@@ -191,8 +191,15 @@ def test_the_tables_and_the_plot_show_the_estimate(capsys: pytest.CaptureFixture
     assert main(["plan", "--gpu", "l4", "--price-per-hour", "0.8", "--context", "512"]) == 0
     said = capsys.readouterr().out
     assert "requests of 512 tokens" in said and "decode, batch 64" in said and "(estimates)" in said
+    assert "cost of 1M tokens" in said and "currency of --price-per-hour" in said and "e-0" not in said
     assert "  256 ████" in said and "NVIDIA L4 data sheet" in said
     assert "The device has no product" not in said  # the GPU has one for each format
+
+
+def test_the_tables_have_no_costs_without_a_price(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--gpu", "l4"]) == 0
+    said = capsys.readouterr().out
+    assert "tokens/s" in said and "cost of" not in said
 
 
 def test_the_built_in_model_has_a_name(capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,6 +256,7 @@ def use_hub(monkeypatch: pytest.MonkeyPatch, url: str, tmp_path: Path) -> None:
         (("--memory", "big"), "--memory big: expected a size such as 4GiB"),
         (("--memory", "24"), "--memory 24: this is 24 bytes. Did you mean 24GiB?"),
         (("--context", "9999999"), "--context 9999999: the model's positions allow 1 to "),
+        (("--context", "99K"), "--context 99K: the model's positions allow 1 to "),
         (("--quantize", "int2"), "--quantize int2: expected one of int8, int4, fp8."),
         (("--price-per-hour", "-1", "--gpu", "l4"), "--price-per-hour -1: expected a price"),
         (("--price-per-hour", "1"), "Name one with --gpu."),
