@@ -30,6 +30,7 @@ MAX_PROBLEM = 160
 _CHANGING_ROPES = ("dynamic", "longrope")
 """kinds of stretched positions whose values change when a context exceeds the original one"""
 _TYPE_OF_TENSOR = (torch.Tensor.dtype.__get__, torch.Tensor.device.__get__)  # type: ignore[attr-defined]
+_TEXT_TASKS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 _OWN_ATTENTION = "has attention outside of transformers' attention interface"
 STATES = ("conv_state", "recurrent_state", "ssm_state", "rnn_state", "linear_cache")
 """words in the code of layers that keep a state which is no key or value"""
@@ -101,6 +102,7 @@ def build(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
 def _describe(config: PreTrainedConfig) -> TransformersConfig:
     if type(config) not in AutoModelForCausalLM._model_mapping:
         raise UnservedModelError("is no language model that continues text")
+    _refuse_other_tasks(config)
     text = config.get_text_config(decoder=True)
     if getattr(config, "is_encoder_decoder", False):
         raise UnservedModelError("has an encoder, which is not served")
@@ -133,6 +135,14 @@ def _describe(config: PreTrainedConfig) -> TransformersConfig:
         weight_readers=frozenset(readers),
         source=f"transformers {transformers.__version__} {type(model).__name__} {config.to_json_string()}",
     )
+
+
+def _refuse_other_tasks(config: PreTrainedConfig) -> None:
+    """Refuses checkpoints without a head for text, such as classifiers."""
+    own = AutoModelForCausalLM._model_mapping[type(config)].__name__
+    stated = config.architectures or [own]
+    if own not in stated and not any(name.endswith(_TEXT_TASKS) for name in stated):
+        raise UnservedModelError(f"has the architecture {stated[0]}, which does not continue text")
 
 
 def _refuse_layers(model: PreTrainedModel) -> None:

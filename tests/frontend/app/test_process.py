@@ -169,15 +169,6 @@ async def test_the_supervisor_learns_of_an_unreadable_chat_template(world: World
     assert await process.wait() == 1
 
 
-async def test_an_unsupported_architecture_is_named_before_missing_files(world: World) -> None:
-    (world.model / "tokenizer.json").unlink()
-    (world.model / "config.json").write_text('{"architectures": ["GPT2LMHeadModel"], "n_embd": 768}')
-    await world.start()
-    failed = await world.receive()
-    assert isinstance(failed, Failed)
-    assert "architecture GPT2LMHeadModel is not supported. Supported: LlamaForCausalLM" in failed.message
-
-
 async def test_connections_wait_until_the_process_knows_whether_the_replica_is_up(world: World) -> None:
     process = await world.start_uninformed()
     text = load_tokenizer(world.model, world.directory).encode("the cat sat")
