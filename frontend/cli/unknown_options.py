@@ -89,7 +89,7 @@ def _unknown_option(name: str, known: Sequence[str], elsewhere: Mapping[str, str
         option, value = replaced
         return f"{name} is now --{option.replace('_', '-')} {value}"
     instead = elsewhere.get(bare)
-    near = [option for option in known if len(name) > 2 and option.startswith(name)]
+    near = [option for option in known if not instead and len(name) > 2 and option.startswith(name)]
     if not instead and (close := close_name(name.replace("_", "-"), known)):
         near = [close, *(option for option in near if option != close)]
     if near:

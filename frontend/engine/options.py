@@ -19,6 +19,7 @@ class EngineOptions(TypedDict, total=False):
 
     device: str
     dtype: str
+    model_impl: str
     quantize: str
     kv_dtype: str
     max_model_len: int

@@ -40,6 +40,7 @@ _VALUES: Mapping[str, Mapping[object, object]] = {
     "kv_cache_dtype": {"fp8_e4m3": "fp8"},
     "max_model_len": {"auto": None, -1: None},
     "device": {"auto": None},
+    "model_impl": {"vllm": "native"},
 }
 """Names of values in Arbora, by vLLM's argument and value."""
 

@@ -76,10 +76,13 @@ def test_a_directory_without_weights_is_refused(model: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"architectures": ["GemmaForCausalLM"]}, "architecture GemmaForCausalLM is not supported"),
+        (
+            {"architectures": ["BertModel"], "model_type": "bert"},
+            "BertModel, which does not continue",
+        ),
         ({"quantization_config": {"load_in_4bit": True}}, "quant_method bitsandbytes is not supported"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 3}}, "bits 3 is not supported"),
-        ({"hidden_act": "gelu"}, "hidden_act gelu is not supported"),
+        ({"hidden_act": "unheard_of"}, "hidden_act unheard_of is not supported"),
     ],
 )
 def test_an_unsupported_config_is_reported_before_missing_files(

@@ -71,7 +71,10 @@ def test_a_model_is_downloaded_and_found_afterwards(hub: FakeHub, capsys: pytest
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"architectures": ["GPT2LMHeadModel"]}, "architecture GPT2LMHeadModel is not supported"),
+        (
+            {"architectures": ["MambaForCausalLM"], "model_type": "mamba"},
+            "has layers with a state",
+        ),
         ({"quantization_config": {"quant_method": "hqq"}}, "quant_method hqq is not supported"),
     ],
 )

@@ -165,14 +165,6 @@ def test_a_tokenizer_in_an_older_format_is_converted(tmp_path: Path) -> None:
     assert tokenizer.decode(tokenizer.encode("The quick fox, 你好")) == "The quick fox, 你好"
 
 
-def test_converting_without_transformers_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="-m pip install transformers"):
-        Tokenizer.load(tmp_path)
-
-
 def test_a_folder_without_any_tokenizer_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no tokenizer\.json"):
         Tokenizer.load(tmp_path)

@@ -206,6 +206,7 @@ def test_the_log_says_the_bytes_of_the_copy_and_of_the_cache(
     save_model(random_model("qwen2"), tmp_path / "model")
     if start == "a later":
         load(tmp_path / "model", quantize="int4")
+    caplog.clear()
     with caplog.at_level(logging.INFO):
         config = step_driver.serve_config(tmp_path / "model", quantize="int4", kv_dtype="int8")
         ready = load_model(config, step_driver.no_vocabulary).ready
@@ -347,7 +348,8 @@ def test_the_copy_holds_4_bits_for_layers_and_8_for_the_vocabulary(tmp_path: Pat
 )
 def test_about_half_of_the_down_projections_hold_8_bits(layers: int, with_int8: list[int]) -> None:
     names = [f"model.layers.{layer}.mlp.{part}_proj" for layer in range(layers) for part in ("up", "down")]
-    projections = [Projection(name, 256, 256) for name in names]
+    embedding = Projection("model.embed_tokens", 256, 256, kind="Embedding")
+    projections = [embedding, *(Projection(name, 256, 256) for name in names)]
     groups = quantized_checkpoint.quantization_config("int4", projections)["config_groups"]
     downs = [f"model.layers.{layer}.mlp.down_proj" for layer in with_int8]
     assert groups["int8"]["targets"] == ["lm_head", "model.embed_tokens", *downs]
