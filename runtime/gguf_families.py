@@ -24,6 +24,13 @@ _NORMS_AFTER = {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 _NORMS_AROUND = {**USUAL_NAMES, **_NORMS_AFTER, "ffn_norm": "pre_feedforward_layernorm"}
+EXPERT = "{expert}"
+"""stands for an expert's number in the names of tensors that GGUF files store stacked"""
+_WITH_EXPERTS = {
+    **USUAL_NAMES,
+    "ffn_gate_inp": "mlp.gate",
+    **{f"ffn_{part}_exps": f"mlp.experts.{EXPERT}.{part}_proj" for part in ("gate", "up", "down")},
+}
 
 
 class GgufFamily(NamedTuple):
@@ -34,6 +41,7 @@ class GgufFamily(NamedTuple):
     are_pairs_neighbours: bool = False
     """whether the rows of q and k that rotate together are neighbours; in Hugging Face's checkpoints they are
     half a head apart"""
+    has_experts: bool = False
     norm_offset: float = 0.0
     """what the file adds to the weights of norms"""
 
@@ -52,6 +60,7 @@ GGUF_FAMILIES = {
         "phi3",
         {**USUAL_NAMES, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
     ),
+    "qwen3moe": GgufFamily("Qwen3MoeForCausalLM", "qwen3_moe", _WITH_EXPERTS, has_experts=True),
     "smollm3": GgufFamily("SmolLM3ForCausalLM", "smollm3", are_pairs_neighbours=True),
 }
 """`llama` is the name of Mistral's models too."""

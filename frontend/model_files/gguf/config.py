@@ -26,13 +26,14 @@ def model_config(file: GgufFile) -> dict[str, Any]:
     """The content of config.json. Raises ConfigError for an architecture that can't be served."""
     metadata = Metadata(file)
     name = metadata.architecture
-    if name not in GGUF_FAMILIES or metadata.optional("expert_count", int):
-        kind = reprlib.repr(name) if name not in GGUF_FAMILIES else f"{name} with experts"
+    family = GGUF_FAMILIES.get(name)
+    has_experts = bool(metadata.optional("expert_count", int))
+    if family is None or has_experts != family.has_experts:
+        kind = reprlib.repr(name) if family is None else f"{name} with{'' if has_experts else 'out'} experts"
         raise ConfigError(
             f"{file.path}: general.architecture {kind} is not supported. Supported: "
             f"{', '.join(GGUF_FAMILIES)}."
         )
-    family = GGUF_FAMILIES[name]
     hidden, heads = metadata.required("embedding_length", int), metadata.required("attention.head_count", int)
     head_dim = metadata.optional("attention.key_length", int) or hidden // heads
     if head_dim < 1:

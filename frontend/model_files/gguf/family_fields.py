@@ -93,6 +93,17 @@ def _phi3(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
     return {**fields, "rope_parameters": rope, "original_max_position_embeddings": original}
 
 
+def _qwen3moe(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
+    return {
+        "num_experts": metadata.required("expert_count", int),
+        "num_experts_per_tok": metadata.required("expert_used_count", int),
+        "moe_intermediate_size": metadata.required("expert_feed_forward_length", int),
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    }
+
+
 OF_FAMILY: Mapping[str, Callable[[Metadata, Mapping[str, Any]], Fields]] = {
     "gemma": _gemma,
     "gemma2": _gemma2,
@@ -100,4 +111,5 @@ OF_FAMILY: Mapping[str, Callable[[Metadata, Mapping[str, Any]], Fields]] = {
     "granite": _granite,
     "olmo2": _olmo2,
     "phi3": _phi3,
+    "qwen3moe": _qwen3moe,
 }

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Mapping, Set
+from typing import NamedTuple
 
 import torch
 
 from ...errors import ConfigError
-from ...gguf_families import GGUF_FAMILIES, GgufFamily
+from ...gguf_families import EXPERT, GGUF_FAMILIES, GgufFamily
 from ...gguf_file import GgufFile, Value
 from .weight_format import FLOATS, Shape
 
@@ -26,7 +27,17 @@ NORM = "norm.weight"
 """the end of the names of weights of norms"""
 
 
+_ONE_EXPERT = re.compile(r"\.experts\.\d+\.")
 _UNKNOWN = GgufFamily("", "")
+
+
+class _Part(NamedTuple):
+    """Where one of our tensors is."""
+
+    stored: str
+    """the name of the file's tensor"""
+    expert: int | None
+    """the number of the matrix within the tensor; None: it is the whole"""
 
 
 class GgufTensors:
@@ -37,40 +48,52 @@ class GgufTensors:
         self._architecture = str(metadata.get("general.architecture"))
         self._family = GGUF_FAMILIES.get(self._architecture, _UNKNOWN)
         self._heads = self._find_heads(metadata)
-        self._names = {self._name(name): name for name in file.tensors if name not in UNUSED}
+        self._parts = {
+            ours: part for name in file.tensors if name not in UNUSED for ours, part in self._find_parts(name)
+        }
 
     @property
     def names(self) -> Set[str]:
-        return self._names.keys()
+        return self._parts.keys()
 
     def stored_name(self, name: str) -> str:
-        return self._names.get(name) or self._stored_name(name)
+        return self._parts[name].stored if name in self._parts else self._stored_name(name)
 
     def describe(self, name: str) -> tuple[Shape, str]:
-        place = self._file.tensors[self._names[name]]
-        return place.shape, place.type
+        part = self._parts[name]
+        place = self._file.tensors[part.stored]
+        return place.shape if part.expert is None else place.shape[1:], place.type
 
     def read(self, name: str) -> torch.Tensor:
-        place = self._file.tensors[self._names[name]]
+        part = self._parts[name]
+        place, (shape, _) = self._file.tensors[part.stored], self.describe(name)
+        size = place.bytes if part.expert is None else place.bytes // place.shape[0]
+        begin = place.begin + size * (part.expert or 0)
         # The view shares the file's memory, so callers must not write to it.
-        raw = torch.frombuffer(
-            memoryview(self._file.data), dtype=torch.uint8, count=place.bytes, offset=place.begin
-        )
+        raw = torch.frombuffer(memoryview(self._file.data), dtype=torch.uint8, count=size, offset=begin)
         if place.type in FLOATS:
-            tensor = raw.view(FLOATS[place.type]).view(place.shape)
+            tensor = raw.view(FLOATS[place.type]).view(shape)
             if self._family.norm_offset and name.endswith(NORM):
                 tensor = tensor - self._family.norm_offset
         else:
-            tensor = raw.view(*place.shape[:-1], -1)
+            tensor = raw.view(*shape[:-1], -1)
         heads = self._heads.get(name.rpartition(".")[0].rpartition(".")[2])
         if heads is None:
             return tensor
         if tensor.shape[0] % (2 * heads):
             raise ConfigError(
-                f"{self._file.path}: tensor {self._names[name]} has {tensor.shape[0]} rows, which are not "
+                f"{self._file.path}: tensor {part.stored} has {tensor.shape[0]} rows, which are not "
                 f"the pairs of {heads} heads."
             )
         return _in_halves(tensor, heads)
+
+    def _find_parts(self, stored: str) -> list[tuple[str, _Part]]:
+        """Our names of a stored tensor, which may have the matrices of all experts of a layer."""
+        name = self._name(stored)
+        if EXPERT not in name:
+            return [(name, _Part(stored, None))]
+        experts = range(self._file.tensors[stored].shape[0])
+        return [(name.replace(EXPERT, str(expert)), _Part(stored, expert)) for expert in experts]
 
     def _find_heads(self, metadata: Mapping[str, Value]) -> dict[str, int]:
         """The number of heads for each projection whose rows have another order."""
@@ -103,7 +126,7 @@ class GgufTensors:
         """The name that GGUF files would give to our tensor `name`, for tensors that a file lacks."""
         stored = {ours: theirs for theirs, ours in {**NAMES, **self._family.layer_names}.items()}
         base, _, part = name.rpartition(".")
-        layer = _OUR_LAYER.fullmatch(base)
+        layer = _OUR_LAYER.fullmatch(_ONE_EXPERT.sub(rf".experts.{EXPERT}.", base))
         if layer is None:
             return f"{stored.get(base, base)}.{part}"
         return f"blk.{layer[1]}.{stored.get(layer[2], layer[2])}.{part}"

@@ -12,7 +12,9 @@ import torch
 from arbora.frontend.model_files.gguf.config import model_config
 from arbora.runtime.gguf_families import GGUF_FAMILIES
 from arbora.runtime.gguf_file import GgufFile
+from arbora.runtime.model.transformers_models.experts import ExpertProducts
 from arbora.runtime.model.transformers_models.model import TransformersModel
+from gguf import GGMLQuantizationType as Type
 from gguf_models import finish_file
 from paged_rows import PagedRows
 from step_driver import StepDriver
@@ -42,6 +44,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "olmo2": {},
     "phi3": {"sliding_window": 8},
+    "qwen3moe": {"norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
     "smollm3": {"no_rope_layers": [1, 1, 1, 0]},
 }
 KEYS = {
@@ -62,8 +65,9 @@ def random_model(architecture: str, fields: dict[str, Any]) -> PreTrainedModel:
     return tiny_model(AutoConfig.for_model(**{**config.to_dict(), "max_position_embeddings": 256, **fields}))
 
 
-def write(path: Path, architecture: str, model: PreTrainedModel) -> None:
-    """Writes a file as llama.cpp's converter does; its library names the tensors."""
+def write(path: Path, architecture: str, model: PreTrainedModel, of_experts: Type = Type.F32) -> None:
+    """Writes a file as llama.cpp's converter does; its library names the tensors. of_experts: the type of the
+    experts' weights"""
     config, family = model.config, GGUF_FAMILIES[architecture]
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -88,11 +92,20 @@ def write(path: Path, architecture: str, model: PreTrainedModel) -> None:
         if value is not None:
             add = writer.add_uint32 if isinstance(value, int) else writer.add_float32
             add(f"{architecture}.{key}", value)
+    if family.has_experts:
+        writer.add_expert_count(config.num_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     names = gguf.get_tensor_name_map(ARCHITECTURES[architecture], config.num_hidden_layers)
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         values = tensor
+        if name.endswith("experts.gate_up_proj"):  # the file has the two parts, the model their stack
+            layer = name.split(".")[2]
+            for part, half in zip(("gate", "up"), values.chunk(2, dim=1), strict=True):
+                add(writer, f"blk.{layer}.ffn_{part}_exps.weight", half, of_experts)
+            continue
         if family.are_pairs_neighbours and name.endswith(("q_proj.weight", "k_proj.weight")):
             count = heads if "q_proj" in name else kv_heads
             values = values.view(count, 2, -1, values.shape[1]).transpose(1, 2).reshape(values.shape)
@@ -100,13 +113,18 @@ def write(path: Path, architecture: str, model: PreTrainedModel) -> None:
             values = values + family.norm_offset
         stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert stored is not None, name
-        writer.add_tensor(stored, values.contiguous().numpy())
+        stored = stored if stored.endswith((".weight", ".bias")) else f"{stored}.weight"
+        add(writer, stored, values, of_experts if "_exps." in stored else Type.F32)
     finish_file(writer)
 
 
-def made(directory: Path, architecture: str, model: PreTrainedModel) -> Path:
+def add(writer: gguf.GGUFWriter, name: str, values: torch.Tensor, kind: Type) -> None:
+    writer.add_tensor(name, gguf.quantize(values.contiguous().numpy(), kind), raw_dtype=kind)
+
+
+def made(directory: Path, architecture: str, model: PreTrainedModel, of_experts: Type = Type.F32) -> Path:
     file = directory / "model.gguf"
-    write(file, architecture, model)
+    write(file, architecture, model, of_experts)
     (directory / "config.json").write_text(json.dumps(model_config(GgufFile(file))))
     return directory
 
@@ -121,6 +139,22 @@ def test_a_file_gives_the_logits_of_the_original(architecture: str, tmp_path: Pa
     with torch.no_grad():
         expected = original(input_ids=torch.tensor([PROMPT]), use_cache=False).logits[0]
     assert float((found - expected).abs().max() / expected.abs().max()) < 1e-4
+
+
+def test_experts_stay_quantized(tmp_path: Path) -> None:
+    """Each expert's product has the bits of its part of the stacked tensor."""
+    original = random_model("qwen3moe", CASES["qwen3moe"])
+    loaded = StepDriver.load(made(tmp_path, "qwen3moe", original, Type.Q8_0)).runner._model
+    assert isinstance(loaded, TransformersModel)
+    experts = loaded._model.base.get_submodule("layers.1.mlp.experts")
+    products = experts.expert_products
+    assert isinstance(products, ExpertProducts)
+    x = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
+    weights = original.get_parameter("model.layers.1.mlp.experts.gate_up_proj")
+    for expert, product in enumerate(products.first):
+        exact = x @ weights[expert].T
+        error = float((product(x) - exact).norm() / exact.norm())
+        assert 0 < error < 0.02
 
 
 def test_the_families_of_our_own_code_can_be_computed_by_transformers_too(tmp_path: Path) -> None:
