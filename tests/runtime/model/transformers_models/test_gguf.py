@@ -104,7 +104,7 @@ def write(path: Path, architecture: str, model: PreTrainedModel, of_experts: Typ
         if name.endswith("experts.gate_up_proj"):  # the file has the two parts, the model their stack
             layer = name.split(".")[2]
             for part, half in zip(("gate", "up"), values.chunk(2, dim=1), strict=True):
-                add(writer, f"blk.{layer}.ffn_{part}_exps.weight", half, of_experts)
+                add_as(writer, f"blk.{layer}.ffn_{part}_exps.weight", half, of_experts)
             continue
         if family.are_pairs_neighbours and name.endswith(("q_proj.weight", "k_proj.weight")):
             count = heads if "q_proj" in name else kv_heads
@@ -114,11 +114,11 @@ def write(path: Path, architecture: str, model: PreTrainedModel, of_experts: Typ
         stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert stored is not None, name
         stored = stored if stored.endswith((".weight", ".bias")) else f"{stored}.weight"
-        add(writer, stored, values, of_experts if "_exps." in stored else Type.F32)
+        add_as(writer, stored, values, of_experts if "_exps." in stored else Type.F32)
     finish_file(writer)
 
 
-def add(writer: gguf.GGUFWriter, name: str, values: torch.Tensor, kind: Type) -> None:
+def add_as(writer: gguf.GGUFWriter, name: str, values: torch.Tensor, kind: Type) -> None:
     writer.add_tensor(name, gguf.quantize(values.contiguous().numpy(), kind), raw_dtype=kind)
 
 
