@@ -37,8 +37,14 @@ def check_chunks(model: Model, device: torch.device) -> None:
     chunked = model.forward(_batch([other, rest], device), kvs)[-(TOKENS - FIRST_CHUNK) :]
     expected = whole[FIRST_CHUNK:].float()
     differences = (chunked.float() - expected).abs().amax(1) / expected.abs().amax()
-    if not float(differences.median()) < TOLERANCE.get(model.dtype, TOLERANCE_OF_16_BITS):
-        raise ConfigError("this model gives other results if a prompt is computed in several steps.")
+    if not expected.isfinite().all():
+        return  # the test step after loading explains it
+    difference = float(differences.median())
+    if not difference < TOLERANCE.get(model.dtype, TOLERANCE_OF_16_BITS):
+        raise ConfigError(
+            f"this model gives other results if a prompt is computed in several steps: they differ by "
+            f"{difference:.1%}. So it can't be served; choose another model."
+        )
 
 
 def _batch(rows: list[tuple[int, int, torch.Tensor]], device: torch.device) -> InputBatch:

@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 class Architecture(Protocol):
     """What a model computes, and which tensors it needs: all that is known of it without its weights."""
 
-    is_trusted: ClassVar[bool]
-    """whether results are known not to depend on the steps into which a prompt is cut"""
+    needs_chunk_check: ClassVar[bool]
+    """whether results might depend on the steps into which a prompt is cut"""
 
     @property
     def config(self) -> ModelConfig: ...
@@ -48,6 +48,10 @@ class Architecture(Protocol):
     @property
     def dtype(self) -> str | None:
         """the dtype in config.json"""
+        ...
+
+    def check_options(self, device: torch.device, deterministic: bool) -> None:
+        """Raises ConfigError if the model can't be served with these options."""
         ...
 
     def check(self, checkpoint: Checkpoint, choose: ChooseFormat) -> None:
@@ -68,11 +72,14 @@ class DecoderArchitecture:
     """A model that `Decoder` computes."""
 
     config: DecoderConfig
-    is_trusted: ClassVar = True
+    needs_chunk_check: ClassVar = False
 
     @property
     def dtype(self) -> str | None:
         return self.config.dtype
+
+    def check_options(self, device: torch.device, deterministic: bool) -> None:
+        pass
 
     def check(self, checkpoint: Checkpoint, choose: ChooseFormat) -> None:
         checkpoint.check(expected_tensors(self.config, choose))
@@ -105,7 +112,7 @@ class ModelSource:
         loader = ProjectionLoader(self.checkpoint, self.choose_format, self.dtype, device, batch_invariant)
         model = self.architecture.load(loader, progress.show)
         progress.end()
-        if not self.architecture.is_trusted:
+        if self.architecture.needs_chunk_check:
             check_chunks(model, device)
         return model
 
@@ -146,6 +153,7 @@ def open_model(config: ServeConfig, device: torch.device) -> ModelSource:
     """Reads the config and the headers of the weights; with --quantize, it also quantizes them. Raises
     ConfigError for a model that cannot be served."""
     architecture = open_architecture(config.model, config.model_impl)
+    architecture.check_options(device, config.deterministic)
     context = context_length(architecture.config, config.max_model_len)
     checkpoint = Checkpoint(config.model)
     sampling = sampling_defaults(config.model, checkpoint.gguf)

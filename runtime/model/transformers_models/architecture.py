@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +33,8 @@ from .model import TransformersModel
 from .modules import LinearModule, StoredEmbedding
 from .sources import QUANTIZED_PART, Source, find_sources
 
+MAX_CUDA_HEAD_DIM = 256
+
 
 @dataclass(frozen=True)
 class TransformersArchitecture:
@@ -40,7 +42,7 @@ class TransformersArchitecture:
 
     config: TransformersConfig
     original: PreTrainedConfig
-    is_trusted: ClassVar = False
+    needs_chunk_check: ClassVar = True
 
     @staticmethod
     def open(model: Path) -> TransformersArchitecture:
@@ -59,18 +61,26 @@ class TransformersArchitecture:
         of_experts = chain.from_iterable(chain.from_iterable(plan.experts.values()))
         return [*plan.projections.values(), *of_experts]
 
-    def load(self, loader: ProjectionLoader, progress: Callable[[str], None]) -> Model:
-        kv_heads = {call.kv_heads for call in self.config.calls}
-        if loader.device.type == "cuda" and len(kv_heads) > 1:
+    def check_options(self, device: torch.device, deterministic: bool) -> None:
+        heads = sorted({(call.heads, call.kv_heads) for call in self.config.calls})
+        if device.type == "cuda" and len(heads) > 1:
             raise ConfigError(
-                f"{self.original.model_type}: its layers have {sorted(kv_heads)} KV heads. Only --device cpu "
-                "serves layers with different numbers."
+                f"--device cuda: the layers of {self.original.model_type} have {heads} query and KV heads. "
+                "Only --device cpu serves layers with different numbers."
             )
-        if loader.batch_invariant:
+        head_dim = self.config.cache_spec.head_dim
+        if device.type == "cuda" and head_dim > MAX_CUDA_HEAD_DIM:
+            raise ConfigError(
+                f"--device cuda: {self.original.model_type} has heads of {head_dim} numbers, but the kernels "
+                f"are made for at most {MAX_CUDA_HEAD_DIM}. Use --device cpu."
+            )
+        if deterministic:
             raise ConfigError(
                 f"--deterministic: {self.original.model_type} is computed by transformers, whose results "
                 "depend on the other rows of a step. Leave the option out."
             )
+
+    def load(self, loader: ProjectionLoader, progress: Callable[[str], None]) -> Model:
         with _without_weights(loader.device):
             model = build(copy.deepcopy(self.original), loader.dtype)
         _Loading(model, _Plan(model, self.config, loader.checkpoint), loader, progress).run()
@@ -99,7 +109,7 @@ def _without_weights(device: torch.device) -> Iterator[None]:
         torch.nn.Module.register_parameter = register  # type: ignore[method-assign]
 
 
-def _find_embedding(model: PreTrainedModel, weight_readers: Set[str]) -> str | None:
+def _find_embedding(model: PreTrainedModel, weight_readers: Collection[str]) -> str | None:
     """The name of the embedding's weight, if only the embedding's own code reads it."""
     embedding = model.get_input_embeddings()
     name = next((name for name, module in model.named_modules() if module is embedding), None)
@@ -123,14 +133,16 @@ class _Plan:
 
     def __init__(self, model: PreTrainedModel, config: TransformersConfig, checkpoint: Checkpoint) -> None:
         self.place = checkpoint.files[0].parent
-        self.sources = find_sources(model, checkpoint)
-        self.tied: Mapping[str, str] = {
-            target: source
-            for target, source in model.all_tied_weights_keys.items()
-            if target not in self.sources or source in self.sources
-        }
-        self.shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-        linears = set(find_linears(model)) - config.weight_readers
+        skipped = tuple(f"{name}." for name in config.unused)
+        wanted = {name: each for name, each in model.state_dict().items() if not name.startswith(skipped)}
+        self.shapes = {name: tuple(tensor.shape) for name, tensor in wanted.items()}
+        self.sources = find_sources(model, wanted, checkpoint)
+        self.tied: Mapping[str, str] = model.all_tied_weights_keys
+        for target, source in self.tied.items():
+            if source not in self.sources and target in self.sources:  # either may be the one that is stored
+                self.sources[source] = self.sources.pop(target)
+        linears = {name for name in find_linears(model) if f"{name}.weight" in wanted}
+        linears -= set(config.weight_readers)
         self.linears = {f"{name}.weight": name for name in linears}
         """the names of linear modules by those of their weights"""
         self.projections: dict[str, Projection] = {}
@@ -158,11 +170,15 @@ class _Plan:
         """the weight of the head that is the embedding's; None if the weight is not theirs alone"""
 
     def _find_tied_head(self) -> str | None:
-        if self.embedding not in self.projections:
-            return None
+        """Leaves out the projection of an embedding that other modules share, because it has no weight."""
         sharing = [target for target, source in self.tied.items() if source == self.embedding]
-        is_head = len(sharing) == 1 and sharing[0] in self.linears
-        return sharing[0] if is_head and f"{self.linears[sharing[0]]}.bias" not in self.shapes else None
+        if not sharing or self.embedding not in self.projections:
+            return None
+        (head, *others) = sharing
+        if not others and head in self.linears and f"{self.linears[head]}.bias" not in self.shapes:
+            return head
+        del self.projections[self.embedding]
+        return None
 
     def is_bias(self, target: str) -> bool:
         """Whether a tensor is loaded together with a matrix."""
@@ -171,7 +187,7 @@ class _Plan:
     def expected(self, choose: ChooseFormat) -> dict[str, TensorSpec]:
         """The tensors of the checkpoint, but for those that are converted."""
         expected: dict[str, TensorSpec] = {}
-        made = False
+        has_converted = False
         for target, source in self.sources.items():
             if target in self.experts:
                 stored, wanted = len(self.experts[target]), self.shapes[target][0]
@@ -182,13 +198,13 @@ class _Plan:
                 for projection in chain.from_iterable(self.experts[target]):
                     expected |= projection_tensors(projection, choose)
             elif source.converter is not None:
-                made = True
+                has_converted = True
             elif target in self.projections:
                 expected |= projection_tensors(self.projections[target], choose)
             elif not self.is_bias(target) and target not in self.tied:
                 expected[source.names[0]] = TensorSpec((self.shapes[target],))
         for target in self.shapes.keys() - self.sources.keys() - self.tied.keys():
-            if not made and not self.is_bias(target):
+            if not has_converted and not self.is_bias(target):
                 expected[target] = TensorSpec((self.shapes[target],))
         return expected
 
@@ -226,14 +242,19 @@ class _Loading:
         for name, module in self._model.named_modules():
             if is_experts(module):
                 self._set_experts(name, module)
+        self._pack_others()
         for name, tensor in self._model.state_dict().items():
-            if tensor.is_meta:
+            if tensor.is_meta and name in plan.shapes:
                 raise ConfigError(f"{plan.place}: tensor {name} {list(tensor.shape)} is missing.")
 
     def _has_products(self, target: str) -> bool:
         """Whether each expert gets a product. A GPU multiplies by stacked floats of all experts at once."""
-        is_float = isinstance(self._loader.choose(self._plan.experts[target][0][0]), FloatFormat)
-        return self._loader.device.type == "cpu" or not is_float
+        owner = target.rpartition(".")[0]
+        of_module = [
+            experts for name, experts in self._plan.experts.items() if name.rpartition(".")[0] == owner
+        ]
+        formats = [self._loader.choose(experts[0][0]) for experts in of_module]
+        return self._loader.device.type == "cpu" or not all(isinstance(each, FloatFormat) for each in formats)
 
     def _load_experts(self, target: str) -> None:
         experts = self._plan.experts[target]
@@ -254,7 +275,10 @@ class _Loading:
         quantized = [name for name in source.names if QUANTIZED_PART.search(name)]
         if quantized:
             label = self._loader.checkpoint.label(quantized[0])
-            raise ConfigError(f"{label}: quantized experts are not served. Use a checkpoint in 16 bits.")
+            raise ConfigError(
+                f"{label} is quantized, and {target}, which is made of it, must not be. Use a checkpoint in "
+                "16 bits."
+            )
         made = source.converter.convert(target, model=self._model, config=self._model.config)
         return {name: value[0] if isinstance(value, list) else value for name, value in made.items()}
 
@@ -262,10 +286,10 @@ class _Loading:
         """is_mapped: the tensor is a view of the checkpoint's file"""
         shape = self._plan.shapes.get(target)
         if tuple(tensor.shape) != shape:
-            raise ConfigError(f"tensor {target}: expected {list(shape or ())}, got {list(tensor.shape)}.")
-        if target in self._plan.linears:
-            self._set_packed(target, tensor)
-            return
+            raise ConfigError(
+                f"{self._plan.place}: tensor {target}: expected {list(shape or ())}, got "
+                f"{list(tensor.shape)}."
+            )
         owner, _, name = target.rpartition(".")
         module = self._model.get_submodule(owner)
         placed = module._parameters.get(name)
@@ -276,12 +300,6 @@ class _Loading:
         else:
             tensor = tensor.to(self._loader.device, placed.dtype, copy=is_mapped)
             module._parameters[name] = torch.nn.Parameter(tensor, requires_grad=False)
-
-    def _read_bias(self, target: str) -> torch.Tensor | None:
-        """The bias that belongs to a converted matrix."""
-        name = f"{target.removesuffix('.weight')}.bias"
-        source = self._plan.sources.get(name)
-        return None if source is None else self._loader.load_vector(source.names[0])
 
     def _set_embedding(self, target: str) -> None:
         projection, head = self._plan.projections[target], self._plan.tied_head
@@ -295,9 +313,13 @@ class _Loading:
             rows = self._loader.load_rows(projection)
         StoredEmbedding.replace(self._model, target.removesuffix(".weight"), rows)
 
-    def _set_packed(self, target: str, tensor: torch.Tensor) -> None:
-        weight = tensor.to(self._loader.device, self._loader.dtype).contiguous()
-        self._set_product(target, Linear.pack(weight, self._read_bias(target)))
+    def _pack_others(self) -> None:
+        """Turns the linear modules whose weights were made or are shared into products."""
+        for target, name in self._plan.linears.items():
+            module = self._model.get_submodule(name)
+            if isinstance(module, torch.nn.Linear) and not module.weight.is_meta:
+                bias = None if module.bias is None else module.bias.data
+                self._set_product(target, Linear.pack(module.weight.data.contiguous(), bias))
 
     def _set_product(self, target: str, product: Linear) -> None:
         self._model.set_submodule(self._plan.linears[target], LinearModule(product))
@@ -305,11 +327,6 @@ class _Loading:
     def _tie(self) -> None:
         """Gives modules that share the weight of another one that weight."""
         for target, source in self._plan.tied.items():
-            owner, _, name = target.rpartition(".")
-            if target == self._plan.tied_head:
-                continue
-            shared = self._model.get_parameter(source)
-            if target in self._plan.linears:
-                self._set_packed(target, shared.data)
-            else:
-                self._model.get_submodule(owner)._parameters[name] = shared
+            if target != self._plan.tied_head and target in self._plan.shapes:
+                owner, _, name = target.rpartition(".")
+                self._model.get_submodule(owner)._parameters[name] = self._model.get_parameter(source)

@@ -6,14 +6,15 @@ import copy
 import inspect
 import textwrap
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
@@ -30,6 +31,18 @@ MAX_PROBLEM = 160
 _CHANGING_ROPES = ("dynamic", "longrope")
 """kinds of stretched positions whose values change when a context exceeds the original one"""
 _TYPE_OF_TENSOR = (torch.Tensor.dtype.__get__, torch.Tensor.device.__get__)  # type: ignore[attr-defined]
+_ERRORS = (
+    RuntimeError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ImportError,
+    AssertionError,
+    ArithmeticError,
+    LookupError,
+    StrictDataclassError,
+)
+"""what transformers raises for a config that it can't use"""
 _TEXT_TASKS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 _OWN_ATTENTION = "has attention outside of transformers' attention interface"
 STATES = ("conv_state", "recurrent_state", "ssm_state", "rnn_state", "linear_cache")
@@ -49,9 +62,11 @@ class TransformersConfig:
     dtype: str | None
     calls: tuple[AttentionCall, ...]
     """the attention calls of a forward pass, in their order"""
-    weight_readers: frozenset[str]
+    weight_readers: tuple[str, ...]
     """the names of linear modules, and of the embedding, whose weights the model's code reads itself"""
-    source: str
+    unused: tuple[str, ...]
+    """the names of parts that text does not need, such as an encoder of images"""
+    source: str = field(repr=False)
     """the library's version, the model's class and its config: what its results depend on beside weights"""
 
     @property
@@ -76,7 +91,7 @@ def describe(model: Path) -> tuple[TransformersConfig, PreTrainedConfig]:
     except KeyError as error:
         own = error.args == (NAME,)
         reason = _OWN_ATTENTION if own else f"can't be computed: its config lacks {error}"
-    except (RuntimeError, TypeError, ValueError, AttributeError, ImportError, AssertionError) as error:
+    except _ERRORS as error:
         problem = textwrap.shorten(str(error), MAX_PROBLEM)
         reason = f"can't be computed: {type(error).__name__}: {problem}"
     raise ConfigError(f"{path}: {config.model_type} (transformers {transformers.__version__}) {reason}.")
@@ -85,8 +100,8 @@ def describe(model: Path) -> tuple[TransformersConfig, PreTrainedConfig]:
 def _read_config(model: Path) -> PreTrainedConfig:
     try:
         return AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False)
-    except (ValueError, KeyError, OSError, ImportError) as error:
-        first = str(error).split("\n")[0]
+    except (*_ERRORS, OSError) as error:
+        first = textwrap.shorten(str(error), MAX_PROBLEM)
         raise ConfigError(f"{model / CONFIG_FILE}: transformers can't read it: {first}") from None
 
 
@@ -111,28 +126,32 @@ def _describe(config: PreTrainedConfig) -> TransformersConfig:
         model = build(copy.deepcopy(config), torch.bfloat16)
     _refuse_layers(model)
     readers: set[str] = set()
+    used: set[str] = set()
+    inner = _inner_models(model)
     _watch_embedding(model, readers)
     for name in find_linears(model):
-        model.set_submodule(name, _Probe(model.get_submodule(name), name, readers))
+        model.set_submodule(name, _Probe(model.get_submodule(name), name, readers, used))
     split = SplitModel(model)
     _refuse_no_positions(split.base)
     recorder = _Recorder()
     ids = torch.zeros(PROBE_TOKENS, dtype=torch.int32, device="meta")
     no_values = _NoValues()  # type: ignore[no-untyped-call]
     with handled_by(recorder), no_values, torch.no_grad(), _quiet():
-        logits = split.logits(split.hidden(ids, torch.arange(PROBE_TOKENS, device="meta")))
+        hidden = split.hidden(ids, torch.arange(PROBE_TOKENS, device="meta"))
+        logits = split.logits(hidden)
     if not recorder.calls:
         raise UnservedModelError(_OWN_ATTENTION)
     positions = _find_positions(text)
     return TransformersConfig(
         vocab_size=logits.shape[1],
-        hidden_size=text.hidden_size,
-        intermediate_size=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
+        hidden_size=hidden.shape[1],
+        intermediate_size=_find_intermediate_size(text),
         max_positions=positions,
         default_positions=positions,
         dtype=str(dtype).removeprefix("torch.") if dtype else None,
         calls=tuple(recorder.calls),
-        weight_readers=frozenset(readers),
+        weight_readers=tuple(sorted(readers)),
+        unused=_find_unused(inner, used),
         source=f"transformers {transformers.__version__} {type(model).__name__} {config.to_json_string()}",
     )
 
@@ -146,13 +165,31 @@ def _refuse_other_tasks(config: PreTrainedConfig) -> None:
 
 
 def _refuse_layers(model: PreTrainedModel) -> None:
-    for module in model.modules():
-        code = inspect.getsource(inspect.unwrap(type(module).forward)) if _is_of_transformers(module) else ""
-        kind = type(module).__name__
+    for of_module in dict.fromkeys(type(module) for module in model.modules()):
+        of_library = of_module.__module__.startswith("transformers.")
+        code = inspect.getsource(inspect.unwrap(of_module.forward)) if of_library else ""
+        kind = of_module.__name__
         if any(state in code for state in STATES):
             raise UnservedModelError(f"has layers with a state beside keys and values ({kind})")
         if "Indexer" in kind:
             raise UnservedModelError(f"chooses the keys of each token by an index of its own ({kind})")
+
+
+def _inner_models(model: PreTrainedModel) -> dict[str, list[str]]:
+    """The names of the linear modules of each model inside `model`, by its name."""
+    linears = find_linears(model)
+    inner = [name for name, each in model.named_modules() if name and isinstance(each, PreTrainedModel)]
+    return {name: [each for each in linears if each.startswith(f"{name}.")] for name in inner}
+
+
+def _find_unused(inner: Mapping[str, list[str]], used: set[str]) -> tuple[str, ...]:
+    """The names of the models whose linear modules have not run."""
+    return tuple(name for name, linears in inner.items() if linears and used.isdisjoint(linears))
+
+
+def _find_intermediate_size(config: PreTrainedConfig) -> int:
+    size = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    return max(size) if isinstance(size, (list, tuple)) else int(size)
 
 
 def _refuse_no_positions(base: torch.nn.Module) -> None:
@@ -161,10 +198,6 @@ def _refuse_no_positions(base: torch.nn.Module) -> None:
         "position_ids" in inspect.signature(inspect.unwrap(part.forward)).parameters for part in parts
     ):
         raise UnservedModelError("takes no positions of its tokens")
-
-
-def _is_of_transformers(module: torch.nn.Module) -> bool:
-    return type(module).__module__.startswith("transformers.")
 
 
 def _find_positions(config: PreTrainedConfig) -> int:
@@ -213,14 +246,15 @@ class _NoValues(TorchDispatchMode):
 
 
 class _Probe(torch.nn.Module):
-    """Stands in place of a linear module. Adds its name to `readers` if other code reads its weight."""
+    """Stands in place of a linear module. Adds its name to `used` when it runs, and to `readers` if other
+    code reads its weight."""
 
-    def __init__(self, linear: torch.nn.Module, name: str, readers: set[str]) -> None:
+    def __init__(self, linear: torch.nn.Module, name: str, readers: set[str], used: set[str]) -> None:
         super().__init__()
         assert isinstance(linear, torch.nn.Linear)
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self._linear = (linear,)  # in a tuple, so that PyTorch does not register it
-        self._name, self._readers = name, readers
+        self._name, self._readers, self._used = name, readers, used
 
     @property
     def weight(self) -> torch.Tensor:
@@ -233,6 +267,7 @@ class _Probe(torch.nn.Module):
         return self._linear[0].bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self._used.add(self._name)
         return x.new_empty(*x.shape[:-1], self.out_features)
 
 

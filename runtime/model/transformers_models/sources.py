@@ -56,10 +56,11 @@ class Source:
         return list(zip(*by_expert, strict=False))  # the caller checks their number
 
 
-def find_sources(model: PreTrainedModel, checkpoint: Checkpoint) -> Mapping[str, Source]:
-    """The sources of the weights by the model's names; of several weights from one source, the first one's.
-    The table is that of transformers."""
-    wanted = model.state_dict()
+def find_sources(
+    model: PreTrainedModel, wanted: Mapping[str, torch.Tensor], checkpoint: Checkpoint
+) -> dict[str, Source]:
+    """The sources of the wanted weights by the model's names; of several weights from one source, the first
+    one's. The table is that of transformers."""
     table = get_model_conversion_mapping(model)
     renamings = [entry for entry in table if isinstance(entry, WeightRenaming)]
     converters = [entry for entry in table if isinstance(entry, WeightConverter)]

@@ -16,13 +16,9 @@ class SplitModel:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
-        self._name, self.base = _find_base(model)
+        name, self.base = _find_base(model)
         self._given = _GivenStates()
-        model.set_submodule(self._name, self._given)
-
-    def join(self) -> None:
-        """Makes the model whole again."""
-        self._model.set_submodule(self._name, self.base)
+        model.set_submodule(name, self._given)
 
     def hidden(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Hidden states [tokens, hidden] of token ids int32 [tokens] at positions int64 [tokens]."""

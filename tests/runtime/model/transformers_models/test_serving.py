@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from arbora.runtime.errors import ConfigError
 from arbora.runtime.messages import RowGroup
 from arbora.runtime.model.decoder import Decoder
 from arbora.runtime.model.transformers_models import description
+from arbora.runtime.model.transformers_models.architecture import TransformersArchitecture
 from arbora.runtime.model.transformers_models.experts import ExpertProducts, is_experts
 from arbora.runtime.model.transformers_models.model import TransformersModel
 from arbora.runtime.model.transformers_models.modules import StoredEmbedding
+from arbora.runtime.model.weight_formats import Checkpoint
 from checkpoints import change_tensor, edit_config
 from step_driver import GREEDY, StepDriver, refusal
 from tiny_models import LAYERS, VOCABULARY, tiny_config, tiny_model
@@ -182,3 +185,75 @@ def test_a_model_that_needs_the_prompt_at_once_is_refused_when_it_is_loaded(
     monkeypatch.setattr(description, "STATES", ())
     saved("minimax", tmp_path)
     assert "gives other results if a prompt is computed in several steps" in refusal(tmp_path)
+
+
+def test_a_tied_weight_may_be_stored_under_either_name(tmp_path: Path) -> None:
+    model = saved("olmo2", tmp_path)
+    weight = model.get_input_embeddings().weight.data
+    edit_config(tmp_path, tie_word_embeddings=True)
+    change_tensor(tmp_path, "model.embed_tokens.weight", None)
+    change_tensor(tmp_path, "lm_head.weight", weight.contiguous())
+    loaded = StepDriver.load(tmp_path).runner._model
+    assert isinstance(loaded, TransformersModel) and isinstance(loaded._model.base, PreTrainedModel)
+    ids = torch.tensor([[5, 0, 127]])
+    assert torch.equal(loaded._model.base.get_input_embeddings()(ids), weight[ids])
+
+
+def test_a_tied_head_with_a_bias_is_served_beside_quantized_weights(tmp_path: Path) -> None:
+    saved("ctrl", tmp_path)
+    StepDriver.load(tmp_path, dtype="bfloat16", quantize="int8")
+
+
+def test_weights_that_are_split_keep_their_biases(tmp_path: Path) -> None:
+    config = tiny_config("sarvam_moe")
+    config.attention_bias = True
+    model = tiny_model(config)
+    model.save_pretrained(tmp_path)
+    driver = StepDriver.load(tmp_path)
+    driver.start(0, GREEDY)
+    output = [driver.prefill(0, PROMPT)]
+    assert output == expected_greedy(model, PROMPT, output)
+
+
+def test_an_encoder_of_images_is_not_loaded(tmp_path: Path) -> None:
+    config = tiny_config("gemma3")
+    tiny_model(config).save_pretrained(tmp_path)
+    config.save_pretrained(tmp_path)
+    architecture = TransformersArchitecture.open(tmp_path)
+    assert architecture.config.unused == ("model.vision_tower",)
+    projections = architecture.projections(Checkpoint(tmp_path))
+    assert projections and not any("vision_tower" in each.name for each in projections)
+
+
+def test_a_weight_that_is_not_a_number_is_named(tmp_path: Path) -> None:
+    saved("olmo2", tmp_path)
+    change_tensor(tmp_path, "model.norm.weight", torch.full((64,), torch.nan))
+    assert "tensor model.norm.weight has values that are NaN or infinite" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"hidden_size": "wide"}, {"num_attention_heads": 0}, {"layer_types": ["full_attention"]}]
+)
+def test_a_config_that_transformers_cant_use_is_refused(fields: dict[str, object], tmp_path: Path) -> None:
+    saved("gemma3_text", tmp_path)
+    edit_config(tmp_path, **fields)
+    assert refusal(tmp_path).startswith(f"{tmp_path / 'config.json'}: ")
+
+
+def test_a_description_is_equal_in_each_process(tmp_path: Path) -> None:
+    """It is a part of the keys of pages on disk, so it may not have the order of a set."""
+    saved("hunyuan_v1_moe", tmp_path)
+    readers = TransformersArchitecture.open(tmp_path).config.weight_readers
+    assert len(readers) > 1 and list(readers) == sorted(readers)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "problem"),
+    [("mimo_v2_flash", "query and KV heads"), ("gemma4_text", "heads of 512 numbers")],
+)
+def test_a_gpu_refuses_heads_that_its_kernels_lack(model_type: str, problem: str, tmp_path: Path) -> None:
+    tiny_config(model_type).save_pretrained(tmp_path)
+    architecture = TransformersArchitecture.open(tmp_path)
+    architecture.check_options(torch.device("cpu"), deterministic=False)
+    with pytest.raises(ConfigError, match=problem):
+        architecture.check_options(torch.device("cuda"), deterministic=False)
