@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -40,7 +40,7 @@ class Architecture(Protocol):
     """What a model computes, and which tensors it needs: all that is known of it without its weights."""
 
     needs_chunk_check: ClassVar[bool]
-    """whether results might depend on the steps into which a prompt is cut"""
+    """whether the loaded model must be checked: its results may depend on how a prompt is cut into steps"""
 
     @property
     def config(self) -> ModelConfig: ...
@@ -54,8 +54,9 @@ class Architecture(Protocol):
         """Raises ConfigError if the model can't be served with these options."""
         ...
 
-    def check(self, checkpoint: Checkpoint, choose: ChooseFormat) -> None:
-        """Raises ConfigError, naming the tensor, for a checkpoint that lacks one or has another shape."""
+    def check(self, checkpoint: Checkpoint, choose: ChooseFormat) -> Collection[str]:
+        """Raises ConfigError, naming the tensor, for a checkpoint that lacks one or has another shape. Returns
+        the names of the tensors that the model may have."""
         ...
 
     def projections(self, checkpoint: Checkpoint) -> Sequence[Projection]:
@@ -81,8 +82,10 @@ class DecoderArchitecture:
     def check_options(self, device: torch.device, deterministic: bool) -> None:
         pass
 
-    def check(self, checkpoint: Checkpoint, choose: ChooseFormat) -> None:
-        checkpoint.check(expected_tensors(self.config, choose))
+    def check(self, checkpoint: Checkpoint, choose: ChooseFormat) -> Collection[str]:
+        expected = expected_tensors(self.config, choose)
+        checkpoint.check(expected)
+        return expected
 
     def projections(self, checkpoint: Checkpoint) -> Sequence[Projection]:
         return list(projections(self.config))
@@ -118,7 +121,8 @@ class ModelSource:
 
     def explain_bad_logits(self) -> None:
         """Raises ConfigError for a weight that is NaN or infinite; logs a warning if there is none."""
-        self.checkpoint.check_finite(sorted(self.checkpoint.names))
+        used = self.architecture.check(self.checkpoint, self.choose_format)
+        self.checkpoint.check_finite(sorted(set(used) & self.checkpoint.names))
         log.warning(
             "the logits of the test step are NaN or infinite, though all weights are finite: sums may be too "
             "large for %s. If requests fail, %s",

@@ -8,7 +8,7 @@ from prefix_requests import DOCUMENT, new_cache, serve, start
 from prefix_world import pack, take_pages
 
 
-def listed(cache: PrefixCache, most: int = 100, names: tuple[str, ...] = ("",)) -> list[TreeNode]:
+def list_nodes(cache: PrefixCache, most: int = 100, names: tuple[str, ...] = ("",)) -> list[TreeNode]:
     return cache.reports.walk(names).list_largest(most, 2)
 
 
@@ -16,7 +16,7 @@ def test_a_shared_prefix_is_the_parent_of_the_nodes_that_continue_it() -> None:
     cache = new_cache()
     for last in (50, 51):
         serve(cache, (*DOCUMENT, last, 1, 1, 1))
-    root, shared, *ends = listed(cache)
+    root, shared, *ends = list_nodes(cache)
     assert (root.parent, root.tokens, root.tokens_below, root.id) == (None, 0, 20, None)
     assert (shared.parent, shared.tokens, shared.pages, shared.tokens_below) == (0, 12, 3, 8)
     assert shared.head == pack(DOCUMENT[:2])
@@ -31,7 +31,7 @@ def test_only_the_largest_branches_are_listed_and_the_others_counted() -> None:
     serve(cache, (*DOCUMENT, 50, 1, 1, 1))
     for first in range(60, 65):
         serve(cache, (first, 1, 1, 1))
-    root, largest = listed(cache, most=2)
+    root, largest = list_nodes(cache, most=2)
     assert (largest.tokens + largest.tokens_below, root.folded, largest.folded) == (16, 5, 0)
     assert root.tokens_below == 36
 
@@ -43,7 +43,7 @@ def test_requests_pins_and_leases_count_at_all_nodes_that_they_use() -> None:
     start(cache, (*DOCUMENT, 50, 1, 1, 1, 9))
     cache.lease("me", "", pack((*DOCUMENT, 51, 1, 1, 1)), 10.0, 100, is_breakable=False)
     cache.lease("me", "", pack(DOCUMENT), 10.0, 100)
-    root, shared, *ends = listed(cache)
+    root, shared, *ends = list_nodes(cache)
     assert [(each.requests, each.pins, each.leases) for each in (root, shared)] == [(1, 1, 1), (1, 1, 1)]
     assert sorted((end.requests, end.pins, end.leases) for end in ends) == [(0, 1, 0), (1, 0, 0)]
 
@@ -58,7 +58,7 @@ def test_a_waiting_request_counts_at_the_nodes_that_it_would_use() -> None:
     root, shared, *ends = cache.reports.walk([""], waiting).list_largest(100, 2)
     assert (root.waiting, shared.waiting) == (5, 4)
     assert {end.head: end.waiting for end in ends} == {pack([50, 1]): 1, pack([51, 1]): 1}
-    assert not any(node.waiting or node.requests for node in listed(cache))
+    assert not any(node.waiting or node.requests for node in list_nodes(cache))
 
 
 def test_an_evicted_node_is_listed_without_pages() -> None:
@@ -66,7 +66,7 @@ def test_an_evicted_node_is_listed_without_pages() -> None:
     serve(cache, (*DOCUMENT, 50, 1, 1, 1))
     pages = take_pages(cache, 6)
     assert pages is not None
-    found = listed(cache)
+    found = list_nodes(cache)
     assert [(node.id is None, node.pages) for node in found if node.parent is not None and not node.pages]
     assert sum(node.pages for node in found) == 2
 
@@ -117,14 +117,14 @@ def test_the_limits_of_a_walk_do_not_hide_a_namespace(limit: str, monkeypatch: p
 def test_other_namespaces_are_left_out() -> None:
     cache = new_cache()
     serve(cache, DOCUMENT)
-    assert listed(cache, names=("other",)) == []
+    assert list_nodes(cache, names=("other",)) == []
 
 
 def test_the_tokens_of_a_node_are_found_by_its_first_page() -> None:
     cache = new_cache()
     for last in (50, 51):
         serve(cache, (*DOCUMENT, last, 1, 1, 1))
-    _, shared, end, _ = listed(cache)
+    _, shared, end, _ = list_nodes(cache)
     assert shared.id is not None and end.id is not None
     walk = cache.reports.walk([""])
     assert walk.read_edge(shared.id, 100) == pack(DOCUMENT)

@@ -38,7 +38,7 @@ class PagedRows:
 
     @torch.inference_mode()
     def run(self, *rows: tuple[int, Sequence[int]]) -> list[torch.Tensor]:
-        """Computes a step of rows with their next tokens. Returns the logits of each row's tokens."""
+        """Runs one step, in which each row gets its next tokens. Returns the logits of each row's tokens."""
         counts = [len(tokens) for _, tokens in rows]
         hidden = self._model.forward(self._batch(rows), self._kvs)
         logits = self._model.logits(hidden)

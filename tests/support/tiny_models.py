@@ -165,7 +165,7 @@ def _small_rope(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tiny_model(config: PreTrainedConfig) -> PreTrainedModel:
-    """A float32 model with random weights, in which each token matters to the logits of the later ones."""
+    """A float32 model. Its random weights are so large that each token changes all later logits."""
     torch.manual_seed(0)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(
         copy.deepcopy(config), attn_implementation="eager", dtype=torch.float32

@@ -27,25 +27,25 @@ def model_config(file: GgufFile) -> dict[str, Any]:
     metadata = Metadata(file)
     name = metadata.architecture
     family = GGUF_FAMILIES.get(name)
-    has_experts = bool(metadata.optional("expert_count", int))
+    has_experts = bool(metadata.find("expert_count", int))
     if family is None or has_experts != family.has_experts:
         kind = reprlib.repr(name) if family is None else f"{name} with{'' if has_experts else 'out'} experts"
         raise ConfigError(
             f"{file.path}: general.architecture {kind} is not supported. Supported: "
             f"{', '.join(GGUF_FAMILIES)}."
         )
-    hidden, heads = metadata.required("embedding_length", int), metadata.required("attention.head_count", int)
-    head_dim = metadata.optional("attention.key_length", int) or hidden // heads
+    hidden, heads = metadata.require("embedding_length", int), metadata.require("attention.head_count", int)
+    head_dim = metadata.find("attention.key_length", int) or hidden // heads
     if head_dim < 1:
         raise metadata.wrong(
             f"{name}.attention.head_count", f"should be at most the {hidden} dimensions", heads
         )
-    rotated = metadata.optional("rope.dimension_count", int) or head_dim
+    rotated = metadata.find("rope.dimension_count", int) or head_dim
     if rotated > head_dim:
         raise metadata.wrong(
             f"{name}.rope.dimension_count", f"should be at most the {head_dim} dimensions of a head", rotated
         )
-    layers = metadata.required("block_count", int)
+    layers = metadata.require("block_count", int)
     if layers > MAX_LAYERS:
         raise metadata.wrong(f"{name}.block_count", f"should be at most {MAX_LAYERS}", layers)
     config = {
@@ -53,13 +53,13 @@ def model_config(file: GgufFile) -> dict[str, Any]:
         "model_type": family.model_type,
         "vocab_size": _embedding_rows(file),
         "hidden_size": hidden,
-        "intermediate_size": metadata.required("feed_forward_length", int),
+        "intermediate_size": metadata.require("feed_forward_length", int),
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
-        "num_key_value_heads": metadata.optional("attention.head_count_kv", int) or heads,
+        "num_key_value_heads": metadata.find("attention.head_count_kv", int) or heads,
         "head_dim": head_dim,
-        "max_position_embeddings": metadata.required("context_length", int),
-        "rms_norm_eps": metadata.required("attention.layer_norm_rms_epsilon", float),
+        "max_position_embeddings": metadata.require("context_length", int),
+        "rms_norm_eps": metadata.require("attention.layer_norm_rms_epsilon", float),
         "attention_bias": "blk.0.attn_q.bias" in file.tensors,
         "mlp_bias": "blk.0.ffn_gate.bias" in file.tensors,
         "tie_word_embeddings": "output.weight" not in file.tensors,
@@ -68,7 +68,7 @@ def model_config(file: GgufFile) -> dict[str, Any]:
         "dtype": _dtype(file),
         **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id")),  # the tokenizer's files have them
     }
-    if name == "llama" and (window := metadata.optional("attention.sliding_window", int)):
+    if name == "llama" and (window := metadata.find("attention.sliding_window", int)):
         config |= {
             "architectures": ["MistralForCausalLM"],
             "model_type": "mistral",
@@ -89,8 +89,8 @@ def _embedding_rows(file: GgufFile) -> int:
 
 
 def _rope(metadata: Metadata) -> dict[str, Any]:
-    theta = metadata.optional("rope.freq_base", float) or 10000.0
-    stated = metadata.optional("rope.scaling.type", str) or "none"
+    theta = metadata.find("rope.freq_base", float) or 10000.0
+    stated = metadata.find("rope.scaling.type", str) or "none"
     if stated not in ROPE_TYPES:
         raise ConfigError(
             f"{metadata.file.path}: {metadata.architecture}.rope.scaling.type {stated} is not supported. "
@@ -98,15 +98,13 @@ def _rope(metadata: Metadata) -> dict[str, Any]:
         )
     rope: dict[str, Any] = {"rope_type": ROPE_TYPES[stated], "rope_theta": theta}
     if stated != "none":
-        rope["factor"] = metadata.required("rope.scaling.factor", float)
+        rope["factor"] = metadata.require("rope.scaling.factor", float)
     if stated == "yarn":
         named = {
-            "original_max_position_embeddings": metadata.optional(
-                "rope.scaling.original_context_length", int
-            ),
-            "attention_factor": metadata.optional("rope.scaling.attn_factor", float),
-            "beta_fast": metadata.optional("rope.scaling.yarn_beta_fast", float),
-            "beta_slow": metadata.optional("rope.scaling.yarn_beta_slow", float),
+            "original_max_position_embeddings": metadata.find("rope.scaling.original_context_length", int),
+            "attention_factor": metadata.find("rope.scaling.attn_factor", float),
+            "beta_fast": metadata.find("rope.scaling.yarn_beta_fast", float),
+            "beta_slow": metadata.find("rope.scaling.yarn_beta_slow", float),
         }
         rope |= {name: value for name, value in named.items() if value is not None}
     if ROPE_FACTORS in metadata.file.tensors:

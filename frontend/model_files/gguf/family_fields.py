@@ -33,22 +33,22 @@ def _scaled_gemma(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
     return {
         **_gemma(metadata, config),
         "query_pre_attn_scalar": width if by_width else config["head_dim"],
-        "sliding_window": metadata.required("attention.sliding_window", int),
+        "sliding_window": metadata.require("attention.sliding_window", int),
     }
 
 
 def _gemma2(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
     return {
         **_scaled_gemma(metadata, config),
-        "attn_logit_softcapping": metadata.optional("attn_logit_softcapping", float),
-        "final_logit_softcapping": metadata.optional("final_logit_softcapping", float),
+        "attn_logit_softcapping": metadata.find("attn_logit_softcapping", float),
+        "final_logit_softcapping": metadata.find("final_logit_softcapping", float),
     }
 
 
 def _gemma3(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
     full, local = "full_attention", "sliding_attention"
     layers = range(1, config["num_hidden_layers"] + 1)
-    theta = metadata.optional("rope.freq_base_swa", float) or LOCAL_THETA
+    theta = metadata.find("rope.freq_base_swa", float) or LOCAL_THETA
     return {
         **_scaled_gemma(metadata, config),
         "layer_types": [local if layer % GEMMA3_PERIOD else full for layer in layers],
@@ -66,11 +66,11 @@ def _granite(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
         "residual_multiplier": "residual_scale",
         "logits_scaling": "logit_scale",
     }
-    return {field: metadata.required(key, float) for field, key in named.items()}
+    return {field: metadata.require(key, float) for field, key in named.items()}
 
 
 def _olmo2(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
-    if metadata.optional("attention.sliding_window", int):
+    if metadata.find("attention.sliding_window", int):
         raise ConfigError(
             f"{metadata.file.path}: OLMo 3, which has windows, is not supported as a GGUF file. Use the "
             "original model."
@@ -79,10 +79,10 @@ def _olmo2(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
 
 
 def _phi3(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
-    fields: Fields = {"sliding_window": metadata.optional("attention.sliding_window", int)}
+    fields: Fields = {"sliding_window": metadata.find("attention.sliding_window", int)}
     if LONG_FACTORS not in metadata.file.tensors:
         return fields
-    original = metadata.required("rope.scaling.original_context_length", int)
+    original = metadata.require("rope.scaling.original_context_length", int)
     rope = {
         "rope_type": "longrope",
         "rope_theta": config["rope_parameters"]["rope_theta"],
@@ -95,9 +95,9 @@ def _phi3(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
 
 def _qwen3moe(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
     return {
-        "num_experts": metadata.required("expert_count", int),
-        "num_experts_per_tok": metadata.required("expert_used_count", int),
-        "moe_intermediate_size": metadata.required("expert_feed_forward_length", int),
+        "num_experts": metadata.require("expert_count", int),
+        "num_experts_per_tok": metadata.require("expert_used_count", int),
+        "moe_intermediate_size": metadata.require("expert_feed_forward_length", int),
         "norm_topk_prob": True,
         "decoder_sparse_step": 1,
         "mlp_only_layers": [],

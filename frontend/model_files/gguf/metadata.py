@@ -21,10 +21,10 @@ class Metadata:
         self.file = file
         self.architecture = self._read("general.architecture", str)
 
-    def required(self, key: str, kind: type[Scalar]) -> Scalar:
+    def require(self, key: str, kind: type[Scalar]) -> Scalar:
         return self._read(f"{self.architecture}.{key}", kind)
 
-    def optional(self, key: str, kind: type[Scalar]) -> Scalar | None:
+    def find(self, key: str, kind: type[Scalar]) -> Scalar | None:
         """The key's value, or None. Some files write 0 for no value, which gives None too."""
         full = f"{self.architecture}.{key}"
         return self._read(full, kind) if self.file.metadata.get(full, 0) != 0 else None

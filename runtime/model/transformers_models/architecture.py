@@ -1,4 +1,4 @@
-"""A model of transformers whose weights are loaded to their places, one after the other."""
+"""Loads a checkpoint into a model of transformers, one weight at a time."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ from .modules import LinearModule, StoredEmbedding
 from .sources import QUANTIZED_PART, Source, find_sources
 
 MAX_CUDA_HEAD_DIM = 256
+"""the largest head for which the tiles of attention on a GPU were chosen"""
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,11 @@ class TransformersArchitecture:
     def dtype(self) -> str | None:
         return self.config.dtype
 
-    def check(self, checkpoint: Checkpoint, choose: ChooseFormat) -> None:
-        checkpoint.check(_Plan(self._empty, self.config, checkpoint).expected(choose), has_others=True)
+    def check(self, checkpoint: Checkpoint, choose: ChooseFormat) -> Collection[str]:
+        plan = _Plan(self._empty, self.config, checkpoint)
+        expected = plan.describe_tensors(choose)
+        checkpoint.check(expected, has_others=True)
+        return {*expected, *chain.from_iterable(source.names for source in plan.sources.values())}
 
     def projections(self, checkpoint: Checkpoint) -> Sequence[Projection]:
         plan = _Plan(self._empty, self.config, checkpoint)
@@ -84,7 +88,7 @@ class TransformersArchitecture:
         with _without_weights(loader.device):
             model = build(copy.deepcopy(self.original), loader.dtype)
         _Loading(model, _Plan(model, self.config, loader.checkpoint), loader, progress).run()
-        return TransformersModel(self.config, model, loader.device)
+        return TransformersModel(self.config, model, loader.dtype, loader.device)
 
     @cached_property
     def _empty(self) -> PreTrainedModel:
@@ -164,27 +168,25 @@ class _Plan:
         """the projections of each expert, by the names of the modules' stacked weights"""
         for target, source in self.sources.items():
             module = model.get_submodule(target.rpartition(".")[0])
-            if is_experts(module) and not module.has_bias and (stacked := source.stacked):
-                self.experts[target] = [_of_expert(names, self.shapes[target]) for names in stacked]
+            if is_experts(module) and not module.has_bias and (experts := source.find_experts()):
+                self.experts[target] = [_of_expert(names, self.shapes[target]) for names in experts]
         self.tied_head = self._find_tied_head()
         """the weight of the head that is the embedding's; None if the weight is not theirs alone"""
+        if self.embedding is not None and self.tied_head is None and self.embedding in self.tied.values():
+            self.projections.pop(self.embedding, None)  # other modules read its weight
 
     def _find_tied_head(self) -> str | None:
-        """Leaves out the projection of an embedding that other modules share, because it has no weight."""
         sharing = [target for target, source in self.tied.items() if source == self.embedding]
-        if not sharing or self.embedding not in self.projections:
+        if len(sharing) != 1 or self.embedding not in self.projections or sharing[0] not in self.linears:
             return None
-        (head, *others) = sharing
-        if not others and head in self.linears and f"{self.linears[head]}.bias" not in self.shapes:
-            return head
-        del self.projections[self.embedding]
-        return None
+        (head,) = sharing
+        return None if f"{self.linears[head]}.bias" in self.shapes else head
 
     def is_bias(self, target: str) -> bool:
         """Whether a tensor is loaded together with a matrix."""
         return target.endswith(".bias") and f"{target.removesuffix('.bias')}.weight" in self.projections
 
-    def expected(self, choose: ChooseFormat) -> dict[str, TensorSpec]:
+    def describe_tensors(self, choose: ChooseFormat) -> dict[str, TensorSpec]:
         """The tensors of the checkpoint, but for those that are converted."""
         expected: dict[str, TensorSpec] = {}
         has_converted = False

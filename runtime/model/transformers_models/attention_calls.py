@@ -13,8 +13,8 @@ NAME = "arbora"
 """the attention implementation's name in a model's config"""
 _UNSUPPORTED = {
     "position_bias": "adds a bias that depends on the distance of tokens to the scores of attention",
-    "indices": "selects the keys of each query with an index of its own",
-    "block_indices": "selects the keys of each query with an index of its own",
+    "indices": "selects the keys of each query by an index",
+    "block_indices": "selects the keys of each query by an index",
 }
 """arguments of the attention function that change its result, and what a model with one of them does"""
 
@@ -97,7 +97,7 @@ def _attend(
         if others.get(name) is not None:
             raise UnservedModelError(problem)
     if attention_mask is not None:
-        raise UnservedModelError("makes masks of its own for attention")
+        raise UnservedModelError("makes attention masks itself")
     if not (getattr(module, "is_causal", True) if is_causal is None else is_causal):
         raise UnservedModelError("has attention to later tokens")
     if key.shape[2] != query.shape[2]:

@@ -52,7 +52,7 @@ _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", 
 
 @dataclass(frozen=True)
 class TransformersConfig:
-    """A model that transformers computes. It has the properties of `ModelConfig`."""
+    """A `ModelConfig` of a model that transformers computes."""
 
     vocab_size: int
     hidden_size: int
@@ -172,7 +172,7 @@ def _refuse_layers(model: PreTrainedModel) -> None:
         if any(state in code for state in STATES):
             raise UnservedModelError(f"has layers with a state beside keys and values ({kind})")
         if "Indexer" in kind:
-            raise UnservedModelError(f"chooses the keys of each token by an index of its own ({kind})")
+            raise UnservedModelError(f"chooses the keys of each token by an index ({kind})")
 
 
 def _inner_models(model: PreTrainedModel) -> dict[str, list[str]]:

@@ -22,10 +22,12 @@ from .split_model import SplitModel
 class TransformersModel:
     """A `Model` whose layers are transformers' modules."""
 
-    def __init__(self, config: TransformersConfig, model: PreTrainedModel, device: torch.device) -> None:
-        """model: with its weights loaded"""
+    def __init__(
+        self, config: TransformersConfig, model: PreTrainedModel, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """model: with its weights loaded; dtype: of hidden states"""
         self.config, self._model = config, SplitModel(model)
-        self._dtype = next(each.dtype for each in self._model.base.parameters() if each.is_floating_point())
+        self._dtype = dtype
         # Rotates two dimensions by an angle of 0: keys come rotated.
         self.no_rotation = torch.tensor([[1.0, 0.0]], device=device)
         self.progress: Callable[[], None] = lambda: None

@@ -43,8 +43,7 @@ class Source:
         """The name under which the checkpoint has a matrix, without the name of its part."""
         return _without_part(self.names[0])
 
-    @property
-    def stacked(self) -> list[tuple[str, ...]]:
+    def find_experts(self) -> list[tuple[str, ...]]:
         """If the converter stacks the experts' matrices: for each expert the names of its projections, whose
         outputs follow each other. Otherwise empty."""
         operations = [type(each) for each in self.converter.operations] if self.converter else []

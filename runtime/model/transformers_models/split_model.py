@@ -66,7 +66,7 @@ class _GivenStates(torch.nn.Module):
 
 
 class _GivenOutput:
-    """An output of which a head uses only the hidden states."""
+    """Stands in place of the output of the part below the head. Heads read only its hidden states."""
 
     def __init__(self, hidden: torch.Tensor) -> None:
         self.last_hidden_state = hidden

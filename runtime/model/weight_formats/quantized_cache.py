@@ -40,7 +40,7 @@ def open_quantized_copy(
     formats: WeightFormats,
     projections: Sequence[Projection],
     method: QuantizeMethod,
-    check: Callable[[Checkpoint, ChooseFormat], None],
+    check: Callable[[Checkpoint, ChooseFormat], object],
 ) -> tuple[Checkpoint, WeightFormats]:
     """Opens the quantized copy of a checkpoint in 16 or 32 bits; makes it if needed.
 
@@ -71,7 +71,7 @@ def open_quantized_copy(
 
 
 def _open(
-    target: Path, check: Callable[[Checkpoint, ChooseFormat], None]
+    target: Path, check: Callable[[Checkpoint, ChooseFormat], object]
 ) -> tuple[Checkpoint, WeightFormats] | None:
     """The copy, or None if there is no complete one."""
     if not target.is_dir():

@@ -147,12 +147,12 @@ async def test_a_long_prompt_is_decoded_for_its_echo_once_and_off_the_event_loop
     decoded: list[tuple[int, bool]] = []
     push = Detokenizer.push
 
-    def noted(detokenizer: Detokenizer, tokens: Tokens, final: bool) -> TextDelta:
+    def count_tokens(detokenizer: Detokenizer, tokens: Tokens, final: bool) -> TextDelta:
         if len(tokens) > 400:
             decoded.append((len(tokens) // 4, threading.current_thread() is threading.main_thread()))
         return push(detokenizer, tokens, final)
 
-    monkeypatch.setattr(Detokenizer, "push", noted)
+    monkeypatch.setattr(Detokenizer, "push", count_tokens)
     async with http_world(context_length=1 << 15) as world:
         text = "the cat sat on the mat " * 2000
         for prompt in (text, world.ids(text)):

@@ -122,7 +122,9 @@ def add_as(writer: gguf.GGUFWriter, name: str, values: torch.Tensor, kind: Type)
     writer.add_tensor(name, gguf.quantize(values.contiguous().numpy(), kind), raw_dtype=kind)
 
 
-def made(directory: Path, architecture: str, model: PreTrainedModel, of_experts: Type = Type.F32) -> Path:
+def make_model(
+    directory: Path, architecture: str, model: PreTrainedModel, of_experts: Type = Type.F32
+) -> Path:
     file = directory / "model.gguf"
     write(file, architecture, model, of_experts)
     (directory / "config.json").write_text(json.dumps(model_config(GgufFile(file))))
@@ -132,7 +134,7 @@ def made(directory: Path, architecture: str, model: PreTrainedModel, of_experts:
 @pytest.mark.parametrize("architecture", CASES)
 def test_a_file_gives_the_logits_of_the_original(architecture: str, tmp_path: Path) -> None:
     original = random_model(architecture, CASES[architecture])
-    loaded = StepDriver.load(made(tmp_path, architecture, original)).runner._model
+    loaded = StepDriver.load(make_model(tmp_path, architecture, original)).runner._model
     assert isinstance(loaded, TransformersModel)
     rows = PagedRows(loaded)
     found = torch.cat([rows.run((0, PROMPT[:25]))[0], rows.run((0, PROMPT[25:]))[0]])
@@ -144,7 +146,7 @@ def test_a_file_gives_the_logits_of_the_original(architecture: str, tmp_path: Pa
 def test_experts_stay_quantized(tmp_path: Path) -> None:
     """Each expert's product has the bits of its part of the stacked tensor."""
     original = random_model("qwen3moe", CASES["qwen3moe"])
-    loaded = StepDriver.load(made(tmp_path, "qwen3moe", original, Type.Q8_0)).runner._model
+    loaded = StepDriver.load(make_model(tmp_path, "qwen3moe", original, Type.Q8_0)).runner._model
     assert isinstance(loaded, TransformersModel)
     experts = loaded._model.base.get_submodule("layers.1.mlp.experts")
     products = experts.expert_products
@@ -159,7 +161,7 @@ def test_experts_stay_quantized(tmp_path: Path) -> None:
 
 def test_the_families_of_our_own_code_can_be_computed_by_transformers_too(tmp_path: Path) -> None:
     original = random_model("qwen3", {"layer_types": ["full_attention"] * 4, "use_sliding_window": False})
-    directory = made(tmp_path, "qwen3", original)
+    directory = make_model(tmp_path, "qwen3", original)
     found = [
         PagedRows(StepDriver.load(directory, model_impl=impl).runner._model).run((0, PROMPT))[0]
         for impl in ("native", "transformers")

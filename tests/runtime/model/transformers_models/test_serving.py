@@ -1,4 +1,4 @@
-"""Models that transformers computes, as the scheduler runs them: tokens, weights' formats, refusals."""
+"""Serving models by transformers' code: their tokens, the formats of their weights, what is refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PROMPT = torch.randint(3, VOCABULARY, (45,), generator=torch.Generator().manual_
 OTHER = torch.randint(3, VOCABULARY, (21,), generator=torch.Generator().manual_seed(4)).tolist()
 
 
-def saved(model_type: str, directory: Path, **saving: object) -> PreTrainedModel:
+def save_tiny(model_type: str, directory: Path, **saving: object) -> PreTrainedModel:
     config = tiny_config(model_type)
     model = tiny_model(config)
     model.save_pretrained(directory, **saving)
@@ -47,7 +47,7 @@ def saved(model_type: str, directory: Path, **saving: object) -> PreTrainedModel
 @pytest.mark.parametrize("model_type", KINDS.values(), ids=KINDS)
 def test_tokens_equal_those_of_transformers(model_type: str, tmp_path: Path) -> None:
     """Two prompts in chunks beside each other, one that continues the pages of another, and grouped rows."""
-    model = saved(model_type, tmp_path)
+    model = save_tiny(model_type, tmp_path)
     driver = StepDriver.load(tmp_path, model_impl="transformers", page_size=4)
     for slot in range(3):
         driver.start(slot, GREEDY)
@@ -64,8 +64,8 @@ def test_tokens_equal_those_of_transformers(model_type: str, tmp_path: Path) -> 
 
 
 def test_our_own_code_computes_the_models_that_it_knows(tmp_path: Path) -> None:
-    saved("qwen3", tmp_path / "known")
-    saved("olmo2", tmp_path / "other")
+    save_tiny("qwen3", tmp_path / "known")
+    save_tiny("olmo2", tmp_path / "other")
     assert isinstance(StepDriver.load(tmp_path / "known").runner._model, Decoder)
     assert isinstance(StepDriver.load(tmp_path / "other").runner._model, TransformersModel)
     assert isinstance(
@@ -76,7 +76,7 @@ def test_our_own_code_computes_the_models_that_it_knows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["int8", "int4", "fp8"])
 def test_quantized_weights_are_multiplied_by_our_products(method: str, tmp_path: Path) -> None:
-    saved("olmo2", tmp_path)
+    save_tiny("olmo2", tmp_path)
     exact, rounded = (
         StepDriver.load(tmp_path, dtype="bfloat16", quantize=chosen).runner._model
         for chosen in (None, method)
@@ -95,7 +95,7 @@ def test_quantized_weights_are_multiplied_by_our_products(method: str, tmp_path:
 @pytest.mark.parametrize("model_type", ["gemma3_text", "gpt2"])
 def test_memory_has_a_tied_weight_once(model_type: str, tmp_path: Path) -> None:
     """The embedding of Gemma scales its rows."""
-    model = saved(model_type, tmp_path).to(torch.bfloat16)
+    model = save_tiny(model_type, tmp_path).to(torch.bfloat16)
     loaded = StepDriver.load(tmp_path, dtype="bfloat16", model_impl="transformers").runner._model
     assert isinstance(loaded, TransformersModel)
     base = loaded._model.base
@@ -107,7 +107,7 @@ def test_memory_has_a_tied_weight_once(model_type: str, tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_in_several_files_is_loaded(tmp_path: Path) -> None:
-    model = saved("olmo2", tmp_path, max_shard_size="100KB")
+    model = save_tiny("olmo2", tmp_path, max_shard_size="100KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 2
     driver = StepDriver.load(tmp_path)
     driver.start(0, GREEDY)
@@ -116,7 +116,7 @@ def test_a_checkpoint_in_several_files_is_loaded(tmp_path: Path) -> None:
 
 
 def test_positions_that_change_in_a_long_context_end_before_it(tmp_path: Path) -> None:
-    saved("phi3", tmp_path)
+    save_tiny("phi3", tmp_path)
     factors = [1.0] * 8
     rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": factors, "long_factor": factors}
     edit_config(tmp_path, rope_parameters=rope, original_max_position_embeddings=64)
@@ -124,14 +124,14 @@ def test_positions_that_change_in_a_long_context_end_before_it(tmp_path: Path) -
 
 
 def test_deterministic_results_are_refused(tmp_path: Path) -> None:
-    saved("olmo2", tmp_path)
+    save_tiny("olmo2", tmp_path)
     assert refusal(tmp_path, deterministic=True).startswith(
         "--deterministic: olmo2 is computed by transformers"
     )
 
 
 def test_a_missing_weight_is_named(tmp_path: Path) -> None:
-    saved("olmo2", tmp_path)
+    save_tiny("olmo2", tmp_path)
     change_tensor(tmp_path, "model.layers.1.mlp.up_proj.weight", None)
     assert refusal(tmp_path).endswith(
         "model.layers.1.mlp.up_proj.weight [96, 64] of F32, F16, BF16 is missing."
@@ -139,13 +139,13 @@ def test_a_missing_weight_is_named(tmp_path: Path) -> None:
 
 
 def test_a_weight_of_another_shape_is_named(tmp_path: Path) -> None:
-    saved("olmo2", tmp_path)
+    save_tiny("olmo2", tmp_path)
     change_tensor(tmp_path, "model.layers.0.self_attn.q_norm.weight", torch.ones(3))
     assert "model.layers.0.self_attn.q_norm.weight: expected [64]" in refusal(tmp_path)
 
 
 def test_a_missing_expert_is_named(tmp_path: Path) -> None:
-    saved("qwen3_moe", tmp_path)
+    save_tiny("qwen3_moe", tmp_path)
     for name in ("gate", "up", "down"):
         change_tensor(tmp_path, f"model.layers.2.mlp.experts.3.{name}_proj.weight", None)
     assert refusal(tmp_path).endswith("experts.down_proj needs 4 experts, but 3 are stored.")
@@ -153,7 +153,7 @@ def test_a_missing_expert_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", [None, "int8", "int4"])
 def test_each_expert_gets_a_product(method: str | None, tmp_path: Path) -> None:
-    saved("qwen3_moe", tmp_path)
+    save_tiny("qwen3_moe", tmp_path)
     model = StepDriver.load(tmp_path, dtype="bfloat16", quantize=method).runner._model
     assert isinstance(model, TransformersModel)
     experts = [module for module in model._model.modules() if is_experts(module)]
@@ -168,7 +168,7 @@ def test_each_expert_gets_a_product(method: str | None, tmp_path: Path) -> None:
 
 
 def test_a_model_with_code_of_its_own_is_refused(tmp_path: Path) -> None:
-    saved("olmo2", tmp_path)
+    save_tiny("olmo2", tmp_path)
     edit_config(
         tmp_path,
         model_type="unheard_of",
@@ -183,12 +183,12 @@ def test_a_model_that_needs_the_prompt_at_once_is_refused_when_it_is_loaded(
 ) -> None:
     """A library to come may have layers with states that the description does not recognise."""
     monkeypatch.setattr(description, "STATES", ())
-    saved("minimax", tmp_path)
+    save_tiny("minimax", tmp_path)
     assert "gives other results if a prompt is computed in several steps" in refusal(tmp_path)
 
 
 def test_a_tied_weight_may_be_stored_under_either_name(tmp_path: Path) -> None:
-    model = saved("olmo2", tmp_path)
+    model = save_tiny("olmo2", tmp_path)
     weight = model.get_input_embeddings().weight.data
     edit_config(tmp_path, tie_word_embeddings=True)
     change_tensor(tmp_path, "model.embed_tokens.weight", None)
@@ -200,7 +200,7 @@ def test_a_tied_weight_may_be_stored_under_either_name(tmp_path: Path) -> None:
 
 
 def test_a_tied_head_with_a_bias_is_served_beside_quantized_weights(tmp_path: Path) -> None:
-    saved("ctrl", tmp_path)
+    save_tiny("ctrl", tmp_path)
     StepDriver.load(tmp_path, dtype="bfloat16", quantize="int8")
 
 
@@ -226,7 +226,7 @@ def test_an_encoder_of_images_is_not_loaded(tmp_path: Path) -> None:
 
 
 def test_a_weight_that_is_not_a_number_is_named(tmp_path: Path) -> None:
-    saved("olmo2", tmp_path)
+    save_tiny("olmo2", tmp_path)
     change_tensor(tmp_path, "model.norm.weight", torch.full((64,), torch.nan))
     assert "tensor model.norm.weight has values that are NaN or infinite" in refusal(tmp_path)
 
@@ -235,14 +235,14 @@ def test_a_weight_that_is_not_a_number_is_named(tmp_path: Path) -> None:
     "fields", [{"hidden_size": "wide"}, {"num_attention_heads": 0}, {"layer_types": ["full_attention"]}]
 )
 def test_a_config_that_transformers_cant_use_is_refused(fields: dict[str, object], tmp_path: Path) -> None:
-    saved("gemma3_text", tmp_path)
+    save_tiny("gemma3_text", tmp_path)
     edit_config(tmp_path, **fields)
     assert refusal(tmp_path).startswith(f"{tmp_path / 'config.json'}: ")
 
 
 def test_a_description_is_equal_in_each_process(tmp_path: Path) -> None:
     """It is a part of the keys of pages on disk, so it may not have the order of a set."""
-    saved("hunyuan_v1_moe", tmp_path)
+    save_tiny("hunyuan_v1_moe", tmp_path)
     readers = TransformersArchitecture.open(tmp_path).config.weight_readers
     assert len(readers) > 1 and list(readers) == sorted(readers)
 

@@ -32,14 +32,14 @@ GENERATOR = torch.Generator().manual_seed(1)
 PROMPT, OTHER = (torch.randint(2, VOCABULARY, (size,), generator=GENERATOR).tolist() for size in (37, 29))
 
 
-def documented() -> dict[str, str]:
+def read_table() -> dict[str, str]:
     """Each type's outcome in docs/models.md."""
     table = DOCS.read_text().split(BEGIN)[1].split(END)[0]
     rows = [line.strip("|").split("|") for line in table.splitlines()[2:] if line.startswith("|")]
     return {kind.strip(" `"): outcome.strip() for kind, outcome in rows}
 
 
-def outcome(model_type: str, directory: Path) -> str:
+def find_outcome(model_type: str, directory: Path) -> str:
     try:
         config = tiny_config(model_type)
         config.save_pretrained(directory)
@@ -100,10 +100,10 @@ def differences(reference: PreTrainedModel, rows: PagedRows) -> list[float]:
 
 @pytest.mark.parametrize("model_type", TYPES)
 def test_a_type_is_served_with_equal_logits_or_refused_as_documented(model_type: str, tmp_path: Path) -> None:
-    found = outcome(model_type, tmp_path)
+    found = find_outcome(model_type, tmp_path)
     if os.environ.get("ARBORA_WRITE_DOCS"):
         write(model_type, found)
-    expected = documented()
+    expected = read_table()
     if model_type not in expected and not is_documented_version():
         assert not found.startswith("computed wrongly")
         return
@@ -118,6 +118,6 @@ def is_documented_version() -> bool:
 def write(model_type: str, found: str) -> None:
     before, rest = DOCS.read_text().split(BEGIN)
     after = rest.split(END)[1]
-    rows = documented() | {model_type: found}
+    rows = read_table() | {model_type: found}
     lines = [f"| `{kind}` | {outcome} |\n" for kind, outcome in sorted(rows.items())]
     DOCS.write_text(f"{before}{BEGIN}| type | outcome |\n| --- | --- |\n{''.join(lines)}{END}{after}")
