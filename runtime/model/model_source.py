@@ -55,8 +55,8 @@ class Architecture(Protocol):
         ...
 
     def check(self, checkpoint: Checkpoint, choose: ChooseFormat) -> Collection[str]:
-        """Raises ConfigError, naming the tensor, for a checkpoint that lacks one or has another shape. Returns
-        the names of the tensors that the model may have."""
+        """Raises ConfigError, naming the tensor, for a checkpoint that lacks one or has another shape.
+        Returns the names of the tensors that the model may have."""
         ...
 
     def projections(self, checkpoint: Checkpoint) -> Sequence[Projection]:
