@@ -207,8 +207,8 @@ class PrefixCache:
         self._verify()
 
     def make_checkpoint(self, lock: Lock, position: int, is_branch: bool = False) -> int | None:
-        """Returns the place to which a step copies the live state after it has computed `position` tokens; None
-        if none can be had. The checkpoint enters the tree with the page of its position.
+        """Returns the place to which a step copies the live state once it has computed `position` tokens;
+        None if none can be had. The checkpoint enters the tree with the page of its position.
 
         is_branch: whether several requests share this prefix, so that the checkpoint is worth as much as one
             that they used
