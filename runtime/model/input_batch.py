@@ -82,8 +82,8 @@ class StepInputs:
         if len(fed):
             tokens[fed_tokens] = self.last_tokens[fed_slots]
         self.tables.write(*new_pages)
-        outputs = None if self.all_in_order else outputs
-        return InputBatch(tokens, positions, places, self.attention, outputs, self.states)
+        chosen = None if self.all_in_order else outputs
+        return InputBatch(tokens, positions, places, self.attention, chosen, self.states)
 
     def move_pages(self) -> None:
         """Moves only the new pages into the tables on the device."""

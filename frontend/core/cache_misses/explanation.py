@@ -60,8 +60,8 @@ class PromptComparison:
     `near` is the nearest earlier prompt and `elsewhere` the longest beginning in another namespace of the
     caller. `remembered` is the number of the prompt's tokens that the tree remembers, evicted pages included,
     and `behind` are the tokens that follow its match in the tree. The scheduler is asked for both only if the
-    request wants an explanation. `paged` is the number of the prompt's tokens in the tree; a model with recurrent
-    layers can use only those before a checkpoint.
+    request wants an explanation. `paged` is the number of the prompt's tokens in the tree; a model with
+    recurrent layers can use only those before a checkpoint.
     `is_off`: the request or the server has the cache off.
     """
 

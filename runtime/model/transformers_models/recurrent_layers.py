@@ -31,7 +31,7 @@ class StateRef(NamedTuple):
 
     layer: int
     kind: Literal["conv_states", "recurrent_states"]
-    index: int
+    number: int
     """a layer may have several of a kind"""
 
 
@@ -62,7 +62,7 @@ class Tokens(NamedTuple):
             out[:, self.start : self.end] = part
 
 
-class StepCache(Cache):
+class StepCache(Cache):  # type: ignore[misc]
     """The cache that the model gets: it stores nothing, because attention and recurrent layers do."""
 
     def __init__(self) -> None:
@@ -224,14 +224,14 @@ class StepStates:
         for tokens, place, continues in self._runs:
             for layer, ref, tensor in states:
                 state = tensor[place] if isinstance(place, torch.Tensor) else tensor[place].unsqueeze(0)
-                getattr(layer, ref.kind)[ref.index] = state
-                getattr(layer, f"is_{ref.kind}_initialized")[ref.index] = True
-                layer.has_previous_state[ref.index] = continues
+                getattr(layer, ref.kind)[ref.number] = state
+                getattr(layer, f"is_{ref.kind}_initialized")[ref.number] = True
+                layer.has_previous_state[ref.number] = continues
                 if ref.kind == "conv_states":
-                    layer.conv_kernel_size[ref.index] = state.shape[-1]
+                    layer.conv_kernel_size[ref.number] = state.shape[-1]
             results.append((tokens, compute(tokens, self._cache)))
             for layer, ref, tensor in states:
-                _store(tensor, place, getattr(layer, ref.kind)[ref.index])
+                _store(tensor, place, getattr(layer, ref.kind)[ref.number])
         return _join(results, size)
 
 

@@ -11,9 +11,8 @@ from scheduler_bench import SchedulerBench
 SYSTEM = [1 + i * 7 % 60 for i in range(22)]
 
 
-def new_bench(more_states: int = 20, **options: int) -> SchedulerBench:
-    slots = options.pop("slots", 4)
-    return SchedulerBench(slots=slots, num_pages=200, states=2 * slots + more_states, **options)
+def new_bench(more_states: int = 20, slots: int = 4) -> SchedulerBench:
+    return SchedulerBench(slots=slots, num_pages=200, states=2 * slots + more_states)
 
 
 def serve(bench: SchedulerBench, name: str, prompt: list[int], max_tokens: int = 8) -> list[int]:

@@ -48,7 +48,7 @@ class LoadedModel(FakeModel):
         raise AssertionError("no masks were announced")
 
 
-@pytest.fixture(params=KINDS.values(), ids=KINDS)
+@pytest.fixture(params=list(KINDS.values()), ids=list(KINDS))
 def reference(request: pytest.FixtureRequest, tmp_path: Path) -> PreTrainedModel:
     model: PreTrainedModel = tiny_model(tiny_config(request.param))
     model.save_pretrained(tmp_path)
