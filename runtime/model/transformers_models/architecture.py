@@ -336,4 +336,8 @@ class _Loading:
         for target, source in self._plan.tied.items():
             if target != self._plan.tied_head and target in self._plan.shapes:
                 owner, _, name = target.rpartition(".")
-                self._model.get_submodule(owner)._parameters[name] = self._model.get_parameter(source)
+                shared = self._model.get_submodule(source.rpartition(".")[0])
+                if isinstance(shared, LinearModule):
+                    self._model.set_submodule(owner, shared)
+                else:
+                    self._model.get_submodule(owner)._parameters[name] = self._model.get_parameter(source)
