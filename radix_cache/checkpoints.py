@@ -53,6 +53,11 @@ class Checkpoints:
     def num_evictable(self) -> int:
         return len(self._queue) + len(self._superseded)
 
+    @property
+    def _can_spare(self) -> bool:
+        """Whether a place more than the slots need can be had."""
+        return self.num_free + self.num_evictable > 2 * self._missing
+
     def take_live(self) -> int:
         """Takes a place for the live state of a request that starts."""
         assert self._missing, "more live states than slots"
@@ -70,7 +75,7 @@ class Checkpoints:
 
     def make(self, hits: int = 0) -> Checkpoint | None:
         """A checkpoint with one pin outside of the tree; None if no place can be had."""
-        if self.num_free + self.num_evictable <= 2 * self._missing:
+        if not self._can_spare:
             return None
         return self._pinned(Checkpoint(self._take(), hits))
 
@@ -79,6 +84,13 @@ class Checkpoints:
         self._pinned(checkpoint)
         self._queue.pop(checkpoint, None)
         self._superseded.pop(checkpoint, None)
+
+    def try_pin(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
+        """Pins the checkpoint and returns it, unless slots then lack places."""
+        if checkpoint is None or (not checkpoint.pins and not self._can_spare):
+            return None
+        self.pin(checkpoint)
+        return checkpoint
 
     def unpin(self, checkpoint: Checkpoint) -> None:
         checkpoint.pins -= 1

@@ -291,11 +291,17 @@ class PrefixCache:
         length = sum(len(each.tokens) for each in node.path()) // TOKEN_BYTES
         lease = Lease(owner, ends_at, node, _list_pages_to(node), length, is_estimate, is_breakable)
         self._tree.add_lease(lease)
+        if self.checkpoints is not None and not is_breakable:
+            _, checkpoint = self._tree.find_checkpoint(self._tree.find(namespace, tokens), tokens, False)
+            lease.checkpoint = self.checkpoints.try_pin(checkpoint)
         self._verify()
         return lease
 
     def end_lease(self, lease: Lease) -> None:
         self._tree.end_lease(lease)
+        if lease.checkpoint is not None and self.checkpoints is not None:
+            self.checkpoints.unpin(lease.checkpoint)
+            lease.checkpoint = None
         self._verify()
 
     @property

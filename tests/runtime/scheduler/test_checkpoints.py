@@ -12,7 +12,7 @@ SYSTEM = [1 + i * 7 % 60 for i in range(22)]
 
 
 def new_bench(more_states: int = 20, slots: int = 4) -> SchedulerBench:
-    return SchedulerBench(slots=slots, num_pages=200, states=2 * slots + more_states)
+    return SchedulerBench(slots=slots, num_pages=200, max_pinned=20, states=2 * slots + more_states)
 
 
 def serve(bench: SchedulerBench, name: str, prompt: list[int], max_tokens: int = 8) -> list[int]:
@@ -93,3 +93,14 @@ def test_without_places_for_checkpoints_replies_are_the_same() -> None:
     bench.run()
     for number, prompt in enumerate(prompts):
         assert bench.tokens(f"r{number}") == reply_alone(prompt, 12)
+
+
+def test_a_pin_keeps_its_checkpoint() -> None:
+    bench = new_bench(more_states=2, slots=1)
+    serve(bench, "a", [*SYSTEM[:16], 50])
+    serve(bench, "b", [*SYSTEM[:16], 51, 52])
+    bench.pin(SYSTEM[:16])
+    for salt in range(5):
+        serve(bench, f"other {salt}", long_reply_prompt(9, 20, salt=salt))
+    serve(bench, "c", [*SYSTEM[:16], 53])
+    assert cached(bench, "c") == 16
