@@ -8,21 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from .node import Node
-
-
-class Checkpoint:
-    """A place in the memory of states, with the state after some prefix."""
-
-    __slots__ = ("hits", "is_superseded", "key", "node", "pins", "place")
-
-    def __init__(self, place: int, hits: int = 0) -> None:
-        self.place = place
-        self.hits = hits  # requests that started from it
-        self.node: Node | None = None  # its node; None: it is not in the tree
-        self.key = (0, b"")  # its key in `Node.checkpoints`
-        self.pins = 0  # requests that may load it
-        self.is_superseded = False  # the only request that started from it has left a later one
+from .node import Checkpoint, Node
 
 
 class Checkpoints:

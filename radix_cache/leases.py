@@ -11,8 +11,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import TypeAlias
 
-from .checkpoints import Checkpoint
-from .node import Node
+from .node import Checkpoint, Node
 from .packed import TOKEN_BYTES
 
 _break_order = attrgetter("break_order")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .checkpoints import Checkpoint
-from .node import Node
+from .node import Checkpoint, Node
 
 
 class PrefixMatch(NamedTuple):

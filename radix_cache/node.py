@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from .packed import KEY_BYTES, TOKEN_BYTES, SortedKeys, common_bytes
-
-if TYPE_CHECKING:
-    from .checkpoints import Checkpoint
 
 # Shared by all nodes without children, which are the majority.
 _NO_CHILDREN: dict[bytes, Node] = {}
 _NO_CHECKPOINTS: dict[tuple[int, bytes], Checkpoint] = {}
+
+
+class Checkpoint:
+    """The state of recurrent layers after some prefix, in a place of the memory for states."""
+
+    __slots__ = ("hits", "is_superseded", "key", "node", "pins", "place")
+
+    def __init__(self, place: int, hits: int = 0) -> None:
+        self.place = place
+        self.hits = hits  # requests that started from it
+        self.node: Node | None = None  # its node; None: it is not in the tree
+        self.key = (0, b"")  # its key in `Node.checkpoints`
+        self.pins = 0  # requests that may load it
+        self.is_superseded = False  # the only request that started from it has left a later one
 
 
 class Node:

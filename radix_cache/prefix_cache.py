@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .cache_reports import TreeReports
-from .checkpoints import Checkpoint, Checkpoints
+from .checkpoints import Checkpoints
 from .eviction import EvictionPolicy
 from .gittins import GittinsPolicy
 from .invariants import check, check_continues
 from .leases import Lease, Leases
 from .lock import Copy, Lock, PrefixMatch
-from .node import Node
+from .node import Checkpoint, Node
 from .packed import TOKEN_BYTES
 from .page_allocator import PageAllocator
 from .page_keys import KeyedPages, Missing, PageKeys, find_missing, key_node, list_all

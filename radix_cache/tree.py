@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from .checkpoints import Checkpoint, Checkpoints
+from .checkpoints import Checkpoints
 from .eviction import EvictionPolicy
 from .history import History
 from .leases import Lease, Leases
 from .lock import PrefixMatch
-from .node import Node
+from .node import Checkpoint, Node
 from .packed import TOKEN_BYTES, common_bytes
 from .page_allocator import PageAllocator
 

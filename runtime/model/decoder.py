@@ -107,6 +107,9 @@ class Decoder:
         """Computes the rotary embeddings of the first `positions` positions."""
         self._rotary.cover(positions)
 
+    def compute_states_by_token(self) -> bool:
+        return False
+
     def describe_positions(self) -> bytes:
         self._rotary.cover(2)
         return self._rotary.values[:2].cpu().numpy().tobytes()

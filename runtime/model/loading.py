@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ from .executor import DeviceState, EagerExecutor, StepExecutor
 from .interface.cache_spec import CacheSpec
 from .interface.model import Model
 from .kv_pool import PoolSize, allocate_pool, page_bytes
-from .memory_plan import plan_pages
+from .memory_plan import limit_slots, plan_pages
 from .model_source import ModelSource, open_model
 from .page_memory import PageMemory
 from .page_tables import PageTables
@@ -65,6 +66,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     store = open_page_store(config, bytes_per_page, device)
     with outside_heap():
         model = source.load(device, config.deterministic)
+    config = replace(config, max_running=limit_slots(config, shape, source.dtype, device))
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
     tables = PageTables(config.max_running, source.context, config.page_size, device)
     graphs, graph_bytes = _open_graphs(config, model, tables, states, cells, store)

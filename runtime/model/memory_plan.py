@@ -31,12 +31,6 @@ def plan_pages(
     bytes_per_page = page_bytes(shape.cache_spec, config.page_size, kv_dtype(config, dtype))
     state_bytes = shape.cache_spec.state_bytes(dtype)
     fixed = state_bytes * count_places(config.max_running, 0)
-    if fixed > budget // 2:
-        raise ConfigError(
-            f"--max-running {config.max_running}: the recurrent states of so many requests take "
-            f"{in_units(fixed, up=True)}, more than half of the {as_given(budget)} of --kv-memory. Lower "
-            "--max-running or raise --kv-memory."
-        )
     bytes_per_page += -(-state_bytes * config.page_size // CHECKPOINT_TOKENS)
     pool = size_pool(
         budget=budget - fixed,
@@ -66,6 +60,32 @@ def plan_pages(
             as_given(budget),
         )
     return pool
+
+
+def limit_slots(config: ServeConfig, shape: ModelConfig, dtype: torch.dtype, device: torch.device) -> int:
+    """How many requests have their recurrent states in half of the KV cache's memory, at most --max-running.
+
+    Raises ConfigError if there is not even one.
+    """
+    of_request = shape.cache_spec.state_bytes(dtype) * count_places(1, 0)
+    if not of_request:
+        return config.max_running
+    budget = _kv_budget(config, shape, dtype, device)
+    slots = min(config.max_running, budget // 2 // of_request)
+    if not slots:
+        raise ConfigError(
+            f"--kv-memory {as_given(budget)}: the recurrent states of one request take "
+            f"{in_units(of_request, up=True)}, and may take half of it. Raise --kv-memory."
+        )
+    if slots < config.max_running:
+        log.warning(
+            "--max-running is lowered from %d to %d: the recurrent states of a request take %s; for more "
+            "raise --kv-memory",
+            config.max_running,
+            slots,
+            in_units(of_request),
+        )
+    return slots
 
 
 def _check_room(config: ServeConfig, kv_bytes: int, device: torch.device) -> None:

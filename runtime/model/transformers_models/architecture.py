@@ -17,7 +17,6 @@ from transformers.initialization import no_init_weights
 
 from ....kernels.linear import Linear
 from ...errors import ConfigError
-from ..chunk_check import measure_difference
 from ..interface.model import Model
 from ..weight_formats import (
     Checkpoint,
@@ -89,11 +88,7 @@ class TransformersArchitecture:
         with _without_weights(loader.device):
             model = build(copy.deepcopy(self.original), loader.dtype)
         _Loading(model, _Plan(model, self.config, loader.checkpoint), loader, progress).run()
-        loaded = TransformersModel(self.config, model, loader.dtype, loader.device)
-        if self.config.state_calls:
-            # Mamba-1 of transformers ignores the state before several tokens.
-            loaded.states_by_token = measure_difference(loaded, loader.device) is not None
-        return loaded
+        return TransformersModel(self.config, model, loader.dtype, loader.device)
 
     @cached_property
     def _empty(self) -> PreTrainedModel:

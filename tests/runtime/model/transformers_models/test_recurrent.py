@@ -93,6 +93,8 @@ def test_a_page_store_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path, host_cache=1 << 20).startswith("--host-cache: this model has recurrent layers")
 
 
-def test_states_that_leave_too_little_memory_are_refused(tmp_path: Path) -> None:
+def test_states_take_at_most_half_of_the_memory(tmp_path: Path) -> None:
     tiny_model(tiny_config("qwen3_next")).save_pretrained(tmp_path)
-    assert "Lower --max-running or raise --kv-memory" in refusal(tmp_path, kv_memory=1 << 16)
+    ready = load_model(serve_config(tmp_path, kv_memory=1 << 18, max_running=256), no_vocabulary).ready
+    assert ready.slots == (1 << 18) // 4 // ready.state_bytes
+    assert "the recurrent states of one request take" in refusal(tmp_path, kv_memory=1 << 10)
