@@ -18,7 +18,8 @@ from .text.prompt_memo import PromptMemo
 from .text.prompt_rules import PromptRules
 from .text.reasoning import ReasoningFormat, detect_reasoning
 from .text.tokenizer import Tokenizer
-from .tools.tool_formats import ToolFormat, detect_format
+from .tools.call_format import ToolFormat
+from .tools.tool_formats import detect_format
 from .work.thread_pool import FairThreadPool
 
 VERSION = version("arbora")  # read at start, because later no file descriptor may be free

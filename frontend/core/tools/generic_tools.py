@@ -10,7 +10,8 @@ from typing import Any
 from weakref import WeakSet
 
 from ..text.chat_template import ChatTemplate
-from .tool_formats import ToolFormat, detect_format
+from .call_format import ToolFormat
+from .tool_formats import detect_format
 
 Message = dict[str, Any]
 Tools = list[dict[str, Any]]

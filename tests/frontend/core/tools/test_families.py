@@ -1,0 +1,218 @@
+"""Each family's calls: detected from its template, written, parsed at any cut, and constrained, alike."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any
+
+import pytest
+from arbora.frontend.core.text.chat_template import ChatTemplate
+from arbora.frontend.core.text.reasoning import KNOWN_REASONING, ReasoningFormat
+from arbora.frontend.core.tools.call_format import ToolFormat
+from arbora.frontend.core.tools.families import FORMATS
+from arbora.frontend.core.tools.parameter_grammar import parameter_types
+from arbora.frontend.core.tools.reply_parser import (
+    ContentDelta,
+    ReasoningDelta,
+    ReplyParser,
+    ToolCallDelta,
+    ToolReading,
+)
+from arbora.frontend.core.tools.tool_formats import detect_format
+from arbora.frontend.core.tools.tool_grammar import build_optional_calls, build_required_calls, find_enforced
+from family_templates import FAMILY_TEMPLATES
+from json_automata import compile_tag
+
+USER = {"role": "user", "content": "Hello"}
+PLACE = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "zip": {"type": "integer"}},
+    "required": ["city", "zip"],
+    "additionalProperties": False,
+}
+PROPERTIES: dict[str, Any] = {
+    "count": {"type": "integer"},
+    "flag": {"type": "boolean"},
+    "note": {"type": "string"},
+    "place": PLACE,
+    "tags": {"type": "array", "items": {"type": "string"}},
+    "unit": {"enum": ["C", "F"]},
+}
+TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "find",
+            "parameters": {"type": "object", "properties": PROPERTIES, "required": ["note"]},
+        },
+    },
+    {"type": "function", "function": {"name": "clock", "parameters": {"type": "object", "properties": {}}}},
+]
+TYPES = {tool["function"]["name"]: parameter_types(tool["function"]["parameters"]) for tool in TOOLS}
+ARGUMENTS: dict[str, Any] = {
+    "count": -3,
+    "flag": True,
+    "note": 'Zwei\n"Zeilen" mit </tool_call>, [TOOL_CALLS], <|end|> und {Klammern]: ü',
+    "place": {"city": "Köln, a", "zip": 50667},
+    "tags": ["a", "b c"],
+    "unit": "C",
+}
+FIND, CLOCK = ("find", ARGUMENTS), ("clock", {})
+SINGLE = {"harmony", "llama_json"}
+"""the families whose replies have one call"""
+
+
+@lru_cache
+def family(name: str) -> tuple[ChatTemplate, ToolFormat]:
+    known = FAMILY_TEMPLATES[name]
+    template = ChatTemplate({"default": known.source}, {}, frozenset((*known.special, "<|eot|>")))
+    return template, detect_format(template)
+
+
+def reasoning_of(name: str) -> ReasoningFormat:
+    start = FAMILY_TEMPLATES[name].reasoning[0].strip()
+    return next(each for each in KNOWN_REASONING if each.start.strip() == start)
+
+
+def render_calls(name: str, *calls: tuple[str, dict[str, Any]], **fields: Any) -> str:
+    """The text of a reply with these calls, as the template writes it on the next turn."""
+    template, format = family(name)
+    called = [
+        {
+            "id": call_id(format, function, number),
+            "type": "function",
+            "function": {"name": function, "arguments": given},
+        }
+        for number, (function, given) in enumerate(calls)
+    ]
+    assistant = {"role": "assistant", "content": "", **fields, "tool_calls": called}
+    prompt = template.render([USER], tools=TOOLS)
+    text = template.render([USER, assistant], tools=TOOLS, add_generation_prompt=False)
+    assert text.startswith(prompt)
+    return text.removeprefix(prompt).removesuffix("<|eot|>").removesuffix("<|call|>").replace("\ufdd1", "")
+
+
+def call_id(format: ToolFormat, function: str, number: int) -> str:
+    if format.call_id is None:
+        return f"abcdefgh{number}"
+    return format.call_id.id.format(
+        name=function, number=str(number) if format.name == "kimi" else f"abcdefgh{number}"
+    )
+
+
+def parser(name: str, *, enforced: bool, **options: Any) -> ReplyParser:
+    format = family(name)[1]
+    names = [tool["function"]["name"] for tool in TOOLS]
+    known = find_enforced(TOOLS, format, frozenset()) if enforced else frozenset()
+    tools = ToolReading(format, lambda call: call.name in names, known, names, types=TYPES)
+    return ReplyParser(reasoning_of(name), tools, **options)
+
+
+Part = tuple[str, Any]
+
+
+def read(parser: ReplyParser, parts: list[str]) -> list[Part]:
+    """Reasoning and content as ("reasoning", text) and ("content", text), and calls as (name, arguments)."""
+    found: list[Part] = []
+    for index, part in enumerate(parts):
+        for delta in parser.push(part, index == len(parts) - 1):
+            match delta:
+                case ToolCallDelta(_, _, None, fragment):
+                    found[-1] = (found[-1][0], found[-1][1] + fragment)
+                case ToolCallDelta(_, _, str(name), fragment):
+                    found.append((name, fragment))
+                case ContentDelta(text) | ReasoningDelta(text):
+                    kind = "content" if isinstance(delta, ContentDelta) else "reasoning"
+                    if found and found[-1][0] == kind:
+                        found[-1] = (kind, found[-1][1] + text)
+                    else:
+                        found.append((kind, text))
+    return [(kind, text if kind in ("content", "reasoning") else json.loads(text)) for kind, text in found]
+
+
+def read_at_each_cut(name: str, text: str, expected: list[Part], *, enforced: bool, **options: Any) -> None:
+    for split in range(len(text) + 1):
+        found = read(parser(name, enforced=enforced, **options), [text[:split], text[split:]])
+        assert found == expected, f"cut at {split}: {text[:split][-20:]!r}"
+    assert read(parser(name, enforced=enforced, **options), [*text, ""]) == expected
+
+
+@pytest.mark.parametrize("name", FAMILY_TEMPLATES)
+def test_the_format_is_detected_as_the_template_writes_it(name: str) -> None:
+    format = family(name)[1]
+    assert format.name == name.partition(",")[0]
+    if format.call_id is None:
+        assert format.write([FIND]) == render_calls(name, FIND)
+        assert format.write([CLOCK]) == render_calls(name, CLOCK)
+
+
+@pytest.mark.parametrize("enforced", [True, False], ids=["enforced", "free"])
+@pytest.mark.parametrize("name", FAMILY_TEMPLATES)
+def test_calls_that_the_template_writes_are_read_at_every_cut(name: str, enforced: bool) -> None:
+    calls = [FIND] if name in SINGLE else [FIND, CLOCK]
+    text = render_calls(name, *calls)
+    if name in ("phi4_mini", "pythonic", "llama_json") or reasoning_of(name).silent:
+        read_at_each_cut(name, text, calls, enforced=enforced)
+    else:
+        read_at_each_cut(name, f"I look.\n{text}", [("content", "I look."), *calls], enforced=enforced)
+
+
+@pytest.mark.parametrize("name", FAMILY_TEMPLATES)
+def test_the_grammar_allows_the_calls_that_the_template_writes(name: str) -> None:
+    format = family(name)[1]
+    several = name not in SINGLE
+    calls = [FIND, CLOCK] if several else [FIND]
+    text = render_calls(name, *calls)
+    for build in (build_required_calls, build_optional_calls):
+        machine = compile_tag(build(format, TOOLS, several=several)).machine
+        assert machine.accepts(text.encode()), build
+        wrong = render_calls(name, ("find", {**ARGUMENTS, "count": "three"}))
+        assert not machine.accepts(wrong.encode()), build
+        assert not machine.accepts(render_calls(name, ("find", {"count": 3})).encode()), build
+
+
+@pytest.mark.parametrize("name", FAMILY_TEMPLATES)
+def test_a_call_after_reasoning_is_read_at_every_cut(name: str) -> None:
+    text = render_calls(name, FIND, reasoning_content="Hm.\nI look.")
+    read_at_each_cut(name, text, [("reasoning", "Hm.\nI look."), FIND], enforced=True)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in FAMILY_TEMPLATES if name not in ("pythonic", "harmony", "phi4_mini")]
+)
+def test_a_call_inside_of_reasoning_is_found_and_other_text_stays_reasoning(name: str) -> None:
+    reasoning, (opened, closed) = reasoning_of(name), FAMILY_TEMPLATES[name].reasoning
+    if name == "llama_json":
+        return
+    call = render_calls(name, FIND)
+    tag = family(name)[1].tags[0]
+    text = f"{opened}Hm.\n{call}\nWell{closed}Done."
+    expected = [("reasoning", "Hm."), FIND, ("reasoning", "Well"), ("content", "Done.")]
+    assert read(parser(name, enforced=True), [text]) == expected
+    assert read(parser(name, enforced=True), [*text, ""]) == expected
+    mention = f"I may write {tag} here, or {tag} there."
+    for text in (f"{opened}{mention}{closed}Done.", f"{opened}{mention}"):
+        found = read(parser(name, enforced=True), [*text, ""])
+        assert found[0] == ("reasoning", mention)
+        assert found[1:] == ([("content", "Done.")] if "Done." in text else [])
+    assert reasoning.start.strip() in text
+
+
+@pytest.mark.parametrize("name", FAMILY_TEMPLATES)
+def test_a_malformed_call_comes_as_text_of_which_nothing_is_lost(name: str) -> None:
+    call = render_calls(name, FIND)
+    for text in (
+        call[: len(call) // 2],
+        call.replace("find", "unknown"),
+        call.replace("count", "zahl", 1)[:-9] + "x",
+    ):
+        found = read(parser(name, enforced=False), [*text, ""])
+        whole = "".join(str(part) for _, part in found)
+        for mark in reasoning_of(name).silent:
+            whole, text = whole.replace(mark, ""), text.replace(mark, "")
+        assert whole == text and all(kind == "content" for kind, _ in found), found
+
+
+def test_every_format_has_a_template() -> None:
+    assert {name.partition(",")[0] for name in FAMILY_TEMPLATES} == set(FORMATS)
