@@ -50,7 +50,8 @@ class UnrenderableError(RequestError):
 class ChatTemplate:
     """A model's templates by name. `default` is used, or `tool_use` for requests with tools.
 
-    `apply_rules` applies the `rules`; `render` does not.
+    `apply_rules` applies the `rules`; `render` does not. `response_template` is transformers' declaration of
+    the marks in replies, as tokenizer_config.json has it.
     """
 
     def __init__(
@@ -59,7 +60,9 @@ class ChatTemplate:
         variables: dict[str, str],
         special_texts: frozenset[str],
         rules: PromptRules | None = None,
+        response_template: object = None,
     ) -> None:
+        self.response_template = response_template
         if "default" not in sources:
             raise ConfigError(f'The chat templates {sorted(sources)} have none named "default".')
         environment = make_jinja_environment()
@@ -85,7 +88,8 @@ class ChatTemplate:
         if not sources:
             return None
         special = frozenset(map(tokenizer.token_text, tokenizer.special_tokens))
-        return cls(sources, _find_special_token_variables(tokenizer.config), special, rules)
+        variables, declared = _find_special_token_variables(tokenizer.config), tokenizer.config
+        return cls(sources, variables, special, rules, declared.get("response_template"))
 
     def source(self, tools: list[dict[str, Any]] | None = None) -> str:
         """The source of the template that renders requests with these tools."""

@@ -84,9 +84,15 @@ KNOWN_REASONING = (
 _ANSWER_TAG = re.compile(r"</think>(?:\s|\\n)*<(answer|response)>")
 
 
-def detect_reasoning(template: ChatTemplate | None, tokenizer: Tokenizer) -> ReasoningFormat | None:
-    """The markers that the chat template writes or the vocabulary has as tokens; None without any."""
+def detect_reasoning(
+    template: ChatTemplate | None, tokenizer: Tokenizer, declared: ReasoningFormat | None = None
+) -> ReasoningFormat | None:
+    """The markers that are `declared`, or that the chat template writes or the vocabulary has as tokens; None
+    without any."""
     source = template.source() if template is not None else ""
+    if declared is not None:
+        same = (known for known in KNOWN_REASONING if known.start.rstrip() == declared.start.rstrip())
+        return next(same, declared)._replace(by_template=True)
     for known in KNOWN_REASONING:
         is_written = (known.start.rstrip() if known.repeats else known.end) in source
         if not is_written and not _has_tokens(known, tokenizer):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import product
 
 from ....runtime.errors import RequestError
@@ -12,6 +13,7 @@ from ..text.chat_template import ChatTemplate
 from .call_arguments import flexible
 from .call_format import Parameters, ToolFormat
 from .families import FORMATS
+from .response_template import read_response_template
 
 _NAME = "sample_function"
 _TOOL = {
@@ -61,20 +63,26 @@ _FINGERPRINTS = (
 """A text in a template, and the format that such models most likely have."""
 
 
+@lru_cache(8)
 def detect_format(template: ChatTemplate | None) -> ToolFormat:
-    """The template's format, or Hermes', which most models know, if the template has none."""
+    """The format of calls in the template's samples, or else the one that the checkpoint declares, or else
+    Hermes', which most models know."""
     if template is None or not template.support(with_tools=True).tools:
         return FORMATS["hermes"]
+    declared = read_response_template(template.response_template).tools
     source = template.source([_TOOL])
     likely = next((name for mark, name in _FINGERPRINTS if mark in source), "hermes")
+    tagged = [format for format in FORMATS.values() if format.tag_of(format.form) is not None]
+    known = [FORMATS[likely], *tagged]
+    if declared is not None:
+        known = [format for format in known if declared.tags[0].startswith(format.tags[0])]
     texts = list(_render_samples(template))
-    tagged = (format for format in FORMATS.values() if format.tag_of(format.form) is not None)
-    for format in (FORMATS[likely], *tagged):
-        for text in texts:
+    for format in (*known, declared):
+        for text in texts if format is not None else ():
             found = read_sample(format, text)
             if found is not None:
                 return found
-    return FORMATS[likely]
+    return declared or FORMATS[likely]
 
 
 def read_sample(format: ToolFormat, text: str) -> ToolFormat | None:

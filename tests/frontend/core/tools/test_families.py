@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
 from typing import Any
 
 import pytest
-from arbora.frontend.core.text.chat_template import ChatTemplate
 from arbora.frontend.core.text.reasoning import KNOWN_REASONING, ReasoningFormat
-from arbora.frontend.core.tools.call_format import ToolFormat
 from arbora.frontend.core.tools.families import FORMATS
-from arbora.frontend.core.tools.parameter_grammar import parameter_types
 from arbora.frontend.core.tools.reply_parser import (
     ContentDelta,
     ReasoningDelta,
@@ -19,86 +15,26 @@ from arbora.frontend.core.tools.reply_parser import (
     ToolCallDelta,
     ToolReading,
 )
-from arbora.frontend.core.tools.tool_formats import detect_format
 from arbora.frontend.core.tools.tool_grammar import build_optional_calls, build_required_calls, find_enforced
-from family_templates import FAMILY_TEMPLATES
+from family_templates import (
+    ARGUMENTS,
+    CLOCK,
+    FAMILY_TEMPLATES,
+    FIND,
+    TOOLS,
+    TYPES,
+    family,
+    render_calls,
+)
 from json_automata import compile_tag
 
-USER = {"role": "user", "content": "Hello"}
-PLACE = {
-    "type": "object",
-    "properties": {"city": {"type": "string"}, "zip": {"type": "integer"}},
-    "required": ["city", "zip"],
-    "additionalProperties": False,
-}
-PROPERTIES: dict[str, Any] = {
-    "count": {"type": "integer"},
-    "flag": {"type": "boolean"},
-    "note": {"type": "string"},
-    "place": PLACE,
-    "tags": {"type": "array", "items": {"type": "string"}},
-    "unit": {"enum": ["C", "F"]},
-}
-TOOLS: list[dict[str, Any]] = [
-    {
-        "type": "function",
-        "function": {
-            "name": "find",
-            "parameters": {"type": "object", "properties": PROPERTIES, "required": ["note"]},
-        },
-    },
-    {"type": "function", "function": {"name": "clock", "parameters": {"type": "object", "properties": {}}}},
-]
-TYPES = {tool["function"]["name"]: parameter_types(tool["function"]["parameters"]) for tool in TOOLS}
-ARGUMENTS: dict[str, Any] = {
-    "count": -3,
-    "flag": True,
-    "note": 'Zwei\n"Zeilen" mit </tool_call>, [TOOL_CALLS], <|end|> und {Klammern]: ü',
-    "place": {"city": "Köln, a", "zip": 50667},
-    "tags": ["a", "b c"],
-    "unit": "C",
-}
-FIND, CLOCK = ("find", ARGUMENTS), ("clock", {})
 SINGLE = {"harmony", "llama_json"}
 """the families whose replies have one call"""
-
-
-@lru_cache
-def family(name: str) -> tuple[ChatTemplate, ToolFormat]:
-    known = FAMILY_TEMPLATES[name]
-    template = ChatTemplate({"default": known.source}, {}, frozenset((*known.special, "<|eot|>")))
-    return template, detect_format(template)
 
 
 def reasoning_of(name: str) -> ReasoningFormat:
     start = FAMILY_TEMPLATES[name].reasoning[0].strip()
     return next(each for each in KNOWN_REASONING if each.start.strip() == start)
-
-
-def render_calls(name: str, *calls: tuple[str, dict[str, Any]], **fields: Any) -> str:
-    """The text of a reply with these calls, as the template writes it on the next turn."""
-    template, format = family(name)
-    called = [
-        {
-            "id": call_id(format, function, number),
-            "type": "function",
-            "function": {"name": function, "arguments": given},
-        }
-        for number, (function, given) in enumerate(calls)
-    ]
-    assistant = {"role": "assistant", "content": "", **fields, "tool_calls": called}
-    prompt = template.render([USER], tools=TOOLS)
-    text = template.render([USER, assistant], tools=TOOLS, add_generation_prompt=False)
-    assert text.startswith(prompt)
-    return text.removeprefix(prompt).removesuffix("<|eot|>").removesuffix("<|call|>").replace("\ufdd1", "")
-
-
-def call_id(format: ToolFormat, function: str, number: int) -> str:
-    if format.call_id is None:
-        return f"abcdefgh{number}"
-    return format.call_id.id.format(
-        name=function, number=str(number) if format.name == "kimi" else f"abcdefgh{number}"
-    )
 
 
 def parser(name: str, *, enforced: bool, **options: Any) -> ReplyParser:

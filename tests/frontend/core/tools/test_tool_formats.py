@@ -85,7 +85,6 @@ def test_an_imposed_call_is_written_as_the_template_will_write_it_on_the_next_tu
 ) -> None:
     template, format = load(tmp_path, source)
     arguments = {"city": "Köln", "days": [1, 2], "where": {"x": None}}
-    encoded = json.dumps(arguments, separators=format.separators, ensure_ascii=False)
     prompt = template.render([USER], tools=[WEATHER])
     call = {"type": "function", "function": {"name": "weather", "arguments": json.dumps(arguments)}}
     history: list[dict[str, Any]] = [
