@@ -38,10 +38,10 @@ class UnenforcedKeyword(msgspec.Struct):
 class ChoiceReply:
     """One choice. The stop token counts as a token of the reply, but its text is shown only on request.
 
-    `parser` separates reasoning and calls from the content; without it all text is content. The `remember` of a chat takes the choice's whole text and tokens once it has ended, so that the
-    conversation's next turn begins with them. `reasoning_tokens` are counted up to the piece in which the
-    reasoning ends. `parts` and `logprobs` have all pieces, once `collect` was called. `called_tools` are
-    names.
+    `parser` separates reasoning and calls from the content; without it all text is content. The `remember` of
+    a chat takes the choice's whole text and tokens once it has ended, so that the conversation's next turn
+    begins with them. `reasoning_tokens` are counted up to the piece in which the reasoning ends. `parts` and
+    `logprobs` have all pieces, once `collect` was called. `called_tools` are names.
     """
 
     def __init__(

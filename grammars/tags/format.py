@@ -1,6 +1,7 @@
 """The formats that make up a structural tag, as JSON.
 
-The types have xgrammar's names and meanings; `text`, `members`, `grammar` and `thinking` are our own additions.
+The types have xgrammar's names and meanings; `text`, `members`, `grammar` and `thinking` are our own
+additions.
 """
 
 from __future__ import annotations
@@ -117,8 +118,8 @@ class TagsWithSeparator(Struct, tag="tags_with_separator", frozen=True):
 
 class Thinking(Struct, tag="thinking", frozen=True):
     """An optional thought, then `content`. The thought is any text up to `end`. It begins with `start`, or in
-    the prompt if `is_open`. After a thought `then` comes before the content, unless that is free text. The content itself
-    begins with `begin`."""
+    the prompt if `is_open`. After a thought `then` comes before the content, unless that is free text. The
+    content itself begins with `begin`."""
 
     start: str
     end: str

@@ -42,8 +42,8 @@ def write_lark(format: Format, terms: Terms, read_schema: ReadSchema, special: C
     """Writes the format as llguidance's grammars, in JSON. Free text may contain text and the `special`
     tokens.
 
-    Raises NotCoveredError for `Text` and `Members`, and for free text that stops at a special token and also at a text,
-    or that never stops.
+    Raises NotCoveredError for `Text` and `Members`, and for free text that stops at a special token and also
+    at a text, or that never stops.
     """
     writer = _Writer(terms, read_schema, special)
     start = writer.write(format, [])

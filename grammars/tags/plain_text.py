@@ -17,8 +17,8 @@ _ANNOTATIONS = {
 
 
 class PlainText(NamedTuple):
-    """One of the `texts`, or else a text that matches `regex`, or else any text. `left_out`: the keywords that
-    are not enforced."""
+    """One of the `texts`, or else a text that matches `regex`, or else any text. `left_out`: the keywords
+    that are not enforced."""
 
     texts: Sequence[str] | None = None
     regex: str | None = None

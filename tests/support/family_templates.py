@@ -1,5 +1,7 @@
 """Minimal chat templates that write tool calls and reasoning as the model families do."""
 
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 from functools import lru_cache

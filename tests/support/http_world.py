@@ -171,7 +171,8 @@ async def http_world(
     special: Sequence[str] = (),
     **more: Any,
 ) -> AsyncIterator[HttpWorld]:
-    """`special` are further special tokens of the model, `send_buffer` is the SO_SNDBUF of connections, in bytes; `more` is the rest of the configuration."""
+    """`special` are further special tokens of the model, `send_buffer` is the SO_SNDBUF of connections, in
+    bytes; `more` is the rest of the configuration."""
     with tempfile.TemporaryDirectory(prefix="arb") as name:
         directory = Path(name)
         model = write_tiny_model(directory / "model", template, special)

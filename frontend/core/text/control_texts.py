@@ -33,8 +33,8 @@ class ControlTexts:
         return _put_marks(text, self.find_places(text))
 
     def guard_word(self, text: str) -> str:
-        """Like `guard`, also for a text that templates may put between the parts of a special token. The names
-        of a call's fields, by which templates find them, stay as they are."""
+        """Like `guard`, also for a text that templates may put between the parts of a special token. The
+        names of a call's fields, by which templates find them, stay as they are."""
         if text in _FIELDS:
             return text
         return _put_marks(text, self.find_places(text, may_be_inside=True))

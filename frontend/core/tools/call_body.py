@@ -113,10 +113,9 @@ class CallBody:
 
     def _expect_heads(self, form: Form, lead: str) -> None:
         """Expects calls to begin with `lead`, which stands before their heads."""
-        before, after = form.head
+        number = self._format.call_id
         for name in self._streamed:
-            number = self._format.call_id
-            head = lead + (before + name + number.mark if number else form.begin(name))
+            head = lead + (form.head[0] + name + number.mark if number else form.begin(name))
             self._heads[head[len(self.tag) :] if lead == form.prefix else head] = (form, name)
 
     def _expect_next(self) -> None:
@@ -140,8 +139,8 @@ class CallBody:
         return None if may_come else _Head(0, self._form, CallPart(None, ""))
 
     def _read_id(self, text: str, after: str, name: str) -> tuple[int, str]:
-        """The length of the number and the text after it, and the call's id. The length is negative if more text
-        is needed."""
+        """The length of the number and the text after it, and the call's id. The length is negative if more
+        text is needed."""
         syntax = self._format.call_id
         if syntax is None:
             return 0, ""

@@ -48,8 +48,8 @@ class CallId(NamedTuple):
 
 
 class Form(NamedTuple):
-    """One way to write calls: `prefix`, one or more calls with `between` between them, `suffix`. A call is the
-    function's name between the parts of `head`, its arguments, and `tail`.
+    """One way to write calls: `prefix`, one or more calls with `between` between them, `suffix`. A call is
+    the function's name between the parts of `head`, its arguments, and `tail`.
 
     Several calls may follow a prefix only if `between` is not None.
     """

@@ -32,9 +32,9 @@ class Call(NamedTuple):
 class BodyEnd:
     """Finds the end of the calls that follow a tag, in text that arrives in pieces. Takes linear time.
 
-    Where a closing tag ends the calls, strings and parameters may contain it too. In other formats the bracket
-    that closes the first bracket ends them, and text before the first bracket ends them at once, except a name.
-    Outside of strings and parameters `stop` ends them too, and is not a part of them.
+    Where a closing tag ends the calls, strings and parameters may contain it too. In other formats the
+    bracket that closes the first bracket ends them, and text before the first bracket ends them at once,
+    except a name. Outside of strings and parameters `stop` ends them too, and is not a part of them.
     """
 
     def __init__(self, format: ToolFormat, stop: str = "") -> None:
@@ -95,8 +95,8 @@ class BodyEnd:
 
 
 def _find_end(text: str, mark: str, start: int) -> int:
-    """The position of the mark that ends a string or parameter, or else of the text that may begin it. A quote
-    may be escaped."""
+    """The position of the mark that ends a string or parameter, or else of the text that may begin it. A
+    quote may be escaped."""
     if len(mark) == 1:
         found = _UNQUOTED[mark].match(text, start)
         return found.end() if found else start
@@ -129,10 +129,7 @@ def _named_calls(format: ToolFormat, form: Form, text: str, types_of: TypesOf) -
     number = format.call_id
     id = rf"(?:{re.escape(number.mark)}(?P<number>{number.pattern}))?" if number else ""
     before, after = form.head
-    if format.parameters is None:
-        after_name = r"[^{}]{0,200}?(?=\{)"
-    else:
-        after_name = flexible(after)
+    after_name = r"[^{}]{0,200}?(?=\{)" if format.parameters is None else flexible(after)
     head = re.compile(rf"\s*{flexible(before)}\s*(?P<name>{_NAME}){id}{after_name}")
     opened = re.match(rf"\s*(?:{flexible(form.prefix)})?", text)
     position, calls = opened.end() if opened else 0, list[Call]()

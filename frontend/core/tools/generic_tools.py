@@ -30,7 +30,8 @@ For each function call, return a json object with function name and arguments wi
 <tool_call></tool_call> XML tags:
 <tool_call>
 {{"name": <function-name>, "arguments": <args-json-object>}}
-</tool_call>"""
+</tool_call>
+"""
 _BETWEEN = "\n\n"
 _warned: WeakSet[ChatTemplate] = WeakSet()
 log = logging.getLogger(__name__)

@@ -154,8 +154,8 @@ def _resolve(schema: Any, root: Any) -> Any:
 
 
 class ParameterValues:
-    """Builds the formats of one function's parameters. A value that can't be enforced is refused if `is_strict`,
-    else it is any value."""
+    """Builds the formats of one function's parameters. A value that can't be enforced is refused if
+    `is_strict`, else it is any value."""
 
     def __init__(
         self, syntax: Parameters, separators: tuple[str, str], function: str, *, is_strict: bool

@@ -69,9 +69,9 @@ class ToolReading(NamedTuple):
 class ReplyParser:
     """Reads one choice's text: reasoning, content and calls, in any order.
 
-    Text that only looked like a call stays content, or reasoning. White space around calls belongs to neither,
-    and so do line breaks next to the marks of reasoning. A call inside of reasoning is found once it is
-    complete and fits its tool, because no grammar follows reasoning.
+    Text that only looked like a call stays content, or reasoning. White space around calls belongs to
+    neither, and so do line breaks next to the marks of reasoning. A call inside of reasoning is found once it
+    is complete and fits its tool, because no grammar follows reasoning.
     """
 
     def __init__(
@@ -232,8 +232,8 @@ class ReplyParser:
         return ready
 
     def _decide(self, final: bool) -> bool:
-        """Decides between calls and an answer; an answer wins if both are possible. Returns False if more text
-        is needed."""
+        """Decides between calls and an answer; an answer wins if both are possible. Returns False if more
+        text is needed."""
         begins_call = self._begins_call(final)
         if begins_call is None:
             return False
@@ -343,8 +343,8 @@ def _join(deltas: Iterable[Delta]) -> list[Delta]:
 
 
 def _new_id(length: int) -> str:
-    """A random id of a call, of `length` letters and digits; by default as OpenAI's. Mistral's templates accept
-    only nine."""
+    """A random id of a call, of `length` letters and digits; by default as OpenAI's. Mistral's templates
+    accept only nine."""
     alphabet = string.ascii_letters + string.digits
     prefix = "" if length else "call_"
     return prefix + "".join(secrets.choice(alphabet) for _ in range(length or 24))

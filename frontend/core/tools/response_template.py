@@ -163,8 +163,8 @@ def _split(field: Mapping[str, Any], name: str) -> tuple[list[str], list[str]]:
 
 
 def _split_pattern(pattern: str) -> tuple[list[str], list[str]]:
-    """The texts before, between and after the named groups of a pattern, and the groups' names. White space that
-    may be missing becomes a line break."""
+    """The texts before, between and after the named groups of a pattern, and the groups' names. White space
+    that may be missing becomes a line break."""
     parsed = parser.parse(pattern)
     group_names = {number: name for name, number in parsed.state.groupdict.items()}
     texts, names = [""], list[str]()

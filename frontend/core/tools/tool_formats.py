@@ -164,7 +164,8 @@ def _read_parameters(syntax: Parameters, given: str) -> Parameters:
 
 
 def _render_samples(template: ChatTemplate) -> Iterator[str]:
-    """Conversations that end with two calls, or with one if the template takes no two, for each kind of ids."""
+    """Conversations that end with two calls, or with one if the template takes no two, for each kind of
+    ids."""
     user = {"role": "user", "content": "Hello"}
     for ids, content in product(_IDS, ("", None)):
         calls = [

@@ -136,8 +136,8 @@ class _Calls:
         return None if syntax is None else find_problem(syntax, _parameters(tool))
 
     def _build_input(self, function: dict[str, Any]) -> Format:
-        """The arguments of a tool whose only one is the text `input`. The function has the format of that text,
-        as `input_format` inside the quotes of JSON, as `input_text` without quotes."""
+        """The arguments of a tool whose only one is the text `input`. The function has the format of that
+        text, as `input_format` inside the quotes of JSON, as `input_text` without quotes."""
         _, colon = self._format.separators
         syntax, text = self._format.parameters, function["input_format"]
         before, after = f'{{"input"{colon}"', '"}'
