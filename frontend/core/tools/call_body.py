@@ -132,11 +132,24 @@ class CallBody:
                 continue
             end, id = self._read_id(text[len(head) :], form.head[1], name)
             length = len(head) + end
-            if end < 0 or len(text) == length:
-                may_come = True
-            elif self._format.parameters is not None or text[length] == "{":
+            begins = None if end < 0 else self._begins_arguments(form, text[length:])
+            if begins:
                 return _Head(length, form, CallPart(name, "", id))
+            may_come = may_come or begins is None
         return None if may_come else _Head(0, self._form, CallPart(None, ""))
+
+    def _begins_arguments(self, form: Form, text: str) -> bool | None:
+        """Whether the text after a head begins arguments, or ends a call without any. None if more text is
+        needed."""
+        syntax = self._format.parameters
+        if syntax is not None and not syntax.is_raw:
+            return bool(text) or None
+        starts = ["{"]
+        if syntax is not None:
+            starts = [syntax.name[0], form.tail + form.suffix, form.tail + (form.between or form.suffix)]
+        if any(map(text.startswith, starts)):
+            return True
+        return None if any(start.startswith(text) for start in starts) else False
 
     def _read_id(self, text: str, after: str, name: str) -> tuple[int, str]:
         """The length of the number and the text after it, and the call's id. The length is negative if more

@@ -16,7 +16,7 @@ def _list_of_calls(name: str, prefix: str, suffix: str = "", *tags: str) -> Tool
     return ToolFormat(name, form, (prefix.strip(), *tags), closing_tag=suffix.strip())
 
 
-def _python_list(name: str, tag: str, closing_tag: str, **fields: object) -> ToolFormat:
+def _python_list(name: str, tag: str, closing_tag: str) -> ToolFormat:
     """Calls as a list of Python's, after a tag."""
     form = Form(tag + "[", ("", "("), ")", "]" + closing_tag, _SEVERAL)
     return ToolFormat(name, form, (tag,), closing_tag, parameters=_PYTHON)
@@ -27,7 +27,7 @@ def _xml(
 ) -> ToolFormat:
     """Calls as elements with one element for each parameter, inside of the element `tag`."""
     closing_tag = tag.replace("<", "</", 1)
-    form = Form(tag + "\n", head, tail, ("" if tail.endswith("\n") else "\n") + closing_tag, between)
+    form = Form(tag + "\n", head, tail, "\n" + closing_tag, between)
     bodies = "\n" if between is None else None
     return ToolFormat(name, form, (tag,), closing_tag, between_bodies=bodies, parameters=parameters)
 

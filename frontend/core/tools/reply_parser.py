@@ -151,7 +151,8 @@ class ReplyParser:
         if mark is None:
             return False
         if not mark:
-            deltas.append(ReasoningDelta(self._take_text(final, [end, *self._tags], "\n")))
+            spaces = None if self._tags else "\n"
+            deltas.append(ReasoningDelta(self._take_text(final, [end, *self._tags], spaces)))
             return False
         before, _, after = self._held.partition(mark)
         if mark == end:
@@ -248,7 +249,8 @@ class ReplyParser:
             return True
         is_bare: bool | None = False
         if format.tag_of(format.form) is None:
-            is_bare = self._new_body("", self._tools.names).begins_call(start)
+            spaces = format.bracket[: len(format.bracket) - len(format.bracket.lstrip())]
+            is_bare = self._new_body("", self._tools.names).begins_call(spaces + start)
         begins_tag = bool(start) and any(tag.startswith(start) for tag in self._tags)
         if is_bare is None or begins_tag or not start:
             return (begins_tag and self._is_cut) if final else None

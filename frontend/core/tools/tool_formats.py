@@ -76,13 +76,10 @@ def detect_format(template: ChatTemplate | None) -> ToolFormat:
     known = [FORMATS[likely], *tagged]
     if declared is not None:
         known = [format for format in known if declared.tags[0].startswith(format.tags[0])]
-    texts = list(_render_samples(template))
-    for format in (*known, declared):
-        for text in texts if format is not None else ():
-            found = read_sample(format, text)
-            if found is not None:
-                return found
-    return declared or FORMATS[likely]
+        known.append(declared)
+    samples = list(_render_samples(template))
+    found = (read_sample(format, text) for format in known for text in samples)
+    return next(filter(None, found), declared or FORMATS[likely])
 
 
 def read_sample(format: ToolFormat, text: str) -> ToolFormat | None:

@@ -6,7 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from arbora.frontend.core.text.reasoning import KNOWN_REASONING, ReasoningFormat
+from arbora.frontend.core.constraint import after_reasoning
+from arbora.frontend.core.requested_tools import CallsWanted, tool_use
+from arbora.frontend.core.text.reasoning import HARMONY, KNOWN_REASONING, ReasoningFormat
 from arbora.frontend.core.tools.families import FORMATS
 from arbora.frontend.core.tools.reply_parser import (
     ContentDelta,
@@ -16,6 +18,7 @@ from arbora.frontend.core.tools.reply_parser import (
     ToolReading,
 )
 from arbora.frontend.core.tools.tool_grammar import build_optional_calls, build_required_calls, find_enforced
+from arbora.runtime.grammar_spec import GrammarKind, GrammarSpec
 from family_templates import (
     ARGUMENTS,
     CLOCK,
@@ -26,6 +29,8 @@ from family_templates import (
     family,
     render_calls,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from json_automata import compile_tag
 
 SINGLE = {"harmony", "llama_json"}
@@ -48,7 +53,7 @@ def parser(name: str, *, enforced: bool, **options: Any) -> ReplyParser:
 Part = tuple[str, Any]
 
 
-def read(parser: ReplyParser, parts: list[str]) -> list[Part]:
+def read(parser: ReplyParser, parts: list[str], *, decodes: bool = True) -> list[Part]:
     """Reasoning and content as ("reasoning", text) and ("content", text), and calls as (name, arguments)."""
     found: list[Part] = []
     for index, part in enumerate(parts):
@@ -64,6 +69,8 @@ def read(parser: ReplyParser, parts: list[str]) -> list[Part]:
                         found[-1] = (kind, found[-1][1] + text)
                     else:
                         found.append((kind, text))
+    if not decodes:
+        return found
     return [(kind, text if kind in ("content", "reasoning") else json.loads(text)) for kind, text in found]
 
 
@@ -148,6 +155,75 @@ def test_a_malformed_call_comes_as_text_of_which_nothing_is_lost(name: str) -> N
         for mark in reasoning_of(name).silent:
             whole, text = whole.replace(mark, ""), text.replace(mark, "")
         assert whole == text and all(kind == "content" for kind, _ in found), found
+
+
+def fragments_of(name: str) -> list[str]:
+    """Texts of which calls, reasoning and texts like them are made."""
+    format, reasoning = family(name)[1], reasoning_of(name)
+    parts = [part for form in format.forms for part in (form.prefix, *form.head, form.tail, form.suffix)]
+    syntax = format.parameters
+    values = (
+        ['{"note": "a"}', "{}"] if syntax is None else [*syntax.name, syntax.end, syntax.quote or "", "note"]
+    )
+    marks = [*format.tags, format.closing_tag, reasoning.start, reasoning.end, *reasoning.silent]
+    call = render_calls(name, CLOCK)
+    return [part for part in (*parts, *values, *marks, call, "find", '"', "\\", "\n", " ", "x<", "{") if part]
+
+
+@pytest.mark.parametrize("enforced", [True, False], ids=["enforced", "free"])
+@pytest.mark.parametrize("name", FAMILY_TEMPLATES)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_what_is_read_does_not_depend_on_how_the_text_is_split(
+    name: str, enforced: bool, data: st.DataObject
+) -> None:
+    text = "".join(data.draw(st.lists(st.sampled_from(fragments_of(name)), max_size=9)))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
+    parts = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+
+    def read_raw(parts: list[str]) -> list[tuple[str, str]]:
+        return read(parser(name, enforced=enforced), parts, decodes=False)
+
+    whole = read_raw([text])
+    assert read_raw(parts) == whole
+    assert read_raw([*text, ""]) == whole
+
+
+ANALYSIS = f"{HARMONY.start}Hm.<|end|><|start|>assistant"
+
+
+@pytest.mark.parametrize("kind", ["json_schema", "regex"])
+def test_a_constrained_answer_of_harmony_is_in_its_channel(kind: GrammarKind) -> None:
+    text = '{"type":"integer"}' if kind == "json_schema" else "[0-9]+"
+    spec = after_reasoning(GrammarSpec(kind, text), HARMONY._replace(by_template=True), "<|start|>assistant")
+    assert spec is not None
+    machine = compile_tag(json.loads(spec.text)).machine
+    for reply in (f"{HARMONY.answer}12", f"{ANALYSIS}{HARMONY.answer}12"):
+        assert machine.accepts(reply.encode())
+        assert read(ReplyParser(HARMONY), [*reply, ""], decodes=False)[-1] == ("content", "12")
+    assert not machine.accepts(b"12") and not machine.accepts(f"{HARMONY.answer}x".encode())
+
+
+def test_harmony_answers_or_calls_after_reasoning() -> None:
+    wanted = CallsWanted("auto", TOOLS)
+    answer = GrammarSpec("json_schema", '{"type":"integer"}')
+    use = tool_use(wanted, FORMATS["harmony"], answer, HARMONY.answer)
+    assert use.grammar is not None
+    known = HARMONY._replace(by_template=True)
+    spec = after_reasoning(use.grammar, known, "<|start|>assistant", calls=True)
+    assert spec is not None
+    machine = compile_tag(json.loads(spec.text)).machine
+    call = render_calls("harmony", CLOCK)
+    for begin in ("", ANALYSIS):
+        for reply, expected in ((f"{HARMONY.answer}12", ("content", "12")), (call, ("clock", "{}"))):
+            text = begin + reply
+            assert machine.accepts(text.encode()), text
+            reader = ReplyParser(HARMONY, use.reading((), allowed=False))
+            assert read(reader, [*text, ""], decodes=False)[-1] == expected
+    natural = "<|channel|>commentary to=functions.clock <|constrain|>json<|message|>{}"
+    optional = compile_tag(build_optional_calls(FORMATS["harmony"], TOOLS, several=False)).machine
+    assert optional.accepts(natural.encode()) and not optional.accepts(natural.replace("{}", "{1}").encode())
+    assert read(parser("harmony", enforced=True), [*ANALYSIS, *natural, ""]) == [("reasoning", "Hm."), CLOCK]
 
 
 def test_every_format_has_a_template() -> None:

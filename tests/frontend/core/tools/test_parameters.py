@@ -104,7 +104,9 @@ def test_a_raw_string_is_constrained_by_its_schema(
 
 
 @pytest.mark.parametrize("keyword", [{"pattern": "(?=a)b", "maxLength": 9}, {"maxLength": 9000}])
-def test_what_a_raw_string_can_not_be_held_to_is_checked_in_the_complete_call(keyword: dict[str, Any]) -> None:
+def test_what_a_raw_string_can_not_be_held_to_is_checked_in_the_complete_call(
+    keyword: dict[str, Any],
+) -> None:
     format, limited = FORMATS["qwen_xml"], tool({"a": {"type": "string", **keyword}})
     wanted = build_required_calls(format, [limited], several=False)
     made = compile_tag(wanted, unenforced="annotations")
@@ -158,13 +160,17 @@ def test_a_typed_parameter_is_a_string_or_another_value() -> None:
     types = {"f": parameter_types(either["function"]["parameters"])}
     for call, value in ((text, "5"), (number, 5)):
         for enforced in ((), ("f",)):
-            reading = ToolReading(FORMATS["dsml"], lambda each: True, frozenset(enforced), ("f",), types=types)
+            reading = ToolReading(
+                FORMATS["dsml"], lambda each: True, frozenset(enforced), ("f",), types=types
+            )
             [delta] = ReplyParser(tools=reading).push(call, True)
             assert isinstance(delta, ToolCallDelta) and json.loads(delta.arguments_fragment) == {"a": value}
 
 
 def test_an_undeclared_parameter_has_the_value_that_its_text_spells() -> None:
-    call = "<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>[1]</arg_value>\n<arg_key>y</arg_key>\n<arg_value>z</arg_value>\n</tool_call>"
+    given = (("x", "[1]"), ("y", "z"))
+    written = "".join(f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n" for key, value in given)
+    call = f"<tool_call>f\n{written}</tool_call>"
     [delta] = ReplyParser(tools=ToolReading(FORMATS["glm"], lambda each: True)).push(call, True)
     assert isinstance(delta, ToolCallDelta)
     assert json.loads(delta.arguments_fragment) == {"x": [1], "y": "z"}
