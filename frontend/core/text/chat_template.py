@@ -211,9 +211,21 @@ def _copy_for_template(message: dict[str, Any], control: ControlTexts) -> dict[s
         if isinstance(function.get("arguments"), str):
             function["arguments"] = _parse_arguments(function["arguments"])
     for name, value in copy.items():
-        if name != "role":
+        if name == "tool_calls":
+            copy[name] = [_guard_fields(call, control) for call in value or ()]
+        elif name != "role":
             copy[name] = copy_plain(value, control.guard if name in _TEXT_FIELDS else control.guard_word)
     return copy
+
+
+def _guard_fields(fields: dict[str, Any], control: ControlTexts) -> dict[str, Any]:
+    """A call of a tool. The names of its fields stay as they are, because templates look them up."""
+    return {
+        name: _guard_fields(value, control)
+        if name == "function" and isinstance(value, dict)
+        else copy_plain(value, control.guard_word)
+        for name, value in fields.items()
+    }
 
 
 def _parse_arguments(text: str) -> object:

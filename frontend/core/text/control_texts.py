@@ -12,8 +12,6 @@ from .tokenizer import CONTROL_MARK
 # Clients may send reasoning back as they received it, because it can't begin a turn.
 _REASONING = frozenset(("<think>", "</think>", "[THINK]", "[/THINK]"))
 
-_FIELDS = frozenset(("id", "type", "function", "name", "arguments"))
-
 
 class ControlTexts:
     """Puts a `CONTROL_MARK` into text that spells a special token, or begins or ends with a part of one."""
@@ -33,10 +31,7 @@ class ControlTexts:
         return _put_marks(text, self.find_places(text))
 
     def guard_word(self, text: str) -> str:
-        """Like `guard`, also for a text that templates may put between the parts of a special token. The
-        names of a call's fields, by which templates find them, stay as they are."""
-        if text in _FIELDS:
-            return text
+        """Like `guard`, also for a text that templates may put between the parts of a special token."""
         return _put_marks(text, self.find_places(text, may_be_inside=True))
 
     def find_places(self, text: str, *, may_be_inside: bool = False) -> list[int]:

@@ -121,7 +121,8 @@ def read_sample(format: ToolFormat, text: str) -> ToolFormat | None:
 def _loose(text: str) -> str:
     """A regex of the text with any white space where it has some, and around the marks of JSON in it."""
     if text.endswith("["):
-        return rf"{flexible(text[:-1].rstrip())}\s*\[\s*"
+        before = flexible(text[:-1].rstrip())
+        return (rf"{before}\s*" if before else "") + r"\[\s*"
     if text.startswith(("]", "}")):
         return rf"\s*{flexible(text)}"
     if '"' not in text:
