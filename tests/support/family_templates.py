@@ -304,7 +304,8 @@ ARGUMENTS: dict[str, Any] = {
     "tags": ["a", "b c"],
     "unit": "C",
 }
-FIND, CLOCK = ("find", ARGUMENTS), ("clock", {})
+FIND: tuple[str, dict[str, Any]] = ("find", ARGUMENTS)
+CLOCK: tuple[str, dict[str, Any]] = ("clock", {})
 
 
 @lru_cache
