@@ -68,13 +68,14 @@ def after_reasoning(
     """The grammar preceded by reasoning; None if the reply must begin with the constrained text.
 
     Reasoning comes first if the prompt has begun it, or if the model may reason and the grammar is JSON or
-    has tool calls (`calls`).
+    has tool calls (`calls`), or if the model marks its answers too.
     """
     is_open = format.open_at_end_of(prompt)
-    begins_otherwise = spec.kind in ("json_schema", "json_object") or calls
+    begins_otherwise = spec.kind in ("json_schema", "json_object") or calls or format.answer
     if not is_open and not (begins_otherwise and format.is_likely_after(prompt)):
         return None
     thinking = {"type": "thinking", "start": format.start, "end": format.end, "is_open": is_open}
+    thinking |= {"then": format.then, "begin": "" if calls else format.answer}
     text = msgspec.json.encode({**thinking, "content": as_format(spec)}).decode()
     return msgspec.structs.replace(spec, kind="structural_tag", text=text)
 

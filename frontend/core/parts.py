@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from .logprobs import TokenLogprob
-from .tools.tool_calls import ContentDelta, Delta, ToolCallDelta
+from .tools.reply_parser import ContentDelta, Delta, ToolCallDelta
 
 Kind = Literal["reasoning", "text", "call"]
 
@@ -15,8 +15,8 @@ Kind = Literal["reasoning", "text", "call"]
 class Piece(NamedTuple):
     """The addition of one output to choice number `choice`. The last piece has the `finish` reason.
 
-    `content` is all text outside of reasoning and calls. `deltas` is empty without calls. Otherwise it has
-    the texts and calls in their order.
+    `content` is all text outside of reasoning and calls. `deltas` has all of it in its order, and is empty if
+    there are no calls and the reasoning comes before the content.
     """
 
     choice: int
@@ -81,13 +81,13 @@ class Parts:
 
     def push(self, piece: Piece) -> Iterator[Change]:
         """Adds a piece, and yields each change of the parts just after making it."""
-        if piece.reasoning:
+        if piece.reasoning and not piece.deltas:
             yield from self._add("reasoning", piece.reasoning)
         if piece.content and not piece.deltas:
             yield from self._add("text", piece.content)
         for delta in piece.deltas:
-            if isinstance(delta, ContentDelta):
-                yield from self._add("text", delta.text)
+            if not isinstance(delta, ToolCallDelta):
+                yield from self._add("text" if isinstance(delta, ContentDelta) else "reasoning", delta.text)
                 continue
             if delta.id is not None:
                 yield from self._begin(Part("call", delta.id, delta.name or ""))

@@ -27,8 +27,9 @@ from .requested_tools import ToolUse, tool_use
 from .service import Service
 from .text.detokenizer import Detokenizer
 from .text.long_texts import TooLongError, is_long
-from .text.reasoning import ReasoningFormat, ReasoningParser
+from .text.reasoning import ReasoningFormat
 from .text.tokenized_text import common_length
+from .tools.reply_parser import ReplyParser
 from .validation import (
     check_choices,
     check_prompt_logprobs_start,
@@ -109,12 +110,13 @@ class Job:
             return ChoiceReply(detokenizer, include_stop, service.tokenizer.eos_tokens)
         text, format = self.rendered.text, self.reasoning
         allowed = (draft.fields.unenforced or service.config.unenforced) == "allow"
+        tools = self.use.reading(left_out, allowed=allowed)
+        starts_inside = format is not None and format.open_at_end_of(text)
         return ChoiceReply(
             detokenizer,
             include_stop,
             service.tokenizer.eos_tokens,
-            reasoning=None if format is None else ReasoningParser(format, format.open_at_end_of(text)),
-            tools=self.use.new_parser(left_out, allowed=allowed),
+            parser=ReplyParser(format, tools, starts_inside=starts_inside) if format or tools else None,
             # The memo doesn't keep the ids of a prompt with the tokenizer's own special tokens.
             remember=None
             if draft.prompt.special
@@ -196,7 +198,8 @@ def render_prompt(service: Service, prompt: Prompt) -> RenderedPrompt:
 
 
 def _render(service: Service, draft: Draft) -> tuple[ToolUse, GrammarSpec | None, RenderedPrompt]:
-    use = tool_use(draft.calls, service.tool_format, draft.constraint)
+    answer = service.reasoning.answer if service.reasoning is not None else ""
+    use = tool_use(draft.calls, service.tool_format, draft.constraint, answer)
     grammar = enforced_as_asked(use.grammar or draft.constraint, draft.fields, service.config)
     return use, grammar, render_prompt(service, draft.prompt)
 

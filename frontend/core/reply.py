@@ -13,8 +13,7 @@ from .logprobs import TokenLogprob, unpack
 from .parts import Parts, Piece
 from .replica.generation import Arrival, Generation, early_end
 from .text.detokenizer import Detokenizer
-from .text.reasoning import ReasoningParser
-from .tools.tool_calls import ContentDelta, Delta, ToolCallDelta, ToolCallParser
+from .tools.reply_parser import ContentDelta, Delta, ReasoningDelta, ReplyParser, ToolCallDelta
 
 MANY_TOKENS = 1000  # tokens in a batch whose log-probabilities take long to unpack and write
 
@@ -39,11 +38,10 @@ class UnenforcedKeyword(msgspec.Struct):
 class ChoiceReply:
     """One choice. The stop token counts as a token of the reply, but its text is shown only on request.
 
-    `reasoning` and `tools` separate reasoning and calls from the content; without them all text is content.
-    The `remember` of a chat takes the choice's whole text and tokens once it has ended, so that the
-    conversation's next turn begins with them. `reasoning_tokens` are counted up to the piece in which the
-    reasoning ends. `parts` and `logprobs` have all pieces, once `collect` was called. `called_tools` are
-    names.
+    `parser` separates reasoning and calls from the content; without it all text is content. The `remember` of
+    a chat takes the choice's whole text and tokens once it has ended, so that the conversation's next turn
+    begins with them. `reasoning_tokens` are counted up to the piece in which the reasoning ends. `parts` and
+    `logprobs` have all pieces, once `collect` was called. `called_tools` are names.
     """
 
     def __init__(
@@ -52,17 +50,15 @@ class ChoiceReply:
         shows_stop_token: bool,
         eos_tokens: Sequence[int],
         *,
-        reasoning: ReasoningParser | None = None,
-        tools: ToolCallParser | None = None,
+        parser: ReplyParser | None = None,
         remember: Callable[[str, Tokens], None] | None = None,
     ) -> None:
         self._detokenizer = detokenizer
         self._shows_stop_token = shows_stop_token
         self._eos_tokens = eos_tokens
-        self._reasoning = reasoning
-        self._tools = tools
+        self._parser = parser
         self._remember = remember
-        self._is_plain = not detokenizer.has_stop_strings and reasoning is None and tools is None
+        self._is_plain = not detokenizer.has_stop_strings and parser is None
         self._tokens = bytearray()
         self._texts: list[str] = []  # texts of the tokens so far, kept for `remember`
         self._settled = 0
@@ -100,7 +96,7 @@ class ChoiceReply:
         if output.prompt_logprobs is not None and len(output.prompt_logprobs.chosen) > 4 * MANY_TOKENS:
             return True
         has_several = several or len(output.tokens) > 4 or self._detokenizer.holds_text
-        return self._tools is not None and self._tools.may_check(has_several)
+        return self._parser is not None and self._parser.may_check(has_several)
 
     def is_quick(self, output: Output) -> bool:
         """Whether `push` takes little time and can't end the choice."""
@@ -179,22 +175,21 @@ class ChoiceReply:
             self._remember("".join(self._texts), self.tokens)
 
     def _read(self, text: str) -> tuple[str, str, Sequence[Delta]]:
-        """Separates new text into content and reasoning. With calls it also returns the content and the calls
-        in their order."""
-        is_last, reasoning = self.finish is not None, ""
-        if self._reasoning is not None:
-            had_ended = self._reasoning.has_ended
-            reasoning, text = self._reasoning.push(text, is_last)
-            if self._reasoning.is_inside or self._reasoning.has_ended > had_ended:
-                self.reasoning_tokens = self.completion_tokens
-        if self._tools is None:
-            return text, reasoning, ()
+        """Separates new text into content and reasoning. With calls, or with reasoning after content, it also
+        returns all of it in its order."""
+        if self._parser is None:
+            return text, "", ()
         is_cut = self.finish == "length" or isinstance(self.stop_reason, str)
-        deltas = self._tools.push(text, is_last, is_cut)
+        ends = self._parser.ends
+        deltas = self._parser.push(text, self.finish is not None, is_cut)
+        if self._parser.is_reasoning or self._parser.ends > ends:
+            self.reasoning_tokens = self.completion_tokens
         calls = [delta for delta in deltas if isinstance(delta, ToolCallDelta)]
         self.called_tools += [delta.name for delta in calls if delta.name is not None]
         content = "".join(delta.text for delta in deltas if isinstance(delta, ContentDelta))
-        return content, reasoning, deltas if calls else ()
+        reasoning = "".join(delta.text for delta in deltas if isinstance(delta, ReasoningDelta))
+        is_split = any(isinstance(delta, ReasoningDelta) for delta in deltas[1:])
+        return content, reasoning, deltas if calls or is_split else ()
 
 
 class Reply:

@@ -12,10 +12,11 @@ from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec, LeftOutKeyword
 from .constraint import as_format
 from .text.tokenizer import Tokenizer
+from .tools.call_format import ToolFormat
+from .tools.parameter_grammar import parameter_types
+from .tools.reply_parser import ToolReading
 from .tools.schema_keywords import misspelt_keywords
-from .tools.tool_calls import ToolCallParser
 from .tools.tool_check import check_against
-from .tools.tool_formats import ToolFormat
 from .tools.tool_grammar import (
     ToolError,
     build_calls_or_answer,
@@ -52,30 +53,37 @@ class ToolUse(NamedTuple):
     tools: Sequence[dict[str, Any]] = ()
     grammar: GrammarSpec | None = None
 
-    def new_parser(self, left_out: Sequence[LeftOutKeyword], *, allowed: bool) -> ToolCallParser | None:
-        """A new reader of calls. The grammar doesn't enforce the keywords `left_out`. Unless `allowed`,
-        complete calls are checked for these keywords, except for formats, which the check ignores too."""
+    def reading(self, left_out: Sequence[LeftOutKeyword], *, allowed: bool) -> ToolReading | None:
+        """How to find the reply's calls; None if it has none. The grammar doesn't enforce the keywords
+        `left_out`. Unless `allowed`, complete calls are checked for these keywords, except for formats, which
+        the check ignores too."""
         if self.mode == "none":
             return None
         loosened = find_partly_enforced([each.path for each in left_out if each.keyword != "format"])
-        return ToolCallParser(
+        functions = [tool["function"] for tool in self.tools]
+        return ToolReading(
             self.format,
             check_against(self.tools, loosened if allowed else ()),
             find_enforced(self.tools, self.format, loosened),
-            names=[tool["function"]["name"] for tool in self.tools],
+            names=[function["name"] for function in functions],
             calls_only=self.mode == "required",
             may_answer=self.mode == "either",
+            types={function["name"]: parameter_types(function.get("parameters")) for function in functions}
+            if self.format.parameters is not None
+            else {},
         )
 
     def shown_special(self, tokenizer: Tokenizer) -> frozenset[int]:
         return frozenset() if self.mode == "none" else self.format.shown_special(tokenizer)
 
 
-def tool_use(wanted: CallsWanted, format: ToolFormat, grammar: GrammarSpec | None) -> ToolUse:
-    """Combines tools and `grammar`, the request's constraint. Raises `RequestError` for tools that can't be
-    served."""
+def tool_use(
+    wanted: CallsWanted, format: ToolFormat, grammar: GrammarSpec | None, answer: str = ""
+) -> ToolUse:
+    """Combines tools and `grammar`, the request's constraint on an answer, which begins with `answer`. Raises
+    `RequestError` for tools that can't be served."""
     try:
-        use = _tool_use(wanted, format, grammar)
+        use = _tool_use(wanted, format, grammar, answer)
     except ToolError as error:
         raise RequestError(str(error), param=wanted.params[error.function], code="invalid_grammar") from None
     if use.grammar is None:
@@ -98,12 +106,12 @@ def _misspelt(tools: Sequence[dict[str, Any]], params: Mapping[str, str]) -> Ite
         yield from ((keyword, name + path) for keyword, path in found)
 
 
-def _tool_use(wanted: CallsWanted, format: ToolFormat, grammar: GrammarSpec | None) -> ToolUse:
+def _tool_use(wanted: CallsWanted, format: ToolFormat, grammar: GrammarSpec | None, answer: str) -> ToolUse:
     tools = wanted.tools
     if not tools or wanted.mode == "none":
         return ToolUse("none", format)
     if wanted.mode == "auto":
-        return _optional(format, tools, grammar, wanted.several)
+        return _optional(format, tools, grammar, wanted.several, answer)
     if grammar is not None:
         raise invalid_field(
             "tool_choice",
@@ -115,7 +123,7 @@ def _tool_use(wanted: CallsWanted, format: ToolFormat, grammar: GrammarSpec | No
 
 
 def _optional(
-    format: ToolFormat, tools: Sequence[dict[str, Any]], answer: GrammarSpec | None, several: bool
+    format: ToolFormat, tools: Sequence[dict[str, Any]], answer: GrammarSpec | None, several: bool, begin: str
 ) -> ToolUse:
     check_unenforceable(format, tools)
     if answer is None:
@@ -128,7 +136,9 @@ def _optional(
             f"can't be used together with tools that may be called{why}. "
             "Set tool_choice to 'none' or leave one of them out",
         )
-    either = build_calls_or_answer(format, tools, as_format(answer), several=several)
+    text = as_format(answer)
+    begun = {"type": "tag", "begin": begin, "content": text, "ends": [""]} if begin else text
+    either = build_calls_or_answer(format, tools, begun, several=several)
     return ToolUse("either", format, tools, _spec(either, answer.param))
 
 

@@ -18,7 +18,9 @@ from .text.prompt_memo import PromptMemo
 from .text.prompt_rules import PromptRules
 from .text.reasoning import ReasoningFormat, detect_reasoning
 from .text.tokenizer import Tokenizer
-from .tools.tool_formats import ToolFormat, detect_format
+from .tools.call_format import ToolFormat
+from .tools.response_template import read_response_template
+from .tools.tool_formats import detect_format
 from .work.thread_pool import FairThreadPool
 
 VERSION = version("arbora")  # read at start, because later no file descriptor may be free
@@ -41,7 +43,8 @@ class Service:
     @classmethod
     def load(cls, config: ServeConfig, engine: EngineClient, tokenizer: Tokenizer) -> Service:
         template = ChatTemplate.load(config.model, tokenizer, PromptRules(config.prompt_rules))
-        reasoning = detect_reasoning(template, tokenizer)
+        declared = read_response_template(template and template.response_template)
+        reasoning = detect_reasoning(template, tokenizer, declared.reasoning)
         memo = PromptMemo(tokenizer, keeps_replies=not config.deterministic)
         tools, mark = detect_format(template), fingerprint(config)
         service = cls(config, engine, tokenizer, template, memo, reasoning, tools, mark, FairThreadPool())

@@ -11,7 +11,7 @@ from ...runtime.messages import Generate
 from ..core.logprobs import TokenLogprob, prompt_entries
 from ..core.parts import Piece
 from ..core.reply import ChoiceReply, Reply
-from ..core.tools.tool_calls import ToolCallDelta
+from ..core.tools.reply_parser import ToolCallDelta
 from .completion import Choice, Completion, CompletionPart, Score, ToolCall, ToolCallPart
 
 

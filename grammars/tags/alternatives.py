@@ -16,9 +16,9 @@ def merge_schemas(elements: Sequence[Format]) -> list[Format]:
     """Merges schemas with the same separators into one, because their values may begin alike."""
     schemas: dict[tuple[str, str] | None, list[JsonSchema]] = {}
     for element in elements:
-        if isinstance(element, JsonSchema):
+        if type(element) is JsonSchema:
             schemas.setdefault(element.separators, []).append(element)
-    others: list[Format] = [element for element in elements if not isinstance(element, JsonSchema)]
+    others: list[Format] = [element for element in elements if type(element) is not JsonSchema]
     return [*map(_any_schema, schemas.values()), *others]
 
 

@@ -27,17 +27,19 @@ from .format import (
     Format,
     Grammar,
     JsonSchema,
-    Keywords,
+    Members,
     Or,
     Regex,
     Tag,
     TagsWithSeparator,
+    Text,
     Thinking,
     TriggeredTags,
     read_format,
 )
 from .free_text import Pattern, free_text
 from .linker import AmbiguousError, Linker
+from .plain_text import read_plain_text
 
 BytesOf = Callable[[str], bytes]
 """returns the bytes of a text; the name of a special token becomes the bytes of the token"""
@@ -67,13 +69,17 @@ class TagCompiler:
             schema = structs.replace(spec, kind="json_schema", text=text, whitespace=whitespace)
             return self._schemas.compile(schema, is_checked=is_checked)
 
+        def build(format: Format) -> CompiledSchema:
+            refuses = spec.unenforced == "refuse"
+            return _Builder(compile_schema, bytes_of, refuses_left_out=refuses).build(format)
+
         format = read_format(spec.text)
         try:
-            return _Builder(compile_schema, bytes_of).build(format)
+            return build(format)
         except AmbiguousError:
             if not isinstance(format, Thinking) or format.is_open:
                 raise
-            return _Builder(compile_schema, bytes_of).build(format.content)
+            return build(format.content)
 
 
 class _Place(NamedTuple):
@@ -88,7 +94,10 @@ class _Place(NamedTuple):
 class _Builder:
     """Makes states from the last to the first, because a state refers to the next ones."""
 
-    def __init__(self, compile_schema: CompileSchema, bytes_of: BytesOf) -> None:
+    def __init__(
+        self, compile_schema: CompileSchema, bytes_of: BytesOf, *, refuses_left_out: bool = False
+    ) -> None:
+        self._refuses_left_out = refuses_left_out
         self._compile_schema = compile_schema
         self._bytes_of = bytes_of
         self._linker = Linker()
@@ -105,10 +114,12 @@ class _Builder:
         match format:
             case ConstString(value):
                 return self._text(self._bytes_of(value), after)
+            case Text():
+                return self._string(format, after)
             case JsonSchema():
                 return self._copy(self._json(format), after)
-            case Keywords():
-                return self._keywords(format, after)
+            case Members():
+                return self._members(format, after)
             case Regex(pattern):
                 return self._copy(compile_regex(without_anchors(pattern)), after)
             case Grammar():
@@ -223,20 +234,37 @@ class _Builder:
             self._linker.fill(following.state, self._linker.fork([after.state, more.state]))
         return following, first
 
-    def _keywords(self, format: Keywords, after: _Place) -> _Place:
+    def _members(self, format: Members, after: _Place) -> _Place:
         first, further = after, after
         for member in reversed(format.members):
-            value = self._copy(self._json(format.value(member)), further)
-            named = self._text(f"{member.name}=".encode(), value)
-            separated = self._text(format.separators[0].encode(), named)
-            first = named if member.required else self._any_of([named, first])
+            ended = self._text(self._bytes_of(member.end), further)
+            begun = self._text(self._bytes_of(member.begin), self._place(member.content, ended))
+            separated = self._text(self._bytes_of(format.separator), begun)
+            first = begun if member.required else self._any_of([begun, first])
             further = separated if member.required else self._any_of([separated, further])
         return first
+
+    def _string(self, format: Text, after: _Place) -> _Place:
+        text = bytes(format.json_schema).decode()
+        if (mistake := _first_mistake(text)) is not None:
+            raise _name_function(mistake, format)
+        allowed = read_plain_text(json.loads(text))
+        for keyword in allowed.left_out:
+            if self._refuses_left_out:
+                raise _name_function(NotCoveredError(keyword, "#", "the text has no quotes"), format)
+            self._left_out[keyword, format.named(f"#/{keyword}")] = None
+        if allowed.texts is not None:
+            return self._any_of(self._text(each.encode(), after) for each in allowed.texts)
+        return (
+            self._free([], after)
+            if allowed.regex is None
+            else self._copy(compile_regex(allowed.regex), after)
+        )
 
     def _thinking(self, format: Thinking, after: _Place) -> _Place:
         if isinstance(format.content, TriggeredTags) and not format.is_open:
             return self._add_triggered(format.content, after, format)
-        content = self._place(format.content, after)
+        content = self._text(self._bytes_of(format.begin), self._place(format.content, after))
         thought = self._add_thought(format, content)
         if format.is_open:
             return thought
@@ -245,8 +273,9 @@ class _Builder:
     def _add_thought(self, format: Thinking, content: _Place) -> _Place:
         """A thought up to its end, and the line breaks that models write after it."""
         if not isinstance(format.content, TriggeredTags):
+            content = self._text(self._bytes_of(format.then), content)
             breaks = [self._text(b"\n" * count, content) for count in range(3)]
-            content = self._any_of(breaks)
+            content = content if format.then else self._any_of(breaks)
         return self._free([], self._text(self._bytes_of(format.end), content))
 
     def _hole(self) -> _Place:

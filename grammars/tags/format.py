@@ -1,6 +1,7 @@
 """The formats that make up a structural tag, as JSON.
 
-The types have xgrammar's names and meanings; `keywords`, `grammar` and `thinking` are our own additions.
+The types have xgrammar's names and meanings; `text`, `members`, `grammar` and `thinking` are our own
+additions.
 """
 
 from __future__ import annotations
@@ -40,26 +41,25 @@ class JsonSchema(Struct, tag="json_schema", frozen=True):
         return path if is_shared else self.root + path.removeprefix("#")
 
 
+class Text(JsonSchema, tag="text", frozen=True):
+    """The text of a string that matches the schema, without quotes and escapes. A fixed text must follow it:
+    it ends the text where it first occurs."""
+
+
 class Member(Struct, frozen=True):
-    name: str
-    json_schema: Raw
+    """A tag of `Members`, as `begin`, the content and `end`."""
+
+    begin: str
+    content: Format
+    end: str
     required: bool
 
 
-class Keywords(Struct, tag="keywords", frozen=True):
-    """`name=value` of each member in order, as in a Python call; optional members may be missing.
-
-    `JsonSchema` has the same fields beside `members`.
-    """
+class Members(Struct, tag="members", frozen=True):
+    """The members in order, with the separator between two of them; optional ones may be missing."""
 
     members: list[Member]
-    separators: tuple[str, str]
-    function: str = ""
-    otherwise: Literal["refuse", "value"] = "refuse"
-
-    def value(self, member: Member) -> JsonSchema:
-        root = f"#/properties/{member.name}"
-        return JsonSchema(member.json_schema, self.separators, self.function, self.otherwise, root)
+    separator: str
 
 
 class Regex(Struct, tag="regex", frozen=True):
@@ -118,18 +118,22 @@ class TagsWithSeparator(Struct, tag="tags_with_separator", frozen=True):
 
 class Thinking(Struct, tag="thinking", frozen=True):
     """An optional thought, then `content`. The thought is any text up to `end`. It begins with `start`, or in
-    the prompt if `is_open`."""
+    the prompt if `is_open`. After a thought `then` comes before the content, unless that is free text. The
+    content itself begins with `begin`."""
 
     start: str
     end: str
     is_open: bool
     content: Format
+    then: str = ""
+    begin: str = ""
 
 
 Format: TypeAlias = Union[  # noqa: UP007  (the types name each other)
     ConstString,
     JsonSchema,
-    Keywords,
+    Text,
+    Members,
     Regex,
     Grammar,
     AnyText,
@@ -158,10 +162,10 @@ def json_schemas(format: Format) -> list[JsonSchema]:
     match format:
         case JsonSchema():
             return [format]
-        case Keywords(members):
-            return [format.value(member) for member in members]
+        case Members(members):
+            inner: list[Format] = [member.content for member in members]
         case Elements(elements) | Or(elements):
-            inner: list[Format] = list(elements)
+            inner = list(elements)
         case Tag(_, content) | Thinking(_, _, _, content):
             inner = [content]
         case TriggeredTags(tags=tags, at_start=at_start):

@@ -26,6 +26,7 @@ from .format import (
     Regex,
     Tag,
     TagsWithSeparator,
+    Text,
     Thinking,
     TriggeredTags,
 )
@@ -41,8 +42,8 @@ def write_lark(format: Format, terms: Terms, read_schema: ReadSchema, special: C
     """Writes the format as llguidance's grammars, in JSON. Free text may contain text and the `special`
     tokens.
 
-    Raises NotCoveredError for `Keywords`, and for free text that stops at a special token and also at a text,
-    or that never stops.
+    Raises NotCoveredError for `Text` and `Members`, and for free text that stops at a special token and also
+    at a text, or that never stops.
     """
     writer = _Writer(terms, read_schema, special)
     start = writer.write(format, [])
@@ -65,7 +66,7 @@ class _Writer:
         match format:
             case ConstString(value):
                 return self._literal([value])
-            case JsonSchema():
+            case JsonSchema() if not isinstance(format, Text):
                 return self._add_grammar({"json_schema": self._schema_of(format)})
             case Grammar(grammar):
                 return self._add_grammar({"lark_grammar": grammar})
@@ -197,10 +198,11 @@ class _Writer:
             if not format.is_open:
                 return self._write_triggered(format.content, format)
             return f"{self._until([format.end])} {self._write_triggered(format.content)}"
-        thought = f'{self._until([format.end])} "\\n"{{0,2}}'
+        lines = self._literal([format.then]) if format.then else '"\\n"{0,2}'
+        thought = f"{self._until([format.end])} {lines}"
         if not format.is_open:
             thought = f"({self._literal([format.start])} {thought})?"
-        return f"{thought} {self.write(format.content, after)}"
+        return f"{thought} {self._literal([format.begin])} {self.write(format.content, after)}"
 
     def _literal(self, texts: Sequence[str]) -> str:
         return self._any_of([" ".join(self._terms(text)) or '""' for text in texts])

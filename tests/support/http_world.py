@@ -168,12 +168,14 @@ async def http_world(
     send_buffer: int | None = None,
     progress: Callable[[], None] = lambda: None,
     apis: Apis = APIS,
+    special: Sequence[str] = (),
     **more: Any,
 ) -> AsyncIterator[HttpWorld]:
-    """`send_buffer` is the SO_SNDBUF of connections, in bytes; `more` is the rest of the configuration."""
+    """`special` are further special tokens of the model, `send_buffer` is the SO_SNDBUF of connections, in
+    bytes; `more` is the rest of the configuration."""
     with tempfile.TemporaryDirectory(prefix="arb") as name:
         directory = Path(name)
-        model = write_tiny_model(directory / "model", template)
+        model = write_tiny_model(directory / "model", template, special)
         config = ServeConfig(
             model=model,
             served_model_name=MODEL,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import tokenizers
@@ -22,10 +23,13 @@ CHATML = (
 )
 
 
-def write_tiny_model(directory: Path, template: str | None = CHATML) -> Path:
-    """`template` is the chat template's source, None for a model without one."""
+def write_tiny_model(directory: Path, template: str | None = CHATML, special: Sequence[str] = ()) -> Path:
+    """`template` is the chat template's source, None for a model without one. `special` are further special
+    tokens."""
     directory.mkdir(parents=True, exist_ok=True)
-    _tokenizer().save(str(directory / "tokenizer.json"))
+    tokenizer = _tokenizer()
+    tokenizer.add_special_tokens([tokenizers.AddedToken(each, normalized=False) for each in special])
+    tokenizer.save(str(directory / "tokenizer.json"))
     config = {"eos_token": "<|im_end|>"}
     if template is not None:
         config["chat_template"] = template

@@ -12,7 +12,7 @@ from ....runtime.messages import Tokens
 from ...core.parts import Piece
 from ...core.reply import ChoiceReply, Reply
 from ...core.text.tokenizer import Tokenizer
-from ...core.tools.tool_calls import ToolCallDelta
+from ...core.tools.reply_parser import ToolCallDelta
 from .chunks import ChunkWriter, Head
 from .responses import (
     AssistantMessage,

@@ -50,7 +50,8 @@ class UnrenderableError(RequestError):
 class ChatTemplate:
     """A model's templates by name. `default` is used, or `tool_use` for requests with tools.
 
-    `apply_rules` applies the `rules`; `render` does not.
+    `apply_rules` applies the `rules`; `render` does not. `response_template` is transformers' declaration of
+    the marks in replies, as tokenizer_config.json has it.
     """
 
     def __init__(
@@ -59,7 +60,9 @@ class ChatTemplate:
         variables: dict[str, str],
         special_texts: frozenset[str],
         rules: PromptRules | None = None,
+        response_template: object = None,
     ) -> None:
+        self.response_template = response_template
         if "default" not in sources:
             raise ConfigError(f'The chat templates {sorted(sources)} have none named "default".')
         environment = make_jinja_environment()
@@ -85,7 +88,8 @@ class ChatTemplate:
         if not sources:
             return None
         special = frozenset(map(tokenizer.token_text, tokenizer.special_tokens))
-        return cls(sources, _find_special_token_variables(tokenizer.config), special, rules)
+        variables, declared = _find_special_token_variables(tokenizer.config), tokenizer.config
+        return cls(sources, variables, special, rules, declared.get("response_template"))
 
     def source(self, tools: list[dict[str, Any]] | None = None) -> str:
         """The source of the template that renders requests with these tools."""
@@ -207,9 +211,21 @@ def _copy_for_template(message: dict[str, Any], control: ControlTexts) -> dict[s
         if isinstance(function.get("arguments"), str):
             function["arguments"] = _parse_arguments(function["arguments"])
     for name, value in copy.items():
-        if name != "role":
+        if name == "tool_calls":
+            copy[name] = [_guard_fields(call, control) for call in value or ()]
+        elif name != "role":
             copy[name] = copy_plain(value, control.guard if name in _TEXT_FIELDS else control.guard_word)
     return copy
+
+
+def _guard_fields(fields: dict[str, Any], control: ControlTexts) -> dict[str, Any]:
+    """A call of a tool. The names of its fields stay as they are, because templates look them up."""
+    return {
+        name: _guard_fields(value, control)
+        if name == "function" and isinstance(value, dict)
+        else copy_plain(value, control.guard_word)
+        for name, value in fields.items()
+    }
 
 
 def _parse_arguments(text: str) -> object:

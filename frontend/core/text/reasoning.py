@@ -1,13 +1,13 @@
-"""Separates a model's reasoning from its answer."""
+"""The ways in which models mark their reasoning."""
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from .chat_template import ChatTemplate
 from .tokenizer import Tokenizer
-
-_KNOWN_MARKERS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
 
 
 def count_begun(text: str, marker: str) -> int:
@@ -16,95 +16,98 @@ def count_begun(text: str, marker: str) -> int:
     return next((size for size in sizes if text.endswith(marker[:size])), 0)
 
 
+@lru_cache(64)
+def find_special(text: str, tokenizer: Tokenizer) -> frozenset[int]:
+    """The special tokens that the text contains."""
+    texts = ((token, tokenizer.token_text(token)) for token in tokenizer.special_tokens)
+    return frozenset(token for token, name in texts if name and name in text)
+
+
 class ReasoningFormat(NamedTuple):
-    """`by_template`: the chat template has the markers, so replies are likely to begin with reasoning."""
+    """Reasoning stands between `start` and `end`, at the beginning of a reply; if it `repeats`, anywhere.
+
+    `by_template`: the chat template has the markers, so replies are likely to begin with reasoning. After
+    reasoning `then` comes before anything else; a prompt ends with it too. A constrained answer begins with
+    `answer`. `silent` texts belong to neither reasoning nor content.
+    """
 
     start: str
     end: str
-    by_template: bool
+    by_template: bool = False
+    then: str = ""
+    answer: str = ""
+    silent: tuple[str, ...] = ()
+    repeats: bool = False
 
     def open_at_end_of(self, prompt: str) -> bool:
         """True if the rendered prompt itself begins the reasoning, so that the reply starts inside it."""
-        return prompt.rstrip().endswith(self.start)
+        return prompt.rstrip().endswith(self.start.rstrip())
 
     def is_likely_after(self, prompt: str) -> bool:
         """Whether a reply to the prompt is likely to begin with the marker."""
-        return self.by_template and not prompt.rstrip().endswith((self.start, self.end))
+        ended = prompt.rstrip().endswith((self.start.rstrip(), self.end))
+        return self.by_template and not ended and prompt.endswith(self.then)
 
     def shown_special(self, tokenizer: Tokenizer) -> frozenset[int]:
         """Special tokens that the detokenizer must not skip."""
-        ids = (tokenizer.token_id(marker) for marker in (self.start, self.end))
-        return frozenset(token for token in ids if token is not None) & tokenizer.special_tokens
+        return find_special("\0".join((self.start, self.end, *self.silent)), tokenizer)
 
 
-class ReasoningDelta(NamedTuple):
-    reasoning: str
-    content: str
+_FINAL = "<|channel|>final<|message|>"
+HARMONY = ReasoningFormat(
+    "<|channel|>analysis<|message|>",
+    "<|end|>",
+    then="<|start|>assistant",
+    answer=_FINAL,
+    silent=(
+        "<|start|>assistant",
+        _FINAL,
+        "<|channel|>final <|constrain|>json<|message|>",
+        "<|channel|>commentary<|message|>",
+        "<|end|>",
+        "<|return|>",
+        "<|call|>",
+    ),
+    repeats=True,
+)
+KNOWN_REASONING = (
+    HARMONY,
+    ReasoningFormat("<|channel>thought\n", "<channel|>", repeats=True),
+    ReasoningFormat("<think>", "</think>"),
+    ReasoningFormat("[THINK]", "[/THINK]"),
+    ReasoningFormat("<seed:think>", "</seed:think>"),
+    ReasoningFormat("◁think▷", "◁/think▷"),
+    ReasoningFormat(
+        "<|START_THINKING|>", "<|END_THINKING|>", silent=("<|START_RESPONSE|>", "<|END_RESPONSE|>")
+    ),
+)
+_ANSWER_TAG = re.compile(r"</think>(?:\s|\\n)*<(answer|response)>")
 
 
-def detect_reasoning(template: ChatTemplate | None, tokenizer: Tokenizer) -> ReasoningFormat | None:
-    """The markers that the chat template writes or the vocabulary has as tokens; None without any."""
+def detect_reasoning(
+    template: ChatTemplate | None, tokenizer: Tokenizer, declared: ReasoningFormat | None = None
+) -> ReasoningFormat | None:
+    """The markers that are `declared`, or that the chat template writes or the vocabulary has as tokens; None
+    without any."""
     source = template.source() if template is not None else ""
-    for start, end in _KNOWN_MARKERS:
-        if end in source or (tokenizer.token_id(start) is not None and tokenizer.token_id(end) is not None):
-            return ReasoningFormat(start, end, by_template=end in source)
+    if declared is not None:
+        same = (known for known in KNOWN_REASONING if known.start.rstrip() == declared.start.rstrip())
+        return next(same, declared)._replace(by_template=True)
+    for known in KNOWN_REASONING:
+        is_written = (known.start.rstrip() if known.repeats else known.end) in source
+        if not is_written and not _has_tokens(known, tokenizer):
+            continue
+        found = known._replace(by_template=is_written)
+        answer = _ANSWER_TAG.search(source)
+        if answer is None:
+            return found
+        return found._replace(silent=(f"<{answer[1]}>", f"</{answer[1]}>"))
     return None
 
 
-class ReasoningParser:
-    """Splits one choice's text into reasoning and content. Line breaks next to the markers belong to neither.
-
-    Reasoning can only begin a reply: a later marker is content.
-    """
-
-    def __init__(self, format: ReasoningFormat, starts_inside: bool) -> None:
-        self._format = format
-        self._state = "reasoning" if starts_inside else "start"
-        self._held = ""
-        self._trim = True  # whether to drop line breaks until other text comes
-        self.has_ended = False
-
-    @property
-    def is_inside(self) -> bool:
-        return self._state == "reasoning"
-
-    def push(self, text: str, final: bool) -> ReasoningDelta:
-        """Splits the next text. `final`: no more text follows."""
-        self._held += text
-        reasoning: list[str] = []
-        if self._state == "start":
-            self._look_for_start(final)
-        if self._state == "reasoning":
-            reasoning.append(self._take_reasoning(final))
-        content = self._take_content() if self._state == "content" else ""
-        return ReasoningDelta("".join(reasoning), content)
-
-    def _look_for_start(self, final: bool) -> None:
-        seen = self._held.lstrip()
-        if seen.startswith(self._format.start):
-            self._state, self._held = "reasoning", seen[len(self._format.start) :]
-        elif final or not self._format.start.startswith(seen):
-            self._state, self._trim = "content", False
-
-    def _take_reasoning(self, final: bool) -> str:
-        self._trim_front()
-        before, marker, after = self._held.partition(self._format.end)
-        if marker:
-            self._state, self._held, self._trim = "content", after, True
-            self.has_ended = True
-            return before.rstrip("\n")
-        kept = 0 if final else count_begun(self._held, self._format.end)
-        ready = self._held[: len(self._held) - kept]
-        ready = ready if final else ready.rstrip("\n")
-        self._held = self._held[len(ready) :]
-        return ready
-
-    def _take_content(self) -> str:
-        self._trim_front()
-        content, self._held = self._held, ""
-        return content
-
-    def _trim_front(self) -> None:
-        if self._trim:
-            self._held = self._held.lstrip("\n")
-            self._trim = not self._held
+def _has_tokens(known: ReasoningFormat, tokenizer: Tokenizer) -> bool:
+    """Whether the markers are tokens, whole or in parts such as `<|channel|>`."""
+    starts = re.match(r"<\|channel\|?>", known.start)
+    return all(
+        tokenizer.token_id(text) is not None for text in (starts[0] if starts else known.start, known.end)
+    )

@@ -17,13 +17,14 @@ _TOOL = {
     "type": "function",
     "function": {"name": "sample_tool", "description": "A sample.", "parameters": _PARAMETERS},
 }
-_CALL = {  # Mistral's templates want an id of nine letters and digits
-    "id": "a1b2c3d4e",
+_ID = "a1b2c3d4e"  # Mistral's templates want nine letters and digits
+_CALL = {
+    "id": _ID,
     "type": "function",
     "function": {"name": "sample_call", "arguments": {}},
 }
 _USER = {"role": "user", "content": "Hello"}
-_RESULT = {"role": "tool", "name": "sample_call", "tool_call_id": _CALL["id"], "content": "sample_result"}
+_RESULT = {"role": "tool", "name": "sample_call", "tool_call_id": _ID, "content": "sample_result"}
 _SEVERAL_SYSTEMS = (("system", "system", "user"), ("system", "user", "assistant", "system", "user"))
 _ANSWER = {"role": "assistant", "content": "Hello."}
 
@@ -53,7 +54,9 @@ def find_support(render: Render, *, with_tools: bool) -> TemplateSupport:
     if prints_tools or not with_tools:
         called = [{"role": "assistant", "content": content, "tool_calls": [_CALL]} for content in ("", None)]
         turns = [[_USER, call, *rest] for call in called for rest in ((), (_RESULT,), (_RESULT, _ANSWER))]
-        calls = any(_prints("sample_call", render, turn, tools) for turn in turns)
+        # Kimi's template prints the id, in which models write the name, in place of the name.
+        printed = ((word, turn) for turn in turns for word in ("sample_call", *[_ID] * (turn[-1] in called)))
+        calls = any(_prints(word, render, turn, tools) for word, turn in printed)
         results = calls and any(_prints("sample_result", render, turn, tools) for turn in turns)
     return TemplateSupport(
         prints_tools,

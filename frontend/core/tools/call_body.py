@@ -2,35 +2,59 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
-from .call_syntax import BodyEnd, BracketScanner
-from .tool_formats import ToolFormat
+from .call_arguments import ArgumentReader, make_reader
+from .call_format import Form, ToolFormat
+from .call_syntax import BodyEnd, TypesOf
 
-CallPart = tuple[str | None, str]
-"""A function's name and JSON text of its arguments. The name is None if the text continues a call."""
+MAX_NUMBER = 64  # characters of a call's number and the mark after it
+
+
+class CallPart(NamedTuple):
+    """A function's name, its call's id or an empty one, and JSON text of its arguments. The name is None if
+    the text continues a call."""
+
+    name: str | None
+    arguments: str
+    id: str = ""
+
+
+class _Head(NamedTuple):
+    """The text before a call's arguments. `length` is 0 if there is none."""
+
+    length: int
+    form: Form
+    call: CallPart
 
 
 class CallBody:
     """The calls after `opening`, which is a tag with the white space before it, or empty.
 
     If the text begins exactly as the format writes a call of a function in `streamed`, `push` returns the
-    calls in parts, as they arrive. Any other body is collected in `text`.
+    calls in parts, as they arrive. Any other body is collected in `text`. Outside of strings and parameters
+    `stop` ends it.
     """
 
-    def __init__(self, format: ToolFormat, opening: str, streamed: Collection[str]) -> None:
+    def __init__(
+        self, format: ToolFormat, opening: str, streamed: Collection[str], types_of: TypesOf, stop: str = ""
+    ) -> None:
         self.opening = opening
-        self.tag = next((tag for tag in format.syntax.tags if opening.endswith(tag)), "")
+        self.tag = next((tag for tag in format.tags if opening.endswith(tag)), "")
         self.streams: bool | None = None  # None: more text is needed to tell
         self.has_end = False  # whether the body's own end has come, not only the reply's end
         self.rest: str | None = None  # the text after the body, None until the body ends
         self._format = format
         self._streamed = streamed
-        self._heads: dict[str, str] = {}
-        self._expect_head(format.prefix.removeprefix(self.tag))
-        self._arguments: JsonArguments | KeywordArguments | None = None
-        self._end = BodyEnd(format.name)
+        self._types_of = types_of
+        self._heads: dict[str, tuple[Form, str]] = {}  # texts up to the name, or up to the call's number
+        for form in format.forms:
+            if (form.prefix + form.head[0]).startswith(self.tag):
+                self._expect_heads(form, form.prefix)
+        self._form = format.form
+        self._arguments: ArgumentReader | None = None
+        self._end = BodyEnd(format, stop)
         self._held = ""
         self._collected: list[str] = []
 
@@ -41,7 +65,7 @@ class CallBody:
     def begins_call(self, text: str) -> bool | None:
         """Whether the text begins with a call of a streamed function. None if more text is needed to tell."""
         head = self._find_head(text)
-        return None if head is None else bool(head)
+        return None if head is None else head.length > 0
 
     def push(self, text: str, final: bool) -> list[CallPart]:
         """Reads the next text. `final`: no more text follows."""
@@ -55,99 +79,85 @@ class CallBody:
             return list(self._stream(final))
         held, self._held = self._held, ""
         length = self._end.find(held)
-        self._collected.append(held[:length])
+        self._collected.append(held)
         self.has_end = length is not None
-        if length is not None or final:
-            self.rest = "" if length is None else held[length:]
+        if length is not None:
+            whole = self.text
+            end = len(whole) - len(held) + length
+            self._collected, self.rest = [whole[:end]], whole[end:]
+        elif final:
+            self.rest = ""
         return []
 
     def _stream(self, final: bool) -> Iterator[CallPart]:
         while True:
             if self._arguments is not None:
-                fragment, length = self._arguments.feed(self._held)
-                yield None, fragment
-                self._held = "" if length is None else self._held[length:]
-                if length is None:
+                fragment, rest = self._arguments.feed(self._held)
+                yield CallPart(None, fragment)
+                self._held = rest or ""
+                if rest is None:
                     return
                 self._arguments = None
                 self._expect_next()
             head = self._find_head(self._held)
-            if not head:
+            if head is None or not head.length:
                 break
-            yield self._heads[head], ""
-            self._held = self._held[len(head) :]
-            self._arguments = KeywordArguments() if self._format.name == "pythonic" else JsonArguments()
-        end = self._format.tail + self._format.suffix
+            yield head.call
+            self._held, self._form = self._held[head.length :], head.form
+            self._arguments = make_reader(self._format.parameters, self._types_of(head.call.name or ""))
+        end = self._form.tail + self._form.suffix
         if self._held.startswith(end):
             self.rest = self._held[len(end) :]
         elif final or not (head is None or end.startswith(self._held)):
             self.rest = "" if final else self._held
 
-    def _expect_head(self, lead: str) -> None:
+    def _expect_heads(self, form: Form, lead: str) -> None:
         """Expects calls to begin with `lead`, which stands before their heads."""
-        self._heads = {lead + self._format.begin(name): name for name in self._streamed}
+        number = self._format.call_id
+        for name in self._streamed:
+            head = lead + (form.head[0] + name + number.mark if number else form.begin(name))
+            self._heads[head[len(self.tag) :] if lead == form.prefix else head] = (form, name)
 
     def _expect_next(self) -> None:
-        if self._format.between is None:
-            self._heads = {}
-        else:
-            self._expect_head(self._format.tail + self._format.between)
+        self._heads = {}
+        if self._form.between is not None:
+            self._expect_heads(self._form, self._form.tail + self._form.between)
 
-    def _find_head(self, text: str) -> str | None:
-        """The head with which the text begins, if arguments follow. Empty without one, None if more text is
-        needed."""
+    def _find_head(self, text: str) -> _Head | None:
+        """The head with which the text begins, if arguments follow. None if more text is needed."""
         may_come = False
-        for head in self._heads:
-            following = text[len(head) :]
-            if following and text.startswith(head):
-                if self._format.name == "pythonic" or following[0] == "{":
-                    return head
-            elif head.startswith(text):
-                may_come = True
-        return None if may_come else ""
+        for head, (form, name) in self._heads.items():
+            if not text.startswith(head):
+                may_come = may_come or head.startswith(text)
+                continue
+            end, id = self._read_id(text[len(head) :], form.head[1], name)
+            length = len(head) + end
+            begins = None if end < 0 else self._begins_arguments(form, text[length:])
+            if begins:
+                return _Head(length, form, CallPart(name, "", id))
+            may_come = may_come or begins is None
+        return None if may_come else _Head(0, self._form, CallPart(None, ""))
 
+    def _begins_arguments(self, form: Form, text: str) -> bool | None:
+        """Whether the text after a head begins arguments, or ends a call without any. None if more text is
+        needed."""
+        syntax = self._format.parameters
+        if syntax is not None and not syntax.is_raw:
+            return bool(text) or None
+        starts = ["{"]
+        if syntax is not None:
+            starts = [syntax.name[0], form.tail + form.suffix, form.tail + (form.between or form.suffix)]
+        if any(map(text.startswith, starts)):
+            return True
+        return None if any(start.startswith(text) for start in starts) else False
 
-class JsonArguments:
-    """Reads the JSON text of an object, beginning with its first character."""
-
-    def __init__(self) -> None:
-        self._scanner = BracketScanner()
-
-    def feed(self, text: str) -> tuple[str, int | None]:
-        """Returns JSON text, and how many characters of `text` belong to the arguments (None: all)."""
-        for position, character in enumerate(text):
-            if self._scanner.closes(character):
-                return text[: position + 1], position + 1
-        return text, None
-
-
-class KeywordArguments:
-    """Reads `name=value` pairs with JSON values, up to the bracket that closes the call."""
-
-    def __init__(self) -> None:
-        self._scanner = BracketScanner()
-        self._name: str | None = ""
-        self._has_begun = False
-
-    def feed(self, text: str) -> tuple[str, int | None]:
-        """As `JsonArguments.feed`, but turns keyword arguments into members of an object."""
-        written = [] if self._has_begun else ["{"]
-        self._has_begun = True
-        for position, character in enumerate(text):
-            if self._scanner.is_outside and character == ")":
-                return "".join([*written, "}"]), position
-            written.append(self._read(character))
-        return "".join(written), None
-
-    def _read(self, character: str) -> str:
-        if self._name is None:
-            if character == "," and self._scanner.is_outside:
-                self._name = ""
-                return ", "
-            self._scanner.closes(character)
-            return character
-        if character != "=":
-            self._name += character.strip()
-            return ""
-        name, self._name = self._name, None
-        return json.dumps(name, ensure_ascii=False) + ": "
+    def _read_id(self, text: str, after: str, name: str) -> tuple[int, str]:
+        """The length of the number and the text after it, and the call's id. The length is negative if more
+        text is needed."""
+        syntax = self._format.call_id
+        if syntax is None:
+            return 0, ""
+        number, mark, _ = text.partition(after)
+        if not mark:
+            return (-1 if len(text) < MAX_NUMBER else 0), ""
+        return len(number) + len(mark), syntax.id.format(name=name, number=number)

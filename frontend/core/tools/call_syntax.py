@@ -1,163 +1,154 @@
-"""The ways in which model families write tool calls: where calls begin and end, and what they say."""
+"""Reads tool calls whose text is complete: where they end, and what they say."""
 
 from __future__ import annotations
 
 import ast
 import json
 import re
-from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple, NoReturn
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
-Dialect = Literal["hermes", "llama_json", "pythonic", "mistral", "mistral_named"]
+from ..text.reasoning import count_begun
+from .call_arguments import BracketScanner, ParameterTypes, flexible, make_reader
+from .call_format import PYTHON_WORDS, Form, ToolFormat, parse_json, parse_object
 
-
-class Syntax(NamedTuple):
-    """Where calls begin and end, for all models of a dialect.
-
-    Any of `tags` begins a body of calls, and so does `bracket` alone at the start of a reply and after calls.
-    `closing_tag` may follow a body. `between_tags` stands between two bodies of one call each; None if a
-    reply has only one body.
-    """
-
-    tags: tuple[str, ...]
-    closing_tag: str = ""
-    bracket: str = ""
-    between_tags: str | None = None
-
-
-SYNTAXES: dict[Dialect, Syntax] = {
-    "hermes": Syntax(("<tool_call>",), closing_tag="</tool_call>", between_tags="\n"),
-    "llama_json": Syntax(("<|python_tag|>",), bracket="{"),
-    "pythonic": Syntax(("<|python_start|>", "<|python_tag|>"), closing_tag="<|python_end|>", bracket="["),
-    "mistral": Syntax(("[TOOL_CALLS]",)),
-    "mistral_named": Syntax(("[TOOL_CALLS]",), between_tags=""),
-}
+MAX_NAME = 300  # characters before a call's first bracket, after which a text is not a call
 _SPACING = re.compile(r"[\s,:]*")
-_NAME_BEFORE_OBJECT = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\s*\w+\s*)?(?:\[ARGS\]\s*)?(?=\{)")
-_PYTHON_WORDS = {"true": True, "false": False, "null": None}
+_NAME = r'[^\s<>{}\[\]():=,"|]+'
+_UNQUOTED = {mark: re.compile(rf"[^\\{mark}]*+(?:\\.[^\\{mark}]*+)*+", re.DOTALL) for mark in "\"'"}
+_PYTHON_VALUES = {"true": True, "false": False, "null": None}
+TypesOf = Callable[[str], ParameterTypes]
+"""returns the types of a function's parameters"""
 
 
 class Call(NamedTuple):
-    """A call of a tool. `arguments` is the JSON text of an object."""
+    """A call of a tool. `arguments` is the JSON text of an object. `id` is empty if the model wrote none."""
 
     name: str
     arguments: str
-
-
-class BracketScanner:
-    """Tracks brackets and strings in text that arrives in pieces.
-
-    Works for JSON and Python literals: brackets inside `quotes` don't count, and backslashes escape.
-    """
-
-    def __init__(self, quotes: str = '"') -> None:
-        self._quotes = quotes
-        self._quote = ""
-        self._escaped = False
-        self.depth = 0
-
-    @property
-    def is_outside(self) -> bool:
-        """Whether the next character is in no bracket and in no string."""
-        return self.depth == 0 and not self._quote
-
-    @property
-    def in_string(self) -> bool:
-        return bool(self._quote)
-
-    def closes(self, character: str) -> bool:
-        """Reads a character. Returns whether it closes the outermost bracket."""
-        if self._escaped:
-            self._escaped = False
-        elif self._quote:
-            self._escaped = character == "\\"
-            self._quote = "" if character == self._quote else self._quote
-        elif character in self._quotes:
-            self._quote = character
-        elif character in "{[(":
-            self.depth += 1
-        elif character in "}])":
-            self.depth -= 1
-            return self.depth <= 0
-        return False
+    id: str = ""
 
 
 class BodyEnd:
     """Finds the end of the calls that follow a tag, in text that arrives in pieces. Takes linear time.
 
-    In Hermes' dialect a closing tag ends the calls, but strings in the JSON may contain it too. In other
-    dialects the bracket that closes the first bracket ends them. Text before the first bracket ends them at
-    once, except a name that Mistral's models may write there.
+    Where a closing tag ends the calls, strings and parameters may contain it too. In other formats the
+    bracket that closes the first bracket ends them, and text before the first bracket ends them at once,
+    except a name. Outside of strings and parameters `stop` ends them too, and is not a part of them.
     """
 
-    def __init__(self, dialect: Dialect) -> None:
-        self._tag = SYNTAXES[dialect].closing_tag if dialect == "hermes" else ""
-        self._matched = 0  # characters of the closing tag that have matched
-        self._scanner = BracketScanner("\"'" if dialect == "pythonic" else '"')
-        self._may_have_name = dialect in ("mistral", "mistral_named")
-        self._opens = SYNTAXES[dialect].bracket or "{["
+    def __init__(self, format: ToolFormat, stop: str = "") -> None:
+        syntax = format.parameters
+        is_python = syntax is not None and syntax.quote is None
+        self._closing = "" if format.bracket else format.closing_tag
+        self._scanner = BracketScanner("\"'" if is_python else '"')
+        self._may_have_name = not (format.is_json or is_python)
+        self._opens = "{" if self._may_have_name else format.bracket or "{["
+        self._before = 0
+        self._stop = stop
+        self._spans = {'"': '"', "'": "'"} if is_python else {'"': '"'}
+        if syntax is not None and syntax.is_raw:
+            self._spans = {syntax.name[0].strip(): syntax.end.strip()}
+        elif syntax is not None and syntax.quote:
+            self._spans = {syntax.quote: syntax.quote}
+        marks = [mark for mark in (self._closing, stop, *self._spans) if mark]
+        self._outside = re.compile("|".join(map(re.escape, sorted(marks, key=len, reverse=True))))
+        self._marks = marks
+        self._inside = ""  # the mark that ends the open string or parameter
+        self._held = ""
 
     def find(self, text: str) -> int | None:
-        """The number of characters of `text` before the end; None if the end is not in it."""
+        """The number of characters of `text` before the end, which is not in earlier text; None if the end is
+        not in it. It is negative if the end has begun in earlier text."""
+        return self._find_tag(text) if self._closing else self._find_bracket(text)
+
+    def _find_tag(self, text: str) -> int | None:
+        given, position = self._held + text, 0
+        while True:
+            if self._inside:
+                place = _find_end(given, self._inside, position)
+                if not given.startswith(self._inside, place):
+                    self._held = given[place:]
+                    return None
+                position, self._inside = place + len(self._inside), ""
+                continue
+            found = self._outside.search(given, position)
+            if found is None:
+                self._held = _keep_begun(given[position:], self._marks)
+                return None
+            if found[0] in self._spans:
+                self._inside, position = self._spans[found[0]], found.end()
+                continue
+            end = found.start() if found[0] == self._stop else found.end()
+            return end - len(self._held)
+
+    def _find_bracket(self, text: str) -> int | None:
         for position, character in enumerate(text):
-            if self._tag:
-                if self._completes_tag(character):
-                    return position + 1
-            elif self._scanner.depth or character in self._opens:
+            if self._scanner.depth or character in self._opens:
                 if self._scanner.closes(character):
                     return position + 1
             elif not character.isspace():
-                if not self._may_have_name:
+                self._before += 1
+                if not self._may_have_name or self._before > MAX_NAME:
                     return position
-                self._opens = "{"
         return None
 
-    def _completes_tag(self, character: str) -> bool:
-        if self._scanner.in_string:
-            self._matched = 0
-        elif character == self._tag[self._matched]:
-            self._matched += 1
-        else:
-            self._matched = int(character == self._tag[0])
-        self._scanner.closes(character)
-        return self._matched == len(self._tag)
+
+def _find_end(text: str, mark: str, start: int) -> int:
+    """The position of the mark that ends a string or parameter, or else of the text that may begin it. A
+    quote may be escaped."""
+    if len(mark) == 1:
+        found = _UNQUOTED[mark].match(text, start)
+        return found.end() if found else start
+    place = text.find(mark, start)
+    return place if place >= 0 else len(text) - len(_keep_begun(text[start:], [mark]))
 
 
-def parse_calls(dialect: Dialect, text: str) -> list[Call] | None:
-    """The calls that a text up to its end consists of; None for any other text.
+def _keep_begun(text: str, marks: list[str]) -> str:
+    """The end of the text that may begin one of the marks."""
+    kept = max(count_begun(text, mark) for mark in marks)
+    return text[len(text) - kept :]
 
-    Hermes' closing tag may be missing if the model ended right after the JSON.
+
+def parse_calls(format: ToolFormat, opening: str, text: str, types_of: TypesOf) -> list[Call] | None:
+    """The calls that a text up to its end consists of, after `opening`; None for any other text.
+
+    The closing tag may be missing if the model ended right after the arguments.
     """
-    if dialect == "pythonic":
-        return _python_calls(text)
-    named = _NAME_BEFORE_OBJECT.match(text) if dialect in ("mistral", "mistral_named") else None
-    if named is None:
-        return _json_calls(text.strip().removesuffix(SYNTAXES[dialect].closing_tag).strip())
-    arguments = text[named.end() :].strip()
-    return [Call(named[1], arguments)] if parse_object(arguments) is not None else None
+    if format.is_json:
+        return _json_calls(text.strip().removesuffix(format.closing_tag).strip())
+    if format.parameters is not None and format.parameters.quote is None:
+        return _python_calls(text.strip().removesuffix(format.closing_tag))
+    whole = opening.lstrip() + text
+    found = (_named_calls(format, form, whole, types_of) for form in format.forms)
+    return next(filter(None, found), None)
 
 
-def parse_object(text: str) -> dict[str, Any] | None:
-    """Parses a JSON object. None for any other text."""
-    value = _parse_json(text)
-    return value if isinstance(value, dict) else None
-
-
-def _parse_json(text: str) -> object:
-    """Parses a JSON value. None for text that is not valid JSON, such as NaN and Infinity."""
-    try:
-        return json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
+def _named_calls(format: ToolFormat, form: Form, text: str, types_of: TypesOf) -> list[Call] | None:
+    """Calls that begin with a name, in one form. White space may differ."""
+    number = format.call_id
+    id = rf"(?:{re.escape(number.mark)}(?P<number>{number.pattern}))?" if number else ""
+    before, after = form.head
+    after_name = r"[^{}]{0,200}?(?=\{)" if format.parameters is None else flexible(after)
+    head = re.compile(rf"\s*{flexible(before)}\s*(?P<name>{_NAME}){id}{after_name}")
+    opened = re.match(rf"\s*(?:{flexible(form.prefix)})?", text)
+    position, calls = opened.end() if opened else 0, list[Call]()
+    tail = re.compile(rf"\s*(?:{flexible(form.tail)})?\s*(?:{flexible((form.between or '').strip())})?\s*")
+    while (found := head.match(text, position)) is not None:
+        arguments, rest = make_reader(format.parameters, types_of(found["name"])).feed(text[found.end() :])
+        if rest is None or parse_object(arguments) is None:
+            return None
+        written = number.id.format(**found.groupdict()) if number and found["number"] else ""
+        calls.append(Call(found["name"], arguments, written))
+        ended = tail.match(text, len(text) - len(rest))
+        position = ended.end() if ended else len(text)
+    end = re.compile(rf"(?:{flexible(form.suffix.strip())})?\s*(?:{flexible(format.closing_tag)})?\s*")
+    return calls if end.fullmatch(text, position) else None
 
 
 def _json_calls(text: str) -> list[Call] | None:
     """Parses calls that are written as a JSON object or an array of objects."""
-    is_array = isinstance(_parse_json(text), list)
+    is_array = isinstance(parse_json(text), list)
     elements = [element for _, element in _members(text)] if is_array else [text]
     calls = [call for element in elements if (call := _json_call(element)) is not None]
     return calls if calls and len(calls) == len(elements) else None
@@ -198,17 +189,19 @@ def _skip_spacing(text: str, position: int) -> int:
 
 
 def _python_calls(text: str) -> list[Call] | None:
-    """Parses calls that are written as a Python list: `[f(a=1), g()]`. Arguments must be literals."""
+    """Parses calls that are written as a Python list, `[f(a=1), g()]`, or one on each line. Arguments must be
+    literals."""
     try:
-        expression = ast.parse(text.strip(), mode="eval").body
-        if not isinstance(expression, ast.List) or not expression.elts:
-            return None
-        return [_python_call(element) for element in expression.elts]
+        body = ast.parse(text.strip()).body
+        nodes: list[ast.AST] = [each.value if isinstance(each, ast.Expr) else each for each in body]
+        if len(nodes) == 1 and isinstance(nodes[0], ast.List):
+            nodes = list(nodes[0].elts)
+        return [_python_call(node) for node in nodes] or None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
-def _python_call(node: ast.expr) -> Call:
+def _python_call(node: ast.AST) -> Call:
     if not isinstance(node, ast.Call) or node.args:
         raise ValueError("not a call with keywords only")
     arguments: dict[str, Any] = {}
@@ -222,8 +215,8 @@ def _python_call(node: ast.expr) -> Call:
 def _literal(node: ast.expr) -> Any:
     """A Python literal; JSON's true, false and null count as literals too."""
     match node:
-        case ast.Name(id=word) if word in _PYTHON_WORDS:
-            return _PYTHON_WORDS[word]
+        case ast.Name(id=word) if word in PYTHON_WORDS:
+            return _PYTHON_VALUES[word]
         case ast.List(elts=elements) | ast.Tuple(elts=elements):
             return [_literal(element) for element in elements]
         case ast.Dict(keys=keys, values=values):

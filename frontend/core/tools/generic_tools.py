@@ -10,7 +10,8 @@ from typing import Any
 from weakref import WeakSet
 
 from ..text.chat_template import ChatTemplate
-from .tool_formats import ToolFormat, detect_format
+from .call_format import ToolFormat
+from .tool_formats import detect_format
 
 Message = dict[str, Any]
 Tools = list[dict[str, Any]]
@@ -29,7 +30,8 @@ For each function call, return a json object with function name and arguments wi
 <tool_call></tool_call> XML tags:
 <tool_call>
 {{"name": <function-name>, "arguments": <args-json-object>}}
-</tool_call>"""
+</tool_call>
+"""
 _BETWEEN = "\n\n"
 _warned: WeakSet[ChatTemplate] = WeakSet()
 log = logging.getLogger(__name__)

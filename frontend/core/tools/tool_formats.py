@@ -2,185 +2,175 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import product
 
 from ....runtime.errors import RequestError
 from ..text.chat_template import ChatTemplate
-from ..text.tokenizer import Tokenizer
-from .call_syntax import SYNTAXES, Dialect, Syntax, parse_object
+from .call_arguments import flexible
+from .call_format import Parameters, ToolFormat
+from .families import FORMATS
+from .response_template import read_response_template
 
-_SAMPLE_NAME = "sample_function"
-_SAMPLE_TOOL = {
+_NAME = "sample_function"
+_TOOL = {
     "type": "function",
     "function": {
-        "name": _SAMPLE_NAME,
+        "name": _NAME,
         "description": "A sample.",
         "parameters": {
             "type": "object",
             "properties": {
-                "first": {"type": "integer", "description": "A number."},
-                "second": {"type": "integer", "description": "A number."},
+                "second": {"type": "object", "description": "Some numbers."},
+                "first": {"type": "boolean", "description": "A choice."},
             },
-            "required": ["first", "second"],
+            "required": ["second", "first"],
         },
     },
 }
-_SAMPLE_ARGUMENTS = r'\{\s*"first"(?P<colon>\s*:\s*)1(?P<comma>\s*,\s*)"second"\s*:\s*2\s*\}'
-_SAMPLE_CALL = re.compile(
-    rf'(?P<before>\{{\s*"name"\s*:\s*"){_SAMPLE_NAME}(?P<after>"\s*,\s*"(?:arguments|parameters)"\s*:\s*)'
-    rf'{_SAMPLE_ARGUMENTS}(?:\s*,\s*"id"\s*:\s*"[^"]*")?(?P<tail>\s*\}})'
+_ARGUMENTS = {"second": {"x": 1, "y": 2}, "first": True}
+_IDS = (("a1b2c3d4e", "b2c3d4e5f"), (f"functions.{_NAME}:0", f"functions.{_NAME}:1"))
+"""Mistral's templates want nine letters and digits."""
+_SEPARATORS = re.compile(r'"x"(\s*:\s*)1(\s*,\s*)"y"')
+_UNWRITTEN_ID = r'(?:\s*,\s*"id"\s*:\s*"[^"]*")?'  # templates may print an id that models do not write
+_FINGERPRINTS = (
+    ("<|channel|>commentary", "harmony"),
+    ("[TOOL_CALLS]", "mistral"),
+    ("｜DSML｜", "dsml"),
+    ("<|tool_calls_section_begin|>", "kimi"),
+    ("<｜tool▁calls▁begin｜>", "deepseek_v31"),
+    ("<minimax:tool_call>", "minimax"),
+    ("<seed:tool_call>", "seed_oss"),
+    ("<|tool_call_start|>", "lfm2"),
+    ("<|tool_call>", "gemma"),
+    ("<start_function_call>", "function_gemma"),
+    ("<function_calls>", "olmo3"),
+    ("<TOOLCALL>", "nemotron"),
+    ("functools[", "phi4_mini"),
+    ("<tool_calls>", "hunyuan"),
+    ("<arg_key>", "glm"),
+    ("<function=", "qwen_xml"),
+    ("<tool_call>", "hermes"),
+    ("<|tool_call|>", "granite"),
+    ("[func_name1(", "pythonic"),
+    ("<|python_start|>", "pythonic"),
+    ("<|python_tag|>", "llama_json"),
+    ('"parameters": ', "llama_json"),
 )
-_SAMPLE_NAMED_CALL = re.compile(
-    rf"(?P<before>){_SAMPLE_NAME}(?P<after>(?:\[ARGS\])?){_SAMPLE_ARGUMENTS}(?P<tail>)"
-)
-_SPACED_PARTS = re.compile(r'(?P<text>"(?:[^"\\]|\\.)*")|\s*(?P<mark>[,:])\s*|\s+')
-"""Matches a JSON string, or a separator with the white space around it."""
+"""A text in a template, and the format that such models most likely have."""
 
 
-class ToolFormat(NamedTuple):
-    """How calls are written: `prefix`, one or more calls with `between` between them, `suffix`. A call is the
-    function's name between the parts of `head`, its arguments, and `tail`.
-
-    Several calls may follow a prefix only if `between` is not None. `separators` are the item and key
-    separators of the arguments.
-    """
-
-    name: Dialect
-    prefix: str
-    head: tuple[str, str]
-    tail: str
-    suffix: str
-    between: str | None
-    separators: tuple[str, str]
-
-    def begin(self, function: str) -> str:
-        """The text before a call's arguments."""
-        before, after = self.head
-        return f"{before}{json.dumps(function, ensure_ascii=False)[1:-1] if before else function}{after}"
-
-    def write(self, calls: Iterable[tuple[str, str | Mapping[str, Any]]]) -> str:
-        """The text of calls, each a name and its arguments. JSON text that is no object stays as it is."""
-        bodies = [f"{self.begin(name)}{self._write_arguments(given)}{self.tail}" for name, given in calls]
-        if self.between is not None:
-            return f"{self.prefix}{self.between.join(bodies)}{self.suffix}"
-        return (self.syntax.between_tags or "").join(f"{self.prefix}{body}{self.suffix}" for body in bodies)
-
-    def _write_arguments(self, given: str | Mapping[str, Any]) -> str:
-        item, key = self.separators
-        found = parse_object(given) if isinstance(given, str) else given
-        if self.name == "pythonic" and found is not None:
-            members = (f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in found.items())
-            return ", ".join(members)
-        if not isinstance(given, str):
-            return json.dumps(given, ensure_ascii=False, separators=self.separators)
-        if found is None:
-            return given
-
-        def spaced(part: re.Match[str]) -> str:
-            return part["text"] or {",": item, ":": key}.get(part["mark"], "")
-
-        return _SPACED_PARTS.sub(spaced, given)
-
-    @property
-    def syntax(self) -> Syntax:
-        return SYNTAXES[self.name]
-
-    @property
-    def tag(self) -> str | None:
-        """The tag that begins the prefix."""
-        return next((tag for tag in self.syntax.tags if self.prefix.startswith(tag)), None)
-
-    def shown_special(self, tokenizer: Tokenizer) -> frozenset[int]:
-        """Special tokens that the detokenizer must not skip when a request has tools."""
-        tags = (*self.syntax.tags, self.syntax.closing_tag, "[ARGS]", "[CALL_ID]")
-        ids = (tokenizer.token_id(tag) for tag in tags)
-        return frozenset(token for token in ids if token is not None) & tokenizer.special_tokens
-
-
-_SPACED = (", ", ": ")
-_ARGUMENTS = ('{"name": "', '", "arguments": ')
-_PARAMETERS = ('{"name": "', '", "parameters": ')
-DEFAULT_FORMATS: dict[Dialect, ToolFormat] = {
-    "hermes": ToolFormat("hermes", "<tool_call>\n", _ARGUMENTS, "}", "\n</tool_call>", None, _SPACED),
-    "llama_json": ToolFormat("llama_json", "", _PARAMETERS, "}", "", None, _SPACED),
-    "pythonic": ToolFormat("pythonic", "[", ("", "("), ")", "]", ", ", _SPACED),
-    "mistral": ToolFormat("mistral", "[TOOL_CALLS] [", _ARGUMENTS, "}", "]", ", ", _SPACED),
-    "mistral_named": ToolFormat("mistral_named", "[TOOL_CALLS]", ("", "[ARGS]"), "", "", None, _SPACED),
-}
-"""The formats of calls on which the models of each dialect were trained."""
-
-
+@lru_cache(8)
 def detect_format(template: ChatTemplate | None) -> ToolFormat:
-    """The template's format, or Hermes', which most models know, if the template has none."""
+    """The format of calls in the template's samples, or else the one that the checkpoint declares, or else
+    Hermes', which most models know."""
     if template is None or not template.support(with_tools=True).tools:
-        return DEFAULT_FORMATS["hermes"]
-    dialect = _detect_dialect(template.source([_SAMPLE_TOOL]))
-    if dialect == "pythonic":
-        return DEFAULT_FORMATS[dialect]
-    text = _render_sample(template)
-    found = list(_SAMPLE_CALL.finditer(text))
-    if not found and dialect == "mistral":
-        found = list(_SAMPLE_NAMED_CALL.finditer(text))
-        dialect = "mistral_named" if found else dialect
+        return FORMATS["hermes"]
+    declared = read_response_template(template.response_template).tools
+    source = template.source([_TOOL])
+    likely = next((name for mark, name in _FINGERPRINTS if mark in source), "hermes")
+    tagged = [format for format in FORMATS.values() if format.tag_of(format.form) is not None]
+    known = [FORMATS[likely], *tagged]
+    if declared is not None:
+        known = [format for format in known if declared.tags[0].startswith(format.tags[0])]
+        known.append(declared)
+    samples = list(_render_samples(template))
+    found = (read_sample(format, text) for format in known for text in samples)
+    return next(filter(None, found), declared or FORMATS[likely])
+
+
+def read_sample(format: ToolFormat, text: str) -> ToolFormat | None:
+    """The format as the rendered sample writes it; None if it does not. White space may differ."""
+    form, number = format.form, format.call_id
+    name = _NAME if number is None else rf"{_NAME}{re.escape(number.mark)}[^<\[]*"
+    before, after, tail = (_loose(part) for part in (*form.head, form.tail))
+    between = "(?!)" if form.between is None else rf"\s*{re.escape(form.between.strip())}\s*"
+    pattern = (
+        rf"(?P<prefix>{_loose(form.prefix)})(?P<before>{before}){name}(?P<after>{after})"
+        rf"(?P<given>{_given(format)}){_UNWRITTEN_ID}(?P<tail>{tail})"
+        rf"(?:(?P<between>{between}){before}{name}{after}{_given(format)}{_UNWRITTEN_ID}{tail})?"
+        rf"(?P<suffix>{_loose(form.suffix)})"
+    )
+    found = list(re.finditer(pattern, text, re.DOTALL))
     if not found:
-        return DEFAULT_FORMATS[dialect]
+        return None
     call = found[-1]
-    prefix = _cut_before_last_tag(text[: call.start()], dialect)
-    if not prefix and DEFAULT_FORMATS[dialect].prefix:
-        return DEFAULT_FORMATS[dialect]
-    return ToolFormat(
-        dialect,
-        prefix,
-        (call["before"], call["after"]),
-        call["tail"],
-        _find_suffix(text[call.end() :], dialect, template.special_texts),
-        DEFAULT_FORMATS[dialect].between,
-        (call["comma"], call["colon"]),
+    learned = form._replace(
+        prefix=call["prefix"],
+        head=(call["before"], call["after"]),
+        tail=call["tail"],
+        suffix=call["suffix"],
+        between=form.between if call["between"] is None else call["between"],
+    )
+    bodies = format.between_bodies
+    if bodies is not None and len(found) > 1:
+        gap = text[found[-2].end() : call.start()]
+        bodies = gap if not gap.strip() else bodies
+    separators = _SEPARATORS.search(call["given"])
+    return format._replace(
+        form=learned,
+        parameters=None if format.parameters is None else _read_parameters(format.parameters, call["given"]),
+        separators=(separators[2], separators[1]) if separators else format.separators,
+        between_bodies=bodies,
     )
 
 
-def _detect_dialect(source: str) -> Dialect:
-    if "[TOOL_CALLS]" in source:
-        return "mistral"
-    if "<tool_call>" in source:
-        return "hermes"
-    if "[func_name1(" in source or "<|python_start|>" in source:
-        return "pythonic"
-    if "<|python_tag|>" in source or '"parameters": ' in source:
-        return "llama_json"
-    return "hermes"
+def _loose(text: str) -> str:
+    """A regex of the text with any white space where it has some, and around the marks of JSON in it."""
+    if text.endswith("["):
+        before = flexible(text[:-1].rstrip())
+        return (rf"{before}\s*" if before else "") + r"\[\s*"
+    if text.startswith(("]", "}")):
+        return rf"\s*{flexible(text)}"
+    if '"' not in text:
+        return flexible(text)
+    words = re.split(r"\s*([{}:,])\s*|\s+", text)
+    written = r"\s*".join(re.escape(word or "") for word in words if word is not None)
+    written = written if text[:1].isspace() else written.removeprefix(r"\s*")
+    return re.sub("arguments|parameters", "(?:arguments|parameters)", written)
 
 
-def _render_sample(template: ChatTemplate) -> str:
-    """A conversation that ends with a call; empty if the template can't write one."""
-    arguments = {"first": 1, "second": 2}
-    call = {
-        "id": "a1b2c3d4e",  # Mistral's templates want nine letters and digits
-        "type": "function",
-        "function": {"name": _SAMPLE_NAME, "arguments": arguments},
-    }
+def _given(format: ToolFormat) -> str:
+    """A regex of the sample's arguments."""
+    syntax = format.parameters
+    if syntax is None:
+        return r"\{.*?\}.*?\}"
+    before, after = map(flexible, syntax.name)
+    after = rf"(?:{flexible(syntax.typed)})" if syntax.typed else after
+    values = {"second": r"\{[^{}]*\}", "first": "(?i:true)"}
+    written = [f"{before}{name}{after}{value}{flexible(syntax.end)}" for name, value in values.items()]
+    orders = (written, written[::-1])
+    return f"(?:{'|'.join(flexible(syntax.between).join(order) for order in orders)})"
+
+
+def _read_parameters(syntax: Parameters, given: str) -> Parameters:
+    """The syntax with the white space, the words and the order of the sample's arguments."""
+    before, after = syntax.name
+    found = re.search(
+        rf"({flexible(before)})second({flexible(syntax.typed or after)})\{{.*?\}}({flexible(syntax.end)})",
+        given,
+        re.DOTALL,
+    )
+    is_sorted = given.index("first") < given.index("second")
+    learned = syntax._replace(is_python="True" in given, is_sorted=is_sorted)
+    if found is None or syntax.typed:
+        return learned
+    return learned._replace(name=(found[1], found[2]), end=found[3])
+
+
+def _render_samples(template: ChatTemplate) -> Iterator[str]:
+    """Conversations that end with two calls, or with one if the template takes no two, for each kind of
+    ids."""
     user = {"role": "user", "content": "Hello"}
-    for content in ("", None):
-        assistant = {"role": "assistant", "content": content, "tool_calls": [call]}
-        try:
-            return template.render([user, assistant], tools=[_SAMPLE_TOOL], add_generation_prompt=False)
-        except RequestError:
-            continue
-    return ""
-
-
-def _cut_before_last_tag(text: str, dialect: Dialect) -> str:
-    starts = [text.rfind(tag) for tag in SYNTAXES[dialect].tags]
-    return text[max(starts) :] if max(starts) >= 0 else ""
-
-
-def _find_suffix(text: str, dialect: Dialect, special: frozenset[str]) -> str:
-    """The text after a call, up to its closing tag or the special token that ends the turn."""
-    call, closing_tag, _ = text.partition(SYNTAXES[dialect].closing_tag or "\0")
-    specials = [text.find(token) for token in special if token in text]
-    if closing_tag:
-        return call + closing_tag
-    return text[: min(specials)] if specials else DEFAULT_FORMATS[dialect].suffix
+    for ids, content in product(_IDS, ("", None)):
+        calls = [
+            {"id": id, "type": "function", "function": {"name": _NAME, "arguments": _ARGUMENTS}} for id in ids
+        ]
+        for each in (calls, calls[:1]):
+            assistant = {"role": "assistant", "content": content, "tool_calls": each}
+            with contextlib.suppress(RequestError):
+                yield template.render([user, assistant], tools=[_TOOL], add_generation_prompt=False)
+                break

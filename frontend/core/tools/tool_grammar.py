@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import keyword
 from collections.abc import Sequence
 from typing import Any
 
+from .call_format import Form, ToolFormat
+from .parameter_grammar import SAYS_NOTHING, ParameterValues, find_problem
 from .schema_mistakes import describe_mistake
-from .tool_formats import ToolFormat
 
 Tool = dict[str, Any]
 Format = dict[str, Any]
 
-_AS_KEYWORDS = {"type", "properties", "required", "additionalProperties", "$defs", "definitions"}
-_SAYS_NOTHING = {"title", "description", "examples", "default", "$schema", "$id", "$comment", "strict"}
 _NO_ARGUMENTS: dict[str, Any] = {"properties": {}, "required": [], "additionalProperties": False}
 _LEADS = ("", "\n\n")  # text before the first call; the line breaks follow reasoning
 
@@ -46,27 +44,20 @@ def build_calls_or_answer(format: ToolFormat, tools: Sequence[Tool], answer: Any
 def build_optional_calls(format: ToolFormat, tools: Sequence[Tool], *, several: bool) -> Format:
     """The format of any text that may have calls in it. Each call has the form and arguments of its tool."""
     calls = _Calls(format, must_enforce=False)
-    known = [tool for tool in tools if calls.can_enforce(tool)]
-    again = several and format.syntax.between_tags is not None
-    found: Format = {"type": "triggered_tags", "triggers": [], "tags": [], "stop_after_first": not again}
-    if not known:
+    if not any(map(calls.can_enforce, tools)):
         return {"type": "any_text"}
-    match format.name:
-        case "llama_json":
-            tagged = [calls.build_tag(tool, "<|python_tag|>", "") for tool in known]
-            bare = [calls.build_tag(tool, "", "") for tool in known]
-            found |= {"triggers": [tag["begin"].rstrip() for tag in tagged], "tags": tagged}
-            return found | {"at_start": bare, "leads": _LEADS}
-        case "pythonic":
-            tag, closing = "<|python_start|>", "<|python_end|>"
-            block = calls.build_block(known, tag + format.prefix, format.suffix + closing, several=several)
-            bare = [calls.build_block(known, format.prefix, format.suffix, several=several)]
-            return found | {"triggers": [tag], "tags": [block], "at_start": bare, "leads": _LEADS}
-        case "mistral":
-            block = calls.build_block(known, format.prefix, format.suffix, several=several)
-            return found | {"triggers": [format.tag], "tags": [block]}
-    tags = [calls.build_tag(tool, format.prefix, format.suffix) for tool in known]
-    return found | {"triggers": [format.tag], "tags": tags}
+    again = several and format.between_bodies is not None
+    found: Format = {"type": "triggered_tags", "triggers": [], "tags": [], "stop_after_first": not again}
+    bare: list[Format] = []
+    for form in format.forms:
+        trigger = format.tag_of(form)
+        known = [tool for tool in tools if trigger or calls.can_enforce(tool)]
+        if known and trigger:
+            found["triggers"].append(trigger)
+        (found["tags"] if trigger else bare).extend(calls.build_bodies(form, known, several=several))
+    if bare:
+        found |= {"at_start": bare, "leads": ("",) if format.bracket.startswith(" ") else _LEADS}
+    return found
 
 
 def find_partly_enforced(left_out: Sequence[str]) -> frozenset[str]:
@@ -87,65 +78,84 @@ class _Calls:
         self._must_enforce = must_enforce
 
     def can_enforce(self, tool: Tool) -> bool:
-        return self._format.name != "pythonic" or _find_keyword_problem(tool) is None
-
-    def build_tag(self, tool: Tool, prefix: str, suffix: str) -> Format:
-        begin = prefix + self._format.begin(_name(tool))
-        return _make_tag(begin, self._build_arguments(tool), self._format.tail + suffix)
+        return self._find_problem(tool) is None
 
     def build_alone(self, tools: Sequence[Tool], *, several: bool) -> Format:
         """One call or several, without text around them."""
-        if self._format.between is not None:
-            return self.build_block(tools, self._format.prefix, self._format.suffix, several=several)
+        separator = self._format.between_bodies
         return {
             "type": "tags_with_separator",
-            "tags": [self.build_tag(tool, self._format.prefix, self._format.suffix) for tool in tools],
-            "separator": self._format.syntax.between_tags or "",
+            "tags": self.build_bodies(self._format.form, tools, several=several),
+            "separator": separator or "",
             "at_least_one": True,
-            "stop_after_first": not (several and self._format.syntax.between_tags is not None),
+            "stop_after_first": not (several and separator is not None),
         }
 
-    def build_block(self, tools: Sequence[Tool], prefix: str, suffix: str, *, several: bool) -> Format:
-        """One call or several between a prefix and a suffix."""
+    def build_bodies(self, form: Form, tools: Sequence[Tool], *, several: bool) -> list[Format]:
+        """The tags of all bodies of calls in one form: one for each tool, or one that takes several calls."""
+        if not tools or form.between is None:
+            return [self._build_call(form, tool, form.prefix, form.suffix) for tool in tools]
         calls = {
             "type": "tags_with_separator",
-            "tags": [self.build_tag(tool, "", "") for tool in tools],
-            "separator": self._format.between,
+            "tags": [self._build_call(form, tool, "", "") for tool in tools],
+            "separator": form.between,
             "at_least_one": True,
             "stop_after_first": not several,
         }
-        return _make_tag(prefix, calls, suffix)
+        return [_make_tag(form.prefix, calls, form.suffix)]
+
+    def _build_call(self, form: Form, tool: Tool, prefix: str, suffix: str) -> Format:
+        arguments, number = self._build_arguments(tool), self._format.call_id
+        if number is None:
+            return _make_tag(prefix + form.begin(_name(tool)), arguments, form.tail + suffix)
+        before, after = form.head
+        numbered = [{"type": "regex", "pattern": number.pattern}, {"type": "const_string", "value": after}]
+        content = {"type": "sequence", "elements": [*numbered, arguments]}
+        return _make_tag(prefix + before + _name(tool) + number.mark, content, form.tail + suffix)
 
     def _build_arguments(self, tool: Tool) -> Format:
-        function, parameters = tool["function"], _parameters(tool)
+        function, syntax = tool["function"], self._format.parameters
         if "input_format" in function:
-            return self._build_input(function["input_format"])
+            return self._build_input(function)
         refuse = self._must_enforce or function.get("strict")
-        fields = {"separators": self._format.separators, "function": function["name"]}
-        if self._format.name != "pythonic":
-            otherwise = "refuse" if refuse else "object"
-            schema = _move_reference(parameters)
-            return {"type": "json_schema", "json_schema": schema, "otherwise": otherwise, **fields}
-        if (problem := _find_keyword_problem(tool)) is not None:
+        if syntax is None:
+            return self._json(_move_reference(_parameters(tool)), tool, "refuse" if refuse else "object")
+        if (problem := self._find_problem(tool)) is None:
+            values = ParameterValues(syntax, self._format.separators, _name(tool), is_strict=bool(refuse))
+            return values.build_members(_parameters(tool))
+        if self._must_enforce:
             raise _make_error(tool, problem)
-        otherwise = "refuse" if refuse else "value"
-        return {"type": "keywords", "members": _list_members(parameters), "otherwise": otherwise, **fields}
+        return {"type": "any_text"}
 
-    def _build_input(self, quoted: Format) -> Format:
-        """The arguments of a tool whose only one is the text `input`. `quoted` is the format of that text
-        inside its quotes."""
+    def _json(self, schema: Any, tool: Tool, otherwise: str) -> Format:
+        fields = {"separators": self._format.separators, "function": _name(tool), "otherwise": otherwise}
+        return {"type": "json_schema", "json_schema": schema, **fields}
+
+    def _find_problem(self, tool: Tool) -> str | None:
+        syntax = self._format.parameters
+        return None if syntax is None else find_problem(syntax, _parameters(tool))
+
+    def _build_input(self, function: dict[str, Any]) -> Format:
+        """The arguments of a tool whose only one is the text `input`. The function has the format of that
+        text, as `input_format` inside the quotes of JSON, as `input_text` without quotes."""
         _, colon = self._format.separators
-        is_python = self._format.name == "pythonic"
-        before, after = ('input="', '"') if is_python else (f'{{"input"{colon}"', '"}')
-        ends = [{"type": "const_string", "value": text} for text in (before, after)]
-        return {"type": "sequence", "elements": [ends[0], quoted, ends[1]]}
+        syntax, text = self._format.parameters, function["input_format"]
+        before, after = f'{{"input"{colon}"', '"}'
+        if syntax is not None:
+            quote = '"' if syntax.quote is None else syntax.quote
+            before = f"{syntax.name[0]}input{syntax.name[1]}{quote}"
+            after = quote + syntax.end
+            text = text if syntax.quote is None else function["input_text"]
+        ends = [{"type": "const_string", "value": each} for each in (before, after)]
+        return {"type": "sequence", "elements": [ends[0], text, ends[1]]}
 
 
 def check_unenforceable(format: ToolFormat, tools: Sequence[Tool]) -> None:
     """Raises `ToolError` for a tool that this format can't enforce, if the tool is strict or its schema is
     invalid."""
     for tool in tools:
-        problem = _find_keyword_problem(tool) if format.name == "pythonic" else None
+        syntax = format.parameters
+        problem = None if syntax is None else find_problem(syntax, _parameters(tool))
         if problem is None:
             continue
         if (mistake := describe_mistake(_parameters(tool))) is not None:
@@ -178,7 +188,7 @@ def _parameters(tool: Tool) -> dict[str, Any]:
     write some.
     """
     parameters = tool["function"].get("parameters") or {}
-    said = {name: parameters[name] for name in parameters.keys() - _SAYS_NOTHING - {"type"}}
+    said = {name: parameters[name] for name in parameters.keys() - SAYS_NOTHING - {"type"}}
     if said.items() <= _NO_ARGUMENTS.items():
         return {**parameters, "type": "object", **_NO_ARGUMENTS}
     return {**parameters, "type": "object"}
@@ -191,50 +201,3 @@ def _move_reference(parameters: dict[str, Any]) -> dict[str, Any]:
         return parameters
     others = {name: value for name, value in parameters.items() if name != "$ref"}
     return {**others, "allOf": [{"$ref": parameters["$ref"]}]}
-
-
-def _find_keyword_problem(tool: Tool) -> str | None:
-    """The reason why a tool's arguments can't be written as keywords of a Python call, if any."""
-    parameters = _parameters(tool)
-    unknown = parameters.keys() - _AS_KEYWORDS - _SAYS_NOTHING
-    if unknown or parameters.get("type") != "object":
-        return f"the keyword {min(unknown, default='type')!r} of its parameters"
-    properties = parameters.get("properties", {})
-    if not isinstance(properties, dict):
-        return "its parameters' 'properties', which are no object"
-    if not _are_names(parameters.get("required", [])):
-        return "its parameters' 'required', which is no list of names"
-    missing = [name for name in parameters.get("required", []) if name not in properties]
-    wrong = [name for name in properties if not name.isidentifier() or keyword.iskeyword(name)]
-    if missing or wrong:
-        return f"the parameter {[*missing, *wrong][0]!r}"
-    inner = [properties, parameters.get("$defs"), parameters.get("definitions")]
-    return "a reference" if any(_refers_outside(each) for each in inner) else None
-
-
-def _are_names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
-
-
-def _refers_outside(value: Any) -> bool:
-    """Whether a reference leads outside of `$defs` and `definitions`, which each property's schema gets."""
-    if isinstance(value, list):
-        return any(map(_refers_outside, value))
-    if not isinstance(value, dict):
-        return False
-    reference = value.get("$ref", "#/$defs/")
-    inside = isinstance(reference, str) and reference.startswith(("#/$defs/", "#/definitions/"))
-    return not inside or any(map(_refers_outside, value.values()))
-
-
-def _list_members(parameters: dict[str, Any]) -> list[dict[str, Any]]:
-    shared = {name: parameters[name] for name in ("$defs", "definitions") if name in parameters}
-    required = parameters.get("required", [])
-    return [
-        {
-            "name": name,
-            "json_schema": {**schema, **shared} if isinstance(schema, dict) else schema,
-            "required": name in required,
-        }
-        for name, schema in parameters.get("properties", {}).items()
-    ]

@@ -80,7 +80,7 @@ def offered_tools(tools: Sequence[ToolDefinition] | None) -> OfferedTools:
     definitions = copy.copy(printed or [])
     for index, each in enumerate(placed):
         if (grammar := _grammar(each)) is not None:
-            function = {**definitions[index]["function"], "input_format": grammar}
+            function = {**definitions[index]["function"], **grammar}
             definitions[index] = {**definitions[index], "function": function}
     names = [definition["function"]["name"] for definition in definitions]
     return OfferedTools(
@@ -157,7 +157,8 @@ def _described(tool: ToolDefinition) -> str | None:
 
 
 def _grammar(placed: _Placed) -> dict[str, Any] | None:
-    """The format of a custom tool's input inside the quotes of a JSON string; None without a grammar."""
+    """The formats of a custom tool's input: `input_format` inside the quotes of a JSON string, `input_text`
+    without quotes; None without a grammar."""
     format, where = placed.tool.format, f"{placed.where}.format"
     if placed.tool.type != "custom" or format is None:
         return None
@@ -172,9 +173,9 @@ def _grammar(placed: _Placed) -> dict[str, Any] | None:
 
 
 def _quote_grammar(syntax: str, definition: str, param: str) -> dict[str, Any]:
-    """The grammar of a custom tool's input, which models write as the string of a JSON call.
+    """The grammar of a custom tool's input, which most models write as the string of a JSON call.
 
-    Returns a format of a structural tag. Raises `RequestError` naming `param`.
+    Returns formats of a structural tag. Raises `RequestError` naming `param`.
     """
     if len(definition) > MAX_GRAMMAR_CHARACTERS:
         raise invalid_field(
@@ -182,7 +183,9 @@ def _quote_grammar(syntax: str, definition: str, param: str) -> dict[str, Any]:
         )
     try:
         if syntax == "regex":
-            return {"type": "regex", "pattern": quoted_pattern(definition)}
-        return {"type": "grammar", "grammar": quoted_lark(definition)}
+            quoted = {"type": "regex", "pattern": quoted_pattern(definition)}
+            return {"input_format": quoted, "input_text": {"type": "regex", "pattern": definition}}
+        quoted = {"type": "grammar", "grammar": quoted_lark(definition)}
+        return {"input_format": quoted, "input_text": {"type": "grammar", "grammar": definition}}
     except QuotingError as error:
         raise RequestError(f"{param}: {error}.", param=param, code="invalid_grammar") from None

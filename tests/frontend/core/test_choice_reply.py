@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from arbora.frontend.core.reply import ChoiceReply
 from arbora.frontend.core.text.detokenizer import Detokenizer
-from arbora.frontend.core.tools.tool_calls import ToolCallParser
-from arbora.frontend.core.tools.tool_formats import detect_format
+from arbora.frontend.core.tools.families import FORMATS
+from arbora.frontend.core.tools.reply_parser import ReplyParser, ToolReading
 from arbora.runtime.messages import FinishReason, Output, Tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -54,8 +54,8 @@ def test_a_reply_is_the_same_however_its_tokens_arrive(kind: str, data: st.DataO
 @pytest.mark.parametrize("enforced", [(), ("f",)])
 def test_text_after_a_call_in_one_output_stays_after_it(enforced: Sequence[str]) -> None:
     tokenizer = tokenizer_of_kind("byte-level")
-    tools = ToolCallParser(detect_format(None), lambda call: True, enforced, names=("f",))
-    choice = ChoiceReply(Detokenizer(tokenizer), False, (), tools=tools)
+    tools = ToolReading(FORMATS["hermes"], lambda call: True, frozenset(enforced), names=("f",))
+    choice = ChoiceReply(Detokenizer(tokenizer), False, (), parser=ReplyParser(tools=tools))
     choice.collect()
     for text in ('<tool_call>\n{"name": "f", "arguments": {"a": 1', "}}\n</tool_call>\nHello there"):
         choice.push(0, Output("r", tokenizer.encode(text, add_special_tokens=False)))

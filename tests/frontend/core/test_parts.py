@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from arbora.frontend.core.parts import Begun, Change, Ended, More, Parts, Piece
-from arbora.frontend.core.tools.tool_calls import ContentDelta, Delta, ToolCallDelta
+from arbora.frontend.core.tools.reply_parser import ContentDelta, Delta, ToolCallDelta
 
 
 def piece(content: str = "", reasoning: str = "", *deltas: Delta) -> Piece:

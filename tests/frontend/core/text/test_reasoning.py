@@ -8,10 +8,10 @@ import pytest
 from arbora.frontend.core.text.chat_template import ChatTemplate
 from arbora.frontend.core.text.reasoning import (
     ReasoningFormat,
-    ReasoningParser,
     detect_reasoning,
 )
 from arbora.frontend.core.text.tokenizer import Tokenizer
+from arbora.frontend.core.tools.reply_parser import ContentDelta, ReasoningDelta, ReplyParser
 from chat_templates import DEEPSEEK_R1, LLAMA3, QWEN3
 from tokenizers_for_tests import byte_level_json, write_model_folder
 
@@ -36,17 +36,17 @@ def test_reasoning_is_separated_wherever_the_stream_is_split(name: str) -> None:
     inside, text, reasoning, content = CASES[name]
     for first in range(len(text) + 1):
         for second in range(first, len(text) + 1):
-            parser = ReasoningParser(THINK, inside)
+            parser = ReplyParser(THINK, starts_inside=inside)
             parts = [text[:first], text[first:second], text[second:]]
-            deltas = [parser.push(part, index == 2) for index, part in enumerate(parts)]
-            assert "".join(delta.reasoning for delta in deltas) == reasoning
-            assert "".join(delta.content for delta in deltas) == content
+            deltas = [delta for index, part in enumerate(parts) for delta in parser.push(part, index == 2)]
+            assert "".join(each.text for each in deltas if isinstance(each, ReasoningDelta)) == reasoning
+            assert "".join(each.text for each in deltas if isinstance(each, ContentDelta)) == content
 
 
 def test_text_that_is_no_marker_is_sent_at_once() -> None:
-    parser = ReasoningParser(THINK, False)
-    assert parser.push("<think>Well, ", False).reasoning == "Well, "
-    assert parser.push("yes.</think>So", False) == ("yes.", "So")
+    parser = ReplyParser(THINK)
+    assert parser.push("<think>Well, ", False) == [ReasoningDelta("Well, ")]
+    assert parser.push("yes.</think>So", False) == [ReasoningDelta("yes."), ContentDelta("So")]
 
 
 def load(folder: Path) -> tuple[ChatTemplate | None, Tokenizer]:

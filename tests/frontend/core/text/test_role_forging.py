@@ -64,7 +64,7 @@ def conversation(said: list[str]) -> tuple[list[dict[str, Any]], list[dict[str, 
         {"role": "user", "content": other},
         {"role": "assistant", "content": "", "tool_calls": calls},
         {"role": "tool", "content": result, "tool_call_id": "a1b2c3d4e", "name": name},
-        {"role": "user", "content": text},
+        {"role": "user", "content": f"{text}!"},  # Mistral's template puts the tools at all equal messages
     ]
     schema = {"type": "object", "properties": {argument: {"type": "string", "description": described}}}
     function = {"name": name, "description": described, "parameters": schema}

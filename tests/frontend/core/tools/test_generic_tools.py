@@ -15,7 +15,8 @@ from arbora.frontend.core.messages import (
     MessageToolCall,
 )
 from arbora.frontend.core.text.chat_template import ChatTemplate
-from arbora.frontend.core.tools.tool_formats import DEFAULT_FORMATS, detect_format
+from arbora.frontend.core.tools.families import FORMATS
+from arbora.frontend.core.tools.tool_formats import detect_format
 from chat_templates import CHATML, GEMMA, MISTRAL, PYTHONIC, QWEN3, TEMPLATES
 
 WITHOUT_SYSTEM = """\
@@ -110,7 +111,7 @@ def test_the_next_turn_begins_with_the_call_as_the_model_wrote_it(arguments: Any
 
 def test_calls_are_written_as_required_calls_are_imposed() -> None:
     format = detect_format(template_of(CHATML))
-    imposed = f"{format.prefix}{format.begin('clock')}{{}}{format.tail}{format.suffix}"
+    imposed = format.write([("clock", {})])
     text = prompt(template_of(CHATML), [*QUESTION, calls_of(("clock", "{}"), ("clock", "{}"), content="So:")])
     assert f"<|im_start|>assistant\nSo:\n{imposed}\n{imposed}<|im_end|>" in text
 
@@ -137,7 +138,7 @@ def test_calls_that_only_a_template_with_tools_prints_are_written_without_tools_
 def test_a_template_that_prints_calls_but_no_tools_sees_one_form_of_calls() -> None:
     source = MISTRAL.replace("tools is not none and message == user_messages[-1]", "false")
     turns = [*QUESTION[1:], calls_of(("weather", '{"city": "Oslo"}')), *results_of("Sunny.")]
-    assert detect_format(template_of(source)) == DEFAULT_FORMATS["hermes"]
+    assert detect_format(template_of(source)) == FORMATS["hermes"]
     assert "[TOOL_CALLS]" not in prompt(template_of(source), turns)
     assert "[TOOL_CALLS]" in prompt(template_of(source), turns, None)
 

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, get_args
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import pytest
-from arbora.frontend.core.tools.call_syntax import Dialect
-from arbora.frontend.core.tools.tool_calls import ContentDelta, ToolCallDelta, ToolCallParser
-from arbora.frontend.core.tools.tool_check import check_against
-from arbora.frontend.core.tools.tool_formats import DEFAULT_FORMATS
+from arbora.frontend.core.tools.families import FORMATS
+from arbora.frontend.core.tools.reply_parser import ContentDelta, ReplyParser, ToolCallDelta, ToolReading
+from arbora.frontend.core.tools.tool_check import CallCheck, check_against
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 TOOLS = [{"type": "function", "function": {"name": name}} for name in ("f", "get_weather")]
 FITS = check_against(TOOLS)
+DIALECTS = ("hermes", "llama_json", "pythonic", "mistral", "mistral_named")
+
+
+def new_parser(
+    dialect: str, fits: CallCheck = FITS, enforced: Sequence[str] = (), **more: Any
+) -> ReplyParser:
+    return ReplyParser(tools=ToolReading(FORMATS[dialect], fits, frozenset(enforced), **more))
 
 
 class Case(NamedTuple):
     """`expected` is content as text and calls as (name, arguments)."""
 
-    dialect: Dialect
+    dialect: str
     text: str
     expected: list[str | tuple[str, str]]
 
@@ -70,7 +77,7 @@ CASES = {
         [("f", '{"a": 1}'), ("f", "{}")],
     ),
     "Mistral, by name": Case(
-        "mistral",
+        "mistral_named",
         'Hm. [TOOL_CALLS]f{"a": 1}[TOOL_CALLS]get_weather[CALL_ID]abc[ARGS]{"city": "]"}',
         ["Hm.", ("f", '{"a": 1}'), ("get_weather", '{"city": "]"}')],
     ),
@@ -93,7 +100,7 @@ CASES = {
 }
 
 
-def parse(parser: ToolCallParser, parts: list[str], cut: bool = False) -> list[str | tuple[str, str]]:
+def parse(parser: ReplyParser, parts: list[str], cut: bool = False) -> list[str | tuple[str, str]]:
     found: list[str | tuple[str, str]] = []
     for index, part in enumerate(parts):
         final = index == len(parts) - 1
@@ -116,11 +123,11 @@ def test_calls_and_content_are_found_wherever_the_stream_is_split(name: str) -> 
     """Nothing expected: all of it is content."""
     dialect, text, expected = CASES[name]
     for split in range(len(text) + 1):
-        parser = ToolCallParser(DEFAULT_FORMATS[dialect], FITS)
+        parser = new_parser(dialect)
         assert parse(parser, [text[:split], text[split:]]) == (expected or [text])
     for size in (1, 2, 3, 7):
         parts = [text[start : start + size] for start in range(0, len(text), size)]
-        assert parse(ToolCallParser(DEFAULT_FORMATS[dialect], FITS), parts) == (expected or [text])
+        assert parse(new_parser(dialect), parts) == (expected or [text])
 
 
 TAGS = ("<tool_call>", "</tool_call>", "<|python_tag|>", "<|python_start|>", "<|python_end|>", "[TOOL_CALLS]")
@@ -129,24 +136,24 @@ OTHERS = ("<tool_", "[", "]", "{", "}", '"', "'", "\\", " ", "\n", ";", ",", '{"
 FRAGMENTS = TAGS + CALLS + OTHERS
 
 
-@pytest.mark.parametrize("dialect", get_args(Dialect))
+@pytest.mark.parametrize("dialect", DIALECTS)
 @settings(max_examples=80, deadline=None)
 @given(fragments=st.lists(st.sampled_from(FRAGMENTS), max_size=10), data=st.data())
 def test_calls_found_in_a_text_do_not_depend_on_how_it_is_split(
-    dialect: Dialect, fragments: list[str], data: st.DataObject
+    dialect: str, fragments: list[str], data: st.DataObject
 ) -> None:
     text = "".join(fragments)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     parts = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    whole = parse(ToolCallParser(DEFAULT_FORMATS[dialect], FITS), [text])
-    assert parse(ToolCallParser(DEFAULT_FORMATS[dialect], FITS), parts) == whole
-    assert parse(ToolCallParser(DEFAULT_FORMATS[dialect], FITS), [*text, ""]) == whole
+    whole = parse(new_parser(dialect), [text])
+    assert parse(new_parser(dialect), parts) == whole
+    assert parse(new_parser(dialect), [*text, ""]) == whole
     if not any(isinstance(item, tuple) for item in whole):
         assert "".join(map(str, whole)) == text
 
 
 def test_text_that_begins_no_call_is_sent_at_once() -> None:
-    parser = ToolCallParser(DEFAULT_FORMATS["hermes"], FITS)
+    parser = new_parser("hermes")
     assert parser.push("Let me see", False) == [ContentDelta("Let me see")]
     assert parser.push(" <tool_", False) == []
     assert parser.push("bar>", False) == [ContentDelta(" <tool_bar>")]
@@ -154,12 +161,12 @@ def test_text_that_begins_no_call_is_sent_at_once() -> None:
 
 def test_ids_fit_what_the_models_templates_accept() -> None:
     for dialect, text in (("hermes", hermes(F)), ("mistral", f"[TOOL_CALLS] [{F}]")):
-        [delta] = ToolCallParser(DEFAULT_FORMATS[dialect], FITS).push(text, True)  # type: ignore[index]
+        [delta] = new_parser(dialect).push(text, True)
         assert isinstance(delta, ToolCallDelta) and delta.id is not None
         assert delta.id.startswith("call_") if dialect == "hermes" else len(delta.id) == 9
 
 
-LIVE: dict[Dialect, tuple[str, list[str | tuple[str, str]]]] = {
+LIVE: dict[str, tuple[str, list[str | tuple[str, str]]]] = {
     "hermes": (
         f"Let me see.{hermes(F)}\n{hermes(F)}",
         ["Let me see.", ("f", '{"a": 1}'), ("f", '{"a": 1}')],
@@ -174,12 +181,12 @@ LIVE: dict[Dialect, tuple[str, list[str | tuple[str, str]]]] = {
 }
 
 
-def live(dialect: Dialect) -> ToolCallParser:
-    return ToolCallParser(DEFAULT_FORMATS[dialect], FITS, ("f", "get_weather"))
+def live(dialect: str) -> ReplyParser:
+    return new_parser(dialect, FITS, ("f", "get_weather"))
 
 
-@pytest.mark.parametrize("dialect", get_args(Dialect))
-def test_the_calls_of_enforced_tools_stream_wherever_the_text_is_split(dialect: Dialect) -> None:
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_calls_of_enforced_tools_stream_wherever_the_text_is_split(dialect: str) -> None:
     text, expected = LIVE[dialect]
     for split in range(len(text) + 1):
         assert parse(live(dialect), [text[:split], text[split:]]) == expected
@@ -208,7 +215,7 @@ def test_a_call_that_ends_before_its_arguments_is_content() -> None:
 
 
 NAMES = ("f", "get_weather")
-CUT: list[tuple[Dialect, str, list[str | tuple[str, str]]]] = [
+CUT: list[tuple[str, str, list[str | tuple[str, str]]]] = [
     ("hermes", "<tool_call>", []),
     ("hermes", 'I look.\n<tool_call>\n{"name": "get_', ["I look."]),
     ("hermes", '<tool_call>\n{"name": "f", "arguments": ', []),
@@ -231,25 +238,25 @@ CUT: list[tuple[Dialect, str, list[str | tuple[str, str]]]] = [
 @pytest.mark.parametrize("enforced", [NAMES, ()], ids=["enforced", "free"])
 @pytest.mark.parametrize(("dialect", "text", "expected"), CUT)
 def test_a_call_that_a_limit_cuts_keeps_its_text_without_markup(
-    dialect: Dialect, text: str, expected: list[str | tuple[str, str]], enforced: tuple[str, ...]
+    dialect: str, text: str, expected: list[str | tuple[str, str]], enforced: tuple[str, ...]
 ) -> None:
     for split in range(len(text) + 1):
-        parser = ToolCallParser(DEFAULT_FORMATS[dialect], FITS, enforced, names=NAMES)
+        parser = new_parser(dialect, FITS, enforced, names=NAMES)
         assert parse(parser, [text[:split], text[split:]], cut=True) == expected
 
 
 @pytest.mark.parametrize("text", ["<tool", "<tool_call>", '<tool_call>\n{"na'])
 def test_a_required_call_that_a_limit_cuts_has_no_content(text: str) -> None:
-    parser = ToolCallParser(DEFAULT_FORMATS["hermes"], FITS, NAMES, names=NAMES, calls_only=True)
+    parser = new_parser("hermes", FITS, NAMES, names=NAMES, calls_only=True)
     assert parse(parser, [*text], cut=True) == []
 
 
-def answer_or_calls(dialect: Dialect) -> ToolCallParser:
-    return ToolCallParser(DEFAULT_FORMATS[dialect], FITS, NAMES, names=NAMES, may_answer=True)
+def answer_or_calls(dialect: str) -> ReplyParser:
+    return new_parser(dialect, FITS, NAMES, names=NAMES, may_answer=True)
 
 
-@pytest.mark.parametrize("dialect", get_args(Dialect))
-def test_an_answer_is_not_searched_for_calls(dialect: Dialect) -> None:
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_an_answer_is_not_searched_for_calls(dialect: str) -> None:
     for text in (
         f'{{"a":"{hermes("x")} [TOOL_CALLS]f{{}} [f()]"}}',
         '{"name":"f","parameters":{}}',
@@ -260,8 +267,8 @@ def test_an_answer_is_not_searched_for_calls(dialect: Dialect) -> None:
             assert "".join(map(str, parse(answer_or_calls(dialect), [text[:split], text[split:]]))) == text
 
 
-@pytest.mark.parametrize("dialect", get_args(Dialect))
-def test_calls_instead_of_an_answer_are_found_wherever_the_text_is_split(dialect: Dialect) -> None:
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_calls_instead_of_an_answer_are_found_wherever_the_text_is_split(dialect: str) -> None:
     text, expected = LIVE[dialect]
     if isinstance(expected[0], str):
         text, expected = text.removeprefix(expected[0]).lstrip(), expected[1:]
@@ -286,7 +293,7 @@ def test_an_answer_streams() -> None:
 
 def test_a_long_call_is_read_in_linear_time() -> None:
     """A million characters, one at a time: reading the body anew each time would take hours."""
-    parser = ToolCallParser(DEFAULT_FORMATS["hermes"], FITS)
+    parser = new_parser("hermes")
     for character in '<tool_call>{"name": "f", "arguments": {"a": "':
         assert parser.push(character, False) == []
     for _ in range(200_000):
@@ -300,12 +307,12 @@ def test_a_call_that_its_tools_schema_refuses_is_content() -> None:
     fits = check_against([{"type": "function", "function": {"name": "f", "parameters": parameters}}])
     for arguments, called in (('{"city": "Oslo"}', True), ('{"city": 3}', False), ("{}", False)):
         text = f'<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>'
-        [delta] = ToolCallParser(DEFAULT_FORMATS["hermes"], fits).push(text, True)
+        [delta] = new_parser("hermes", fits).push(text, True)
         assert isinstance(delta, ToolCallDelta) == called
 
 
 def test_a_tool_whose_parameters_are_not_a_schema_takes_any_object() -> None:
     fits = check_against([{"type": "function", "function": {"name": "f", "parameters": {"type": 3}}}])
     text = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
-    [delta] = ToolCallParser(DEFAULT_FORMATS["hermes"], fits).push(text, True)
+    [delta] = new_parser("hermes", fits).push(text, True)
     assert isinstance(delta, ToolCallDelta)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import tokenizers
 from arbora.frontend.core.text.chat_template import ChatTemplate
 from arbora.frontend.core.text.tokenizer import Tokenizer
-from arbora.frontend.core.tools.call_syntax import Dialect
-from arbora.frontend.core.tools.tool_formats import (
-    DEFAULT_FORMATS,
-    ToolFormat,
-    detect_format,
-)
+from arbora.frontend.core.tools.call_format import ToolFormat
+from arbora.frontend.core.tools.families import FORMATS
+from arbora.frontend.core.tools.tool_formats import detect_format
 from chat_templates import CHATML, LLAMA3, MISTRAL, PYTHONIC, QWEN3, TEMPLATES
 from tokenizers import AddedToken
 from tokenizers_for_tests import tokenizer_of_kind, write_model_folder
@@ -48,8 +45,8 @@ def load(folder: Path, source: str, special: tuple[str, ...] = ()) -> tuple[Chat
 
 def test_the_format_is_found_from_the_template(tmp_path: Path) -> None:
     for source, dialect in ((QWEN3, "hermes"), (LLAMA3, "llama_json"), (PYTHONIC, "pythonic")):
-        assert load(tmp_path, source)[1] == DEFAULT_FORMATS[dialect]  # type: ignore[index]
-    assert load(tmp_path, MISTRAL, ("[TOOL_CALLS]",))[1] == DEFAULT_FORMATS["mistral"]
+        assert load(tmp_path, source)[1] == FORMATS[dialect]
+    assert load(tmp_path, MISTRAL, ("[TOOL_CALLS]",))[1] == FORMATS["mistral"]
 
 
 @pytest.mark.parametrize("mark", ["[ARGS]", ""])
@@ -61,7 +58,7 @@ def test_newer_models_of_mistral_write_a_name_before_the_arguments(tmp_path: Pat
     )
     source = "{% if tools %}{{ tools | tojson }}{% endif %}" + turns
     _, format = load(tmp_path, source, ("[TOOL_CALLS]", "[ARGS]"))
-    assert format == DEFAULT_FORMATS["mistral_named"]._replace(head=("", mark))
+    assert format == FORMATS["mistral_named" if mark else "mistral_bare"]
 
 
 def test_separators_are_those_of_the_template(tmp_path: Path) -> None:
@@ -69,17 +66,17 @@ def test_separators_are_those_of_the_template(tmp_path: Path) -> None:
 
 
 def test_marks_that_are_special_tokens_are_part_of_the_format(tmp_path: Path) -> None:
-    assert load(tmp_path, QWEN3, ("<tool_call>", "</tool_call>"))[1] == DEFAULT_FORMATS["hermes"]
+    assert load(tmp_path, QWEN3, ("<tool_call>", "</tool_call>"))[1] == FORMATS["hermes"]
 
 
 def test_a_model_without_a_tool_format_gets_hermes(tmp_path: Path) -> None:
-    assert detect_format(None) == DEFAULT_FORMATS["hermes"]
-    assert load(tmp_path, CHATML)[1] == DEFAULT_FORMATS["hermes"]
+    assert detect_format(None) == FORMATS["hermes"]
+    assert load(tmp_path, CHATML)[1] == FORMATS["hermes"]
 
 
 @pytest.mark.parametrize("name", list(TEMPLATES))
 def test_every_template_has_a_format(tmp_path: Path, name: str) -> None:
-    assert load(tmp_path, TEMPLATES[name])[1].name in get_args(Dialect)
+    assert load(tmp_path, TEMPLATES[name])[1].name in FORMATS
 
 
 @pytest.mark.parametrize("source", [QWEN3, COMPACT_HERMES, LLAMA3], ids=["qwen3", "compact", "llama3"])
@@ -88,7 +85,6 @@ def test_an_imposed_call_is_written_as_the_template_will_write_it_on_the_next_tu
 ) -> None:
     template, format = load(tmp_path, source)
     arguments = {"city": "Köln", "days": [1, 2], "where": {"x": None}}
-    encoded = json.dumps(arguments, separators=format.separators, ensure_ascii=False)
     prompt = template.render([USER], tools=[WEATHER])
     call = {"type": "function", "function": {"name": "weather", "arguments": json.dumps(arguments)}}
     history: list[dict[str, Any]] = [
@@ -97,10 +93,10 @@ def test_an_imposed_call_is_written_as_the_template_will_write_it_on_the_next_tu
         {"role": "tool", "content": "sunny"},
     ]
     following = template.render(history, tools=[WEATHER])
-    written = format.prefix + format.begin("weather") + encoded + format.tail + format.suffix
+    written = format.write([("weather", arguments)])
     assert following.startswith(prompt + written)
 
 
 def test_special_tokens_that_mark_calls_are_to_be_shown() -> None:
     tokenizer = tokenizer_of_kind("byte-level")
-    assert DEFAULT_FORMATS["hermes"].shown_special(tokenizer) == frozenset()
+    assert FORMATS["hermes"].shown_special(tokenizer) == frozenset()
