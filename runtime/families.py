@@ -11,7 +11,6 @@ import msgspec
 from .checkpoint_json import CONFIG_FILE, read_config
 from .errors import ConfigError
 
-
 Norms = Literal["before", "around"]
 """where a layer normalises: the inputs of attention and of the feed-forward layer, or their outputs too"""
 
@@ -27,8 +26,8 @@ class Family(NamedTuple):
     """by layer, without `layer_types`: each layer whose number is a multiple of it has full attention"""
     norms: Norms = "before"
     norm_offset: float | None = None
-    """what is added to the weights of norms, which then multiply before anything is rounded. None: weights are
-    as stored, and the normalised values are rounded first."""
+    """what is added to the weights of norms, which then multiply before anything is rounded. None: weights
+    are as stored, and the normalised values are rounded first."""
     local_theta: float | None = None
     """the base of rotation in layers with a window, if it is another than that of the other layers"""
     scales_embedding: bool = False

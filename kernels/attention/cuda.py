@@ -257,7 +257,7 @@ def keys_to_read(
     together: int,
     reach: Reach,
 ) -> NDArray[np.int64]:
-    """The keys of each item of `rows` before items are split, at most. `together` query tokens share one item."""
+    """The keys of each item of `rows` before items are split, or more. `together` query tokens share one."""
     keys = batch.kv_lengths.astype(np.int64)
     if reach.limit is not None:
         keys = np.minimum(keys, reach.limit - 1 + np.minimum(batch.query_lengths, together))

@@ -181,7 +181,7 @@ def attend_kernel(
     share = 1.0 / tl.where(summed > 0.0, summed, 1.0)
     target = (first_token + token) * (KV_HEADS * REPEAT) + column
     part = tl.load(item + 6)
-    if SINKS:
+    if SINKS:  # noqa: SIM102 -- `and` would be computed by the kernel
         if part < 0:
             share *= share_of_keys(sinks, column, token < tokens, largest + tl.log2(summed))
     result = total * share[:, None]
@@ -198,7 +198,8 @@ def attend_kernel(
 @triton.jit
 def merge_kernel(
     partial, partial_sum, merges, sinks, out,
-    SINKS: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, BLOCK_PARTS: tl.constexpr,
+    SINKS: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr,
+    BLOCK_PARTS: tl.constexpr,
 ):  # fmt: skip
     """Combine the partial results of one query token and head, weighted by their sums of exponentials.
 

@@ -87,7 +87,8 @@ def plan_items(
     covered: bool [rows]; `groups` have only such rows
 
     The shared keys of rows in `groups` belong to items of the group. The items of an inner group have the
-    keys that the outer group does not share. The tokens of the rows of `groups` must see all of their row's keys.
+    keys that the outer group does not share. The tokens of the rows of `groups` must see all keys of
+    their rows.
     """
     split, align = cut.split, cut.split if cut.aligned else 1
     lengths = batch.kv_lengths.astype(np.int64)

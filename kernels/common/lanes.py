@@ -36,7 +36,7 @@ _POWER_OF_TWO = (1.8671307e-3, 9.017029e-3, 5.5799913e-2, 2.4016444e-1, 6.931513
 
 GELU_SCALE, GELU_CUBIC = 0.7978845608028654, 0.044715
 _TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
-"""Coefficients of (tanh(x) / x - 1) / x² in powers of x², the highest first (Cephes), for |x| < _TANH_SMALL"""
+"""Coefficients of (tanh(x) / x - 1) / x² in powers of x², the highest first, for small x (Cephes)"""
 _TANH_SMALL = 0.625
 
 

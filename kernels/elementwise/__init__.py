@@ -39,11 +39,11 @@ def add_rms_norm(
     multiplier: float = 1.0,
     own_weight: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Add x [rows, size] × multiplier to residual in place and return `rms_norm` of the sum. Products and sums
-    are rounded to x's dtype.
+    """Add x [rows, size] × multiplier to residual in place and return `rms_norm` of the sum. The product and
+    the sum are rounded to x's dtype.
 
-    own_weight: of the same dtype as weight; x is replaced by `rms_norm(x, own_weight, eps)` first. In any case
-    x is undefined afterwards.
+    own_weight: of the same dtype as weight; `rms_norm(x, own_weight, eps)` takes the place of x, whose
+    elements may be overwritten.
     """
     if x.is_cuda:
         from . import cuda
@@ -76,8 +76,10 @@ def gelu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
 def scale_and_cap(
     x: torch.Tensor, factor: float, softcap: float | None = None, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """x × factor, or with a soft cap softcap × tanh(x × factor / softcap), contiguous, in float32 or (by default)
-    x's dtype. All values in between are float32."""
+    """x × factor, or softcap × tanh(x × factor / softcap).
+
+    x: contiguous. dtype: of the result, float32 or (by default) that of x. Values in between are float32.
+    """
     if x.is_cuda:
         from . import cuda
 

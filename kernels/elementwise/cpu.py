@@ -5,9 +5,9 @@ import torch
 
 from ..common.jit import compiled_fast
 from ..common.lanes import (
-    add_lanes,
     GELU_CUBIC,
     GELU_SCALE,
+    add_lanes,
     fill_lanes,
     gelu,
     load_lanes,
@@ -87,7 +87,7 @@ def _run(
 
 @compiled_fast
 def _norm(arguments, kind, stored, rounds):
-    """Arguments: the counter of rows, then those of `_run`. stored: the weights' type; rounds: see `_scale`"""
+    """Arguments: the counter of rows, then those of `_run`. stored: type of weights; rounds: see `_scale`"""
     rows, size = arguments[1], arguments[2]
     adds, is_normalised = arguments[4] != 0, arguments[7] != 0
     weight, own_weight = pointer(arguments[5], stored), pointer(arguments[7], stored)

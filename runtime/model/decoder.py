@@ -17,7 +17,6 @@ from .interface.model import HiddenStates, Layer, LayerInputs
 from .rope import RotaryTable
 from .weights import DecoderWeights, LayerWeights
 
-
 _ACTIVATE: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": silu_and_mul,
     "gelu_tanh": gelu_and_mul,

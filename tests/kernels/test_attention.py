@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 from arbora.kernels import reference
-from arbora.kernels.attention import cpu as attention_cpu
 from arbora.kernels.attention import Reach, paged_attention
+from arbora.kernels.attention import cpu as attention_cpu
 from arbora.kernels.attention.plan import END, TOKEN, TOKENS
 from arbora.kernels.attention.tile_inputs import transpose_words
 from arbora.kernels.common import amx, bfloat16_dots

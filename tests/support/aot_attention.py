@@ -61,7 +61,7 @@ class Variant(NamedTuple):
 
 
 def variants() -> list[Variant]:
-    """Every combination of plain cells, and those that may differ for scaled cells, hidden keys and capped scores."""
+    """Every combination of plain cells, and those that may differ for scaled cells, hidden keys and caps."""
     plain = [Variant(*values) for values in product(*VALUES, PAGE_SIZES)]
     chosen = [variant for variant in plain if variant.repeat == 4 and variant.page_size == 16]
     scaled = [variant._replace(stored=stored) for variant in chosen for stored in STORED[1:]]
@@ -150,7 +150,7 @@ def attention_case(variant: Variant, stages: int = 3) -> AotCase:
 
 
 def _programs(variant: Variant) -> int:
-    """The programs at a time that the planner assumes; scaled cells, hidden keys and caps may cost a third."""
+    """The programs at a time that the planner assumes; scaled cells, masks and caps may cost a third."""
     programs = PROGRAMS[variant.tiles.queries, pad(variant.head_dim)][generation(variant.architecture)]
     return max(1, programs * 2 // 3) if variant.stored or variant.reach or variant.capped else programs
 

@@ -137,8 +137,8 @@ class ProjectionLoader:
         return joined
 
     def load_vector(self, *names: str, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Loads the named vectors, concatenated, by default in the dtype of activations. Raises ConfigError for
-        values that are NaN or infinite."""
+        """Loads the named vectors, concatenated, by default in the dtype of activations. Raises ConfigError
+        for values that are NaN or infinite."""
         self.checkpoint.check_finite(names)
         return torch.cat([self.checkpoint.read(name).to(self.device, dtype or self.dtype) for name in names])
 

@@ -6,11 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from arbora.runtime.families import FAMILIES
 from arbora.runtime.model.decoder import Decoder
-from arbora.runtime.model.decoder_config import load_decoder_config
-from checkpoints import edit_config
 from paged_rows import PagedRows, differences
 from step_driver import StepDriver
 from tiny_models import tiny_config, tiny_model
