@@ -77,8 +77,8 @@ class TransformersArchitecture:
             head_dim, most = self.config.cache_spec.head_dim, max_head_dim()
             if head_dim > most:
                 raise ConfigError(
-                    f"--device cuda: {self.original.model_type} has heads of {head_dim} numbers, but this GPU's "
-                    f"shared memory suffices for at most {most}. Use --device cpu."
+                    f"--device cuda: {self.original.model_type} has heads of {head_dim} numbers, but this "
+                    f"GPU's shared memory suffices for at most {most}. Use --device cpu."
                 )
         if deterministic:
             raise ConfigError(
