@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
 
 from ....kernels.linear import Linear
-from ..rope_config import RopeConfig
 from .cache_spec import CacheSpec
 from .input_batch import InputBatch
 
@@ -30,8 +29,8 @@ class LayerInputs:
     batch: InputBatch
     kvs: Sequence[torch.Tensor]
     """each layer's cache (see `kv_pool.allocate_pool`)"""
-    rotary: Mapping[RopeConfig | None, torch.Tensor]
-    """the rotary embeddings of each kind of layers; see `RotaryTable.values`"""
+    rotary: Mapping[Hashable, torch.Tensor]
+    """the rotary embeddings by `LayerConfig.rope`; see `RotaryTable.values`"""
 
 
 class Layer(Protocol):
