@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import torch
 
+from ....kernels.attention import Reach
+
 
 class StateTensor(NamedTuple):
     """A tensor of a recurrent layer's state."""
@@ -29,10 +31,16 @@ class CacheSpec:
     """each layer's sliding window in tokens; None: full attention"""
     states: tuple[StateTensor, ...] = ()
     """the state of all recurrent layers; empty: there are none"""
+    chunks: tuple[int | None, ...] | None = None
+    """the tokens of each layer's chunks (see `Reach`); None: no layer has chunks"""
 
     @property
     def layers(self) -> int:
         return len(self.windows)
+
+    @property
+    def reaches(self) -> tuple[Reach, ...]:
+        return tuple(map(Reach, self.windows, self.chunks or (None,) * self.layers))
 
     def state_bytes(self, dtype: torch.dtype) -> int:
         """Bytes of a sequence's state. dtype: of activations"""

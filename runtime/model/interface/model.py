@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -29,8 +29,8 @@ class LayerInputs:
     batch: InputBatch
     kvs: Sequence[torch.Tensor]
     """each layer's cache (see `kv_pool.allocate_pool`)"""
-    rotary: torch.Tensor
-    """the rotary embeddings; see `RotaryTable.values`"""
+    rotary: Mapping[Hashable, torch.Tensor]
+    """the rotary embeddings by `LayerConfig.rope`; see `RotaryTable.values`"""
 
 
 class Layer(Protocol):

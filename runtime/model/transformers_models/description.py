@@ -83,6 +83,7 @@ class TransformersConfig:
             max((max(call.key_dim, call.value_dim) for call in self.calls), default=1),
             tuple(call.window for call in self.calls),
             tuple(tensor for call in self.state_calls for tensor in call.tensors),
+            tuple(call.chunk for call in self.calls),
         )
 
 

@@ -1,4 +1,4 @@
-"""GGUF files of the families that transformers computes: configs, names, offsets and orders of rows."""
+"""GGUF files computed by transformers and by our own code: configs, names, offsets and orders of rows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import gguf
 import pytest
 import torch
 from arbora.frontend.model_files.gguf.config import model_config
+from arbora.runtime.config import ModelImpl
+from arbora.runtime.families import is_known
 from arbora.runtime.gguf_families import GGUF_FAMILIES
 from arbora.runtime.gguf_file import GgufFile
 from arbora.runtime.model.transformers_models.experts import ExpertProducts
@@ -134,13 +136,14 @@ def make_model(
 @pytest.mark.parametrize("architecture", CASES)
 def test_a_file_gives_the_logits_of_the_original(architecture: str, tmp_path: Path) -> None:
     original = random_model(architecture, CASES[architecture])
-    loaded = StepDriver.load(make_model(tmp_path, architecture, original)).runner._model
-    assert isinstance(loaded, TransformersModel)
-    rows = PagedRows(loaded)
-    found = torch.cat([rows.run((0, PROMPT[:25]))[0], rows.run((0, PROMPT[25:]))[0]])
+    directory = make_model(tmp_path, architecture, original)
     with torch.no_grad():
         expected = original(input_ids=torch.tensor([PROMPT]), use_cache=False).logits[0]
-    assert float((found - expected).abs().max() / expected.abs().max()) < 1e-4
+    ways: list[ModelImpl] = ["transformers", *(["native"] if is_known(directory) else [])]
+    for way in ways:
+        rows = PagedRows(StepDriver.load(directory, model_impl=way).runner._model)
+        found = torch.cat([rows.run((0, PROMPT[:25]))[0], rows.run((0, PROMPT[25:]))[0]])
+        assert float((found - expected).abs().max() / expected.abs().max()) < 1e-4, way
 
 
 def test_experts_stay_quantized(tmp_path: Path) -> None:

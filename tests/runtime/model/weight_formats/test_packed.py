@@ -52,7 +52,7 @@ def directory(pair: Pair) -> Path:
 
 def joined(directory: Path) -> list[tuple[Projection, ...]]:
     config = load_decoder_config(directory)
-    layers = [layer_projections(config, layer) for layer in range(config.layers)]
+    layers = [layer_projections(config, layer) for layer in range(len(config.layers))]
     return [run for each in layers for run in (each.qkv, (each.output,), each.gate_up, (each.down,))]
 
 
@@ -203,7 +203,7 @@ def test_a_rows_bits_do_not_depend_on_the_chunks_of_a_batch_invariant_model(tmp_
 def test_weights_are_expanded_exactly(pair: Pair, dtype: torch.dtype) -> None:
     model, directory = pair
     reader, config = loader_of(directory, dtype), load_decoder_config(directory)
-    for layer in range(config.layers):
+    for layer in range(len(config.layers)):
         for projection in layer_projections(config, layer).all():
             expected = model.get_submodule(projection.name).get_parameter("weight")
             assert torch.equal(reader.load_weight(projection), expected.to(dtype)), projection.name
