@@ -49,6 +49,8 @@ class Row(Part):
     """for prompt log-probabilities: the token after each position, except after the prompt's last one"""
     untargeted: int = 0  # number of the row's first positions that have no target
     host_mask: bool = False  # whether the row's mask comes in this step's `StepMasks`
+    pools: bool = False  # whether the input ends with the row, so that its vector is wanted
+    second: int = 0  # position of the first token of a pair's second text; 0: the input is no pair
 
 
 class PageCopy(Part):
@@ -125,6 +127,18 @@ class CacheGroup(Part):
     page_bytes: int  # bytes of a page in all these layers
 
 
+class Pooling(Part):
+    """A model that makes a vector of each input: an embedding, or the logits of its classes."""
+
+    size: int  # numbers of a vector
+    is_normalized: bool  # whether embeddings have the length 1
+    reads_cache: bool  # whether a cached prefix of an input need not be computed again
+    takes_whole: bool  # whether an input is computed in one step
+    takes_pairs: bool  # whether an input may be a pair of texts
+    labels: list[str] = []  # the classes; empty: the vectors are embeddings
+    activation: Literal["identity", "sigmoid", "softmax"] = "identity"  # turns logits into probabilities
+
+
 class ModelReady(Message):
     """The model is loaded and can run steps with up to `slots` rows."""
 
@@ -139,6 +153,7 @@ class ModelReady(Message):
     host_pages: int = 0  # pages in the page store's host memory
     group_cost: GroupCost = field(default_factory=GroupCost)
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
+    pooling: Pooling | None = None  # None: the model generates
 
     @property
     def num_pages(self) -> int:
@@ -169,6 +184,11 @@ class RowLogprobs(Part):
     logprobs: Logprobs
 
 
+class RowVector(Part):
+    slot: int
+    values: bytes  # float32
+
+
 class StepResult(Message):
     """The tokens that a step sampled, one row after the other in the plan's order."""
 
@@ -181,3 +201,4 @@ class StepResult(Message):
     logprobs: list[RowLogprobs] = []
     prompt_logprobs: list[RowPromptLogprobs] = []
     errors: list[RowError] = []
+    vectors: list[RowVector] = []

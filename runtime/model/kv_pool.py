@@ -92,6 +92,8 @@ def allocate_pool(
     On the CPU segments stand in place of pages (see `kernels.pages.segments`). The last one may have
     room for a few pages more.
     """
+    if not spec.layers:
+        return []
     cell = CellFormat(dtype).elements(spec.head_dim)
     if not in_segments(device):
         shape = (2, spec.kv_heads, num_pages, page_size, cell)

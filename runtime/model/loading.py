@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -57,6 +58,8 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         raise ConfigError(f"page_size {config.page_size}: must be 1 to {MAX_PAGE_SIZE} tokens.")
     device = choose_device(config)
     source = open_model(config, device)
+    if not source.has_pages:
+        config = _without_pages(config, source.context)
     shape, cells = source.config, kv_dtype(config, source.dtype)
     bytes_per_page = page_bytes(shape.cache_spec, config.page_size, cells)
     store = open_page_store(config, bytes_per_page, device)
@@ -64,8 +67,10 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         model = source.load(device, config.deterministic)
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
     tables = PageTables(config.max_running, source.context, config.page_size, device)
-    graphs, graph_bytes = _open_graphs(config, model, tables, states, cells, store)
-    pool = plan_pages(config, shape, source.dtype, device, graph_bytes)
+    graphs, graph_bytes = _open_graphs(
+        config, model, tables, states, cells, store, source.pooling is not None
+    )
+    pool = plan_pages(config, shape, source.context, source.dtype, device, graph_bytes)
     model.set_context(pool.max_model_len)
     kvs = allocate_pool(model.config.cache_spec, pool.num_pages, config.page_size, cells, device)
     log.info(
@@ -74,7 +79,8 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         str(cells).removeprefix("torch."),
         in_units(pool.num_pages * bytes_per_page),
     )
-    state = DeviceState(model, kvs, tables, states)
+    pooling, pooler = source.open_pooler(model, config.max_running, device)
+    state = DeviceState(model, kvs, tables, states, pooler)
     runner = _start_runner(config, source, state, pool, store, graphs)
     ready = ModelReady(
         groups=[CacheGroup(model.config.cache_spec.layers, None, pool.num_pages, bytes_per_page)],
@@ -85,6 +91,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         device=str(device),
         group_cost=group_cost(model.config.cache_spec, cells, device),
         sampling=source.sampling,
+        pooling=pooling,
     )
     if store is not None:
         # If bit-equal results are promised, pages that other kernels computed must not be restored.
@@ -96,6 +103,22 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     return LoadedModel(runner, ready, store)
 
 
+def _without_pages(config: ServeConfig, context: int) -> ServeConfig:
+    """The configuration of a model that keeps nothing of a token after its step. The scheduler gives each input
+    a page without memory. Raises ConfigError for options that concern pages."""
+    given = {
+        "--kv-memory": config.kv_memory,
+        "--pin-memory": config.pin_memory,
+        "--host-cache": config.host_cache,
+        "--disk-cache": config.disk_cache,
+        "--remote-cache": config.remote_cache,
+    }
+    for name, value in given.items():
+        if value:
+            raise ConfigError(f"{name}: the model is an encoder, which has no KV cache. Leave the option out.")
+    return replace(config, page_size=context)
+
+
 def _open_graphs(
     config: ServeConfig,
     model: Model,
@@ -103,10 +126,11 @@ def _open_graphs(
     states: SlotStates,
     cells: torch.dtype,
     store: PageStore | None,
+    pools: bool,
 ) -> tuple[CudaExecutor | None, int]:
     """On a GPU, an executor that has captured its first graphs, and the bytes that the others will take."""
     device = tables.on_device.device
-    if device.type == "cpu" or config.enforce_eager or not model.is_recordable:
+    if device.type == "cpu" or config.enforce_eager or pools or not model.is_recordable:
         return None, 0
     from .cuda_executor import CudaExecutor
     from .product_choice import choose_products
@@ -130,11 +154,11 @@ def _start_runner(
     """A runner whose kernels are compiled, and whose graphs are captured."""
     device, page_memory = state.tables.on_device.device, None
     executor: StepExecutor = EagerExecutor(state)
-    if device.type == "cpu":
+    if device.type == "cpu" and state.kvs:
         page_memory = PageMemory(state.kvs, config.page_size)
         # Before the test step, which leaves a core idle. Later, the thread would slow the first requests.
         page_memory.start(everything=config.kv_memory is not None)
-        if state.model.is_recordable and not config.enforce_eager:
+        if state.model.is_recordable and state.pooler is None and not config.enforce_eager:
             executor = CpuExecutor(state, config.deterministic)
     mover = PageMover(state.kvs, store) if store is not None else None
     runner = Runner(state, executor, mover, page_memory)
@@ -151,7 +175,7 @@ def _start_runner(
 
 def group_cost(spec: CacheSpec, stored: torch.dtype, device: torch.device) -> GroupCost:
     """When grouping rows pays on the device (see docs/kernels.md). stored: the dtype of the KV cache"""
-    if device.type == "cpu":
+    if device.type == "cpu" or not spec.layers:
         one_vector = LANES * spec.kv_heads // spec.heads
         return GroupCost(chunk_tokens=max(1, one_vector))
     from ...kernels.attention.cuda import Shape, merged_tokens

@@ -15,6 +15,7 @@ from ..config import ModelImpl, ServeConfig
 from ..errors import ConfigError
 from ..families import is_known
 from ..logs import ProgressLine
+from ..messages import Pooling
 from ..sampling_params import SamplingDefaults
 from .chunk_check import check_chunks
 from .decoder import Decoder
@@ -23,6 +24,9 @@ from .devices import choose_dtype
 from .generation_config import sampling_defaults
 from .interface.model import Model, ModelConfig
 from .kv_pool import context_length
+from .pooler import Pooler
+from .pooling import open_pooler
+from .pooling_config import PoolingConfig, is_decoder, read_pooling
 from .weight_formats import (
     Checkpoint,
     ChooseFormat,
@@ -105,6 +109,8 @@ class ModelSource:
     sampling: SamplingDefaults
     checkpoint: Checkpoint
     choose_format: ChooseFormat
+    pooling: PoolingConfig | None = None
+    """None: the model generates"""
 
     @property
     def config(self) -> ModelConfig:
@@ -119,6 +125,18 @@ class ModelSource:
             check_chunks(model, device)
         return model
 
+    @property
+    def has_pages(self) -> bool:
+        return self.config.cache_spec.layers > 0
+
+    def open_pooler(
+        self, model: Model, slots: int, device: torch.device
+    ) -> tuple[Pooling | None, Pooler | None]:
+        """The model's way of pooling, for the other processes and for the runner."""
+        if self.pooling is None:
+            return None, None
+        return open_pooler(self.pooling, model, slots, device)
+
     def explain_bad_logits(self) -> None:
         """Raises ConfigError for a weight that is NaN or infinite; logs a warning if there is none."""
         used = self.architecture.check(self.checkpoint, self.choose_format)
@@ -131,8 +149,11 @@ class ModelSource:
         )
 
 
-def open_architecture(model: Path, impl: ModelImpl) -> Architecture:
-    """Reads config.json. Raises ConfigError for a model that cannot be served."""
+def open_architecture(model: Path, impl: ModelImpl, pooling: PoolingConfig | None = None) -> Architecture:
+    """Reads config.json. Raises ConfigError for a model that cannot be served. A model that pools may be an
+    encoder."""
+    if pooling is not None and not is_decoder(model):
+        return _open_encoder(model, impl, classifies=bool(pooling.labels))
     if impl == "transformers":
         return _open_transformers(model)
     try:
@@ -153,12 +174,23 @@ def _open_transformers(model: Path) -> Architecture:
     return TransformersArchitecture.open(model)
 
 
+def _open_encoder(model: Path, impl: ModelImpl, classifies: bool) -> Architecture:
+    from .transformers_models.encoder import EncoderArchitecture  # takes seconds to import
+
+    if impl == "native":
+        raise ConfigError("--model-impl native: encoders are computed by transformers. Leave the option out.")
+    return EncoderArchitecture.open(model, classifies)
+
+
 def open_model(config: ServeConfig, device: torch.device) -> ModelSource:
     """Reads the config and the headers of the weights; with --quantize, it also quantizes them. Raises
     ConfigError for a model that cannot be served."""
-    architecture = open_architecture(config.model, config.model_impl)
+    pooling = read_pooling(config.model, config.runner)
+    architecture = open_architecture(config.model, config.model_impl, pooling)
     architecture.check_options(device, config.deterministic)
     context = context_length(architecture.config, config.max_model_len)
+    if pooling is not None and pooling.max_tokens is not None and config.max_model_len is None:
+        context = min(context, pooling.max_tokens)
     checkpoint = Checkpoint(config.model)
     sampling = sampling_defaults(config.model, checkpoint.gguf)
     formats = checkpoint_formats(config.model, checkpoint)
@@ -176,4 +208,4 @@ def open_model(config: ServeConfig, device: torch.device) -> ModelSource:
         checkpoint, formats = open_quantized_copy(
             config.model, checkpoint, formats, projections, config.quantize, architecture.check
         )
-    return ModelSource(architecture, dtype, context, sampling, checkpoint, formats.choose)
+    return ModelSource(architecture, dtype, context, sampling, checkpoint, formats.choose, pooling)

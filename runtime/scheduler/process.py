@@ -181,6 +181,7 @@ def _build_scheduler(
         bounded_priorities=bool(config.api_keys)
         and all(key.best_priority is not None for key in config.api_keys),
         group_cost=ready.group_cost,
+        pooling=ready.pooling,
     )
     return Scheduler(
         limits,

@@ -12,6 +12,7 @@ from ..messages import (
     Generate,
     GroupCost,
     PinPrefix,
+    Pooling,
     QueryRefused,
     Refused,
     ReplyError,
@@ -34,6 +35,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     keys: int = 0  # number of API keys; with several, each key is a tenant
     bounded_priorities: bool = False  # whether each key has a best priority
     group_cost: GroupCost = msgspec.field(default_factory=GroupCost)
+    pooling: Pooling | None = None  # None: the model generates
 
 
 def find_refusal(message: Generate, limits: Limits, cache: PrefixCache, withheld: int) -> Refused | None:

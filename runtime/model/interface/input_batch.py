@@ -23,6 +23,9 @@ class InputBatch:
     outputs: torch.Tensor | None
     """int64 [output tokens]: the tokens whose hidden states are returned; None: all, in order.
     First the last tokens of the rows that sample, then the tokens of each row that have targets."""
+    texts: torch.Tensor | None = None
+    """int64 [tokens]: 0 for tokens of a pair's first text, 1 for those of its second one; None: no row is a
+    pair"""
 
     @property
     def size(self) -> int:

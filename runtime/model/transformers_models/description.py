@@ -6,7 +6,7 @@ import copy
 import inspect
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,10 +82,17 @@ class TransformersConfig:
 
 def describe(model: Path) -> tuple[TransformersConfig, PreTrainedConfig]:
     """Describes `model`. Raises ConfigError with the reason if it can't be served."""
-    path = model / CONFIG_FILE
-    config = _read_config(model)
-    try:
+    config = read_config(model)
+    with refusing(model, config):
         return _describe(config), config
+
+
+@contextmanager
+def refusing(model: Path, config: PreTrainedConfig) -> Iterator[None]:
+    """Context that turns transformers' errors into a ConfigError with the reason."""
+    try:
+        yield
+        return
     except UnservedModelError as error:
         reason = str(error)
     except KeyError as error:
@@ -94,10 +101,10 @@ def describe(model: Path) -> tuple[TransformersConfig, PreTrainedConfig]:
     except _ERRORS as error:
         problem = textwrap.shorten(str(error), MAX_PROBLEM)
         reason = f"can't be computed: {type(error).__name__}: {problem}"
-    raise ConfigError(f"{path}: {config.model_type} (transformers {transformers.__version__}) {reason}.")
+    raise ConfigError(f"{model / CONFIG_FILE}: {config.model_type} (transformers {transformers.__version__}) {reason}.")
 
 
-def _read_config(model: Path) -> PreTrainedConfig:
+def read_config(model: Path) -> PreTrainedConfig:
     try:
         return AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False)
     except (*_ERRORS, OSError) as error:
@@ -107,7 +114,7 @@ def _read_config(model: Path) -> PreTrainedConfig:
 
 def build(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
     """The model with our functions for attention and experts, on the current device."""
-    with _quiet():
+    with quiet():
         model: PreTrainedModel = AutoModelForCausalLM.from_config(
             config, attn_implementation=NAME, experts_implementation=experts.NAME, dtype=dtype
         )
@@ -125,23 +132,19 @@ def _describe(config: PreTrainedConfig) -> TransformersConfig:
     with torch.device("meta"):
         model = build(copy.deepcopy(config), torch.bfloat16)
     _refuse_layers(model)
-    readers: set[str] = set()
-    used: set[str] = set()
     inner = _inner_models(model)
-    _watch_embedding(model, readers)
-    for name in find_linears(model):
-        model.set_submodule(name, _Probe(model.get_submodule(name), name, readers, used))
+    readers, used = _watch_weights(model)
     split = SplitModel(model)
     _refuse_no_positions(split.base)
     recorder = _Recorder()
     ids = torch.zeros(PROBE_TOKENS, dtype=torch.int32, device="meta")
     no_values = _NoValues()  # type: ignore[no-untyped-call]
-    with handled_by(recorder), no_values, torch.no_grad(), _quiet():
+    with handled_by(recorder), no_values, torch.no_grad(), quiet():
         hidden = split.hidden(ids, torch.arange(PROBE_TOKENS, device="meta"))
         logits = split.logits(hidden)
     if not recorder.calls:
         raise UnservedModelError(_OWN_ATTENTION)
-    positions = _find_positions(text)
+    positions = find_positions(text)
     return TransformersConfig(
         vocab_size=logits.shape[1],
         hidden_size=hidden.shape[1],
@@ -154,6 +157,27 @@ def _describe(config: PreTrainedConfig) -> TransformersConfig:
         unused=_find_unused(inner, used),
         source=f"transformers {transformers.__version__} {type(model).__name__} {config.to_json_string()}",
     )
+
+
+def find_readers(model: PreTrainedModel, run: Callable[[], object]) -> tuple[str, ...]:
+    """The names of the linear modules whose weights other code reads while `run` runs the model, which is on
+    the meta device. The model can't be used afterwards."""
+    readers, _ = _watch_weights(model)
+    no_values = _NoValues()  # type: ignore[no-untyped-call]
+    with no_values, torch.no_grad(), quiet():
+        run()
+    return tuple(sorted(readers))
+
+
+def _watch_weights(model: PreTrainedModel) -> tuple[set[str], set[str]]:
+    """Puts probes in place of linear modules. They fill two sets of names: of the modules whose weights other
+    code reads, and of those that run."""
+    readers: set[str] = set()
+    used: set[str] = set()
+    _watch_embedding(model, readers)
+    for name in find_linears(model):
+        model.set_submodule(name, _Probe(model.get_submodule(name), name, readers, used))
+    return readers, used
 
 
 def _refuse_other_tasks(config: PreTrainedConfig) -> None:
@@ -200,7 +224,7 @@ def _refuse_no_positions(base: torch.nn.Module) -> None:
         raise UnservedModelError("takes no positions of its tokens")
 
 
-def _find_positions(config: PreTrainedConfig) -> int:
+def find_positions(config: PreTrainedConfig) -> int:
     """The longest context in tokens.
 
     Some stretched positions have other values in a longer context, and transformers takes the longest row of
@@ -314,7 +338,7 @@ class _Recorder:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Context without transformers' warnings, which concern training and its own attention."""
     from transformers.utils import logging
 
