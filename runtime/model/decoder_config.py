@@ -77,10 +77,11 @@ class _ConfigFile(msgspec.Struct, kw_only=True):
     torch_dtype: str | None = None
 
 
-def load_decoder_config(model: Path) -> DecoderConfig:
-    """Reads `model`/config.json. Raises ConfigError with the value found and the supported ones."""
+def load_decoder_config(model: Path, pools: bool = False) -> DecoderConfig:
+    """Reads `model`/config.json. Raises ConfigError with the value found and the supported ones. pools: the head
+    is not used, so it needs no weight"""
     path = model / CONFIG_FILE
-    family = family_of(model)
+    family = family_of(model, pools)
     file = read_config(model, _ConfigFile)
     _check(path, file)
     head_dim = file.head_dim or file.hidden_size // file.num_attention_heads
@@ -106,7 +107,7 @@ def load_decoder_config(model: Path) -> DecoderConfig:
         output_bias=file.attention_bias if family.output_bias is None else family.output_bias,
         mlp_bias=file.mlp_bias,
         qk_norm=family.qk_norm,
-        tied_embeddings=file.tie_word_embeddings,
+        tied_embeddings=file.tie_word_embeddings or pools,
         windows=_windows(path, file, family),
         rope=rope,
         max_positions=stretched if rope.kind in STRETCHED else file.max_position_embeddings,

@@ -73,13 +73,14 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     pool = plan_pages(config, shape, source.context, source.dtype, device, graph_bytes)
     model.set_context(pool.max_model_len)
     kvs = allocate_pool(model.config.cache_spec, pool.num_pages, config.page_size, cells, device)
-    log.info(
-        "KV cache: %s tokens of %s in %s; running a test step",
-        f"{pool.num_pages * config.page_size:,}",
-        str(cells).removeprefix("torch."),
-        in_units(pool.num_pages * bytes_per_page),
-    )
-    pooling, pooler = source.open_pooler(model, config.max_running, device)
+    if kvs:
+        log.info(
+            "KV cache: %s tokens of %s in %s; running a test step",
+            f"{pool.num_pages * config.page_size:,}",
+            str(cells).removeprefix("torch."),
+            in_units(pool.num_pages * bytes_per_page),
+        )
+    pooling, pooler = source.open_pooler(model, config.max_running)
     state = DeviceState(model, kvs, tables, states, pooler)
     runner = _start_runner(config, source, state, pool, store, graphs)
     ready = ModelReady(
@@ -115,7 +116,9 @@ def _without_pages(config: ServeConfig, context: int) -> ServeConfig:
     }
     for name, value in given.items():
         if value:
-            raise ConfigError(f"{name}: the model is an encoder, which has no KV cache. Leave the option out.")
+            raise ConfigError(
+                f"{name}: the model is an encoder, which has no KV cache. Leave the option out."
+            )
     return replace(config, page_size=context)
 
 

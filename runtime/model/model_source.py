@@ -26,7 +26,7 @@ from .interface.model import Model, ModelConfig
 from .kv_pool import context_length
 from .pooler import Pooler
 from .pooling import open_pooler
-from .pooling_config import PoolingConfig, is_decoder, read_pooling
+from .pooling_config import PoolingConfig, read_pooling
 from .weight_formats import (
     Checkpoint,
     ChooseFormat,
@@ -77,6 +77,7 @@ class DecoderArchitecture:
     """A model that `Decoder` computes."""
 
     config: DecoderConfig
+    pools: bool = False
     needs_chunk_check: ClassVar = False
 
     @property
@@ -88,7 +89,7 @@ class DecoderArchitecture:
 
     def check(self, checkpoint: Checkpoint, choose: ChooseFormat) -> Collection[str]:
         expected = expected_tensors(self.config, choose)
-        checkpoint.check(expected)
+        checkpoint.check(expected, has_others=self.pools)
         return expected
 
     def projections(self, checkpoint: Checkpoint) -> Sequence[Projection]:
@@ -129,13 +130,11 @@ class ModelSource:
     def has_pages(self) -> bool:
         return self.config.cache_spec.layers > 0
 
-    def open_pooler(
-        self, model: Model, slots: int, device: torch.device
-    ) -> tuple[Pooling | None, Pooler | None]:
+    def open_pooler(self, model: Model, slots: int) -> tuple[Pooling | None, Pooler | None]:
         """The model's way of pooling, for the other processes and for the runner."""
         if self.pooling is None:
             return None, None
-        return open_pooler(self.pooling, model, slots, device)
+        return open_pooler(self.pooling, model, self.checkpoint, slots)
 
     def explain_bad_logits(self) -> None:
         """Raises ConfigError for a weight that is NaN or infinite; logs a warning if there is none."""
@@ -150,36 +149,34 @@ class ModelSource:
 
 
 def open_architecture(model: Path, impl: ModelImpl, pooling: PoolingConfig | None = None) -> Architecture:
-    """Reads config.json. Raises ConfigError for a model that cannot be served. A model that pools may be an
+    """Reads config.json. Raises ConfigError for a model that cannot be served. With `pooling`, it may be an
     encoder."""
-    if pooling is not None and not is_decoder(model):
-        return _open_encoder(model, impl, classifies=bool(pooling.labels))
+    pools = pooling is not None
     if impl == "transformers":
-        return _open_transformers(model)
+        return _open_transformers(model, pooling)
     try:
-        return DecoderArchitecture(load_decoder_config(model))
+        return DecoderArchitecture(load_decoder_config(model, pools), pools)
     except ConfigError as error:
         if impl == "native":
             raise
         native = error
     try:
-        return _open_transformers(model)
+        return _open_transformers(model, pooling)
     except ConfigError as error:
         raise native if is_known(model) else error from None
 
 
-def _open_transformers(model: Path) -> Architecture:
+def _open_transformers(model: Path, pooling: PoolingConfig | None) -> Architecture:
     from .transformers_models.architecture import TransformersArchitecture  # takes seconds to import
 
-    return TransformersArchitecture.open(model)
+    try:
+        return TransformersArchitecture.open(model, pools=pooling is not None)
+    except ConfigError:
+        if pooling is None:
+            raise
+    from .transformers_models.encoder import EncoderArchitecture
 
-
-def _open_encoder(model: Path, impl: ModelImpl, classifies: bool) -> Architecture:
-    from .transformers_models.encoder import EncoderArchitecture  # takes seconds to import
-
-    if impl == "native":
-        raise ConfigError("--model-impl native: encoders are computed by transformers. Leave the option out.")
-    return EncoderArchitecture.open(model, classifies)
+    return EncoderArchitecture.open(model, classifies=bool(pooling.labels))
 
 
 def open_model(config: ServeConfig, device: torch.device) -> ModelSource:

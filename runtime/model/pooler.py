@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -69,6 +69,18 @@ class TokenPooler:
         if self._method == "cls":
             return before
         return torch.maximum(before, rows) if self._method == "max" else before + rows
+
+
+class HeadPooler:
+    """Classifies whole inputs by the model's own head."""
+
+    needs_all = True
+
+    def __init__(self, classify: Callable[[torch.Tensor, Sequence[int]], torch.Tensor]) -> None:
+        self._classify = classify
+
+    def pool(self, inputs: StepInputs, hidden: torch.Tensor) -> torch.Tensor:
+        return self._classify(hidden, inputs.attention.query_lengths.tolist())
 
 
 class RowVectors:

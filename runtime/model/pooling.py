@@ -13,10 +13,12 @@ from safetensors.torch import load_file
 from ..checkpoint_json import CONFIG_FILE, decode_file
 from ..errors import ConfigError
 from ..messages import Pooling
-from .interface.model import Model
-from .pooler import Pooler, TokenPooler
+from .interface.model import ClassifyingModel, Model
+from .pooler import HeadPooler, Pooler, TokenPooler
 from .pooling_config import Method, PoolingConfig
+from .weight_formats import Checkpoint, TensorSpec
 
+CLASSES = "score.weight"
 Vectors = Callable[[torch.Tensor], torch.Tensor]
 _ACTIVATIONS: dict[str, Vectors] = {
     "Identity": lambda x: x,
@@ -28,33 +30,42 @@ _ACTIVATIONS: dict[str, Vectors] = {
 
 
 def open_pooler(
-    pooling: PoolingConfig, model: Model, slots: int, device: torch.device
+    pooling: PoolingConfig, model: Model, checkpoint: Checkpoint, slots: int
 ) -> tuple[Pooling, Pooler]:
     """Reads the weights behind the hidden states. Raises ConfigError for a checkpoint that lacks some."""
-    has_pages = model.config.cache_spec.layers > 0
-    shared = {"takes_whole": not has_pages, "takes_pairs": True}
-    if pooling.labels:
-        from .transformers_models.encoder import EncoderHead, EncoderModel
-
-        assert isinstance(model, EncoderModel)
-        described = Pooling(
-            size=len(pooling.labels),
-            is_normalized=False,
-            reads_cache=False,
-            labels=list(pooling.labels),
-            activation=pooling.activation,
-            **shared,
-        )
-        return described, EncoderHead(model)
-    method: Method = pooling.method or ("lasttoken" if has_pages else "mean")
-    head, size = _open_dense(pooling.dense, model.config.hidden_size, device)
+    has_pages, hidden = model.config.cache_spec.layers > 0, model.config.hidden_size
     described = Pooling(
-        size=size,
+        size=len(pooling.labels),
         is_normalized=pooling.is_normalized,
-        reads_cache=has_pages and method == "lasttoken",
-        **shared,
+        reads_cache=has_pages,
+        takes_whole=not has_pages,
+        takes_pairs=bool(pooling.labels),
+        labels=list(pooling.labels),
+        activation=pooling.activation,
     )
+    if isinstance(model, ClassifyingModel):
+        return described, HeadPooler(model.classify)
+    if pooling.labels:
+        return described, TokenPooler("lasttoken", slots, _open_classes(checkpoint, described.size, hidden))
+    method: Method = pooling.method or ("lasttoken" if has_pages else "mean")
+    head, described.size = _open_dense(pooling.dense, hidden)
+    described.reads_cache = has_pages and method == "lasttoken"
     return described, TokenPooler(method, slots, head)
+
+
+def _open_classes(checkpoint: Checkpoint, classes: int, hidden: int) -> Vectors:
+    """The head of a decoder that classifies."""
+    checkpoint.check({CLASSES: TensorSpec(((classes, hidden),))}, has_others=True)
+    return _linear(checkpoint.read(CLASSES), None)
+
+
+def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Vectors:
+    weight, bias = weight.float(), None if bias is None else bias.float()
+
+    def run(pooled: torch.Tensor) -> torch.Tensor:
+        return F.linear(pooled, weight.to(pooled.device), None if bias is None else bias.to(pooled.device))
+
+    return run
 
 
 class _DenseFile(msgspec.Struct):
@@ -64,11 +75,11 @@ class _DenseFile(msgspec.Struct):
     activation_function: str = "torch.nn.modules.activation.Tanh"
 
 
-def _open_dense(places: tuple[Path, ...], size: int, device: torch.device) -> tuple[Vectors, int]:
+def _open_dense(places: tuple[Path, ...], size: int) -> tuple[Vectors, int]:
     """The product of sentence-transformers' linear layers, and the size of its results."""
     layers: list[Vectors] = []
     for place in places:
-        layer, size = _open_layer(place, size, device)
+        layer, size = _open_layer(place, size)
         layers.append(layer)
 
     def run(pooled: torch.Tensor) -> torch.Tensor:
@@ -79,7 +90,7 @@ def _open_dense(places: tuple[Path, ...], size: int, device: torch.device) -> tu
     return run, size
 
 
-def _open_layer(place: Path, size: int, device: torch.device) -> tuple[Vectors, int]:
+def _open_layer(place: Path, size: int) -> tuple[Vectors, int]:
     path = place / CONFIG_FILE
     file = decode_file(path, path.read_bytes(), _DenseFile)
     activation = _ACTIVATIONS.get(file.activation_function.rpartition(".")[2])
@@ -91,12 +102,12 @@ def _open_layer(place: Path, size: int, device: torch.device) -> tuple[Vectors, 
     weights = place / "model.safetensors"
     if not weights.exists():
         raise ConfigError(f"{weights}: this file is missing. Weights must be in safetensors.")
-    tensors = {name: tensor.float().to(device) for name, tensor in load_file(weights).items()}
+    tensors = load_file(weights)
     expected = {"linear.weight": [file.out_features, size]} | (
         {"linear.bias": [file.out_features]} if file.bias else {}
     )
     found = {name: list(tensor.shape) for name, tensor in tensors.items()}
     if found != expected:
         raise ConfigError(f"{weights}: expected the tensors {expected}, got {found}.")
-    weight, bias = tensors["linear.weight"], tensors.get("linear.bias")
-    return lambda pooled: activation(F.linear(pooled, weight, bias)), file.out_features
+    product = _linear(tensors["linear.weight"], tensors.get("linear.bias"))
+    return lambda pooled: activation(product(pooled)), file.out_features

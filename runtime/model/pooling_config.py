@@ -11,12 +11,10 @@ import msgspec
 from ..checkpoint_json import CONFIG_FILE, decode_file, read_config
 from ..config import RunnerKind
 from ..errors import ConfigError
+from ..families import CLASSIFIES, GENERATES
 
 MODULES_FILE = "modules.json"
 _LENGTH_FILES = ("sentence_bert_config.json", "sentence_roberta_config.json")
-GENERATES = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
-"""ends of the names of architectures that continue a text"""
-CLASSIFIES = "ForSequenceClassification"
 
 Method = Literal["cls", "lasttoken", "max", "mean"]
 Activation = Literal["identity", "sigmoid", "softmax"]
@@ -137,8 +135,3 @@ def _read_length(model: Path) -> int | None:
         if path.exists():
             return decode_file(path, path.read_bytes(), _Length).max_seq_length
     return None
-
-
-def is_decoder(model: Path) -> bool:
-    """Whether tokens see only earlier ones, so that their keys and values may stay in pages."""
-    return False

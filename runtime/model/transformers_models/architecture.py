@@ -46,9 +46,10 @@ class TransformersArchitecture:
     needs_chunk_check: ClassVar = True
 
     @staticmethod
-    def open(model: Path) -> TransformersArchitecture:
-        """Reads config.json. Raises ConfigError with the reason for a model that can't be served."""
-        return TransformersArchitecture(*describe(model))
+    def open(model: Path, pools: bool = False) -> TransformersArchitecture:
+        """Reads config.json. Raises ConfigError with the reason for a model that can't be served. pools: the
+        head is not used"""
+        return TransformersArchitecture(*describe(model, pools))
 
     @property
     def dtype(self) -> str | None:

@@ -20,6 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 
 from ...checkpoint_json import CONFIG_FILE
 from ...errors import ConfigError
+from ...families import GENERATES, find_stem
 from ..interface.cache_spec import CacheSpec
 from . import experts
 from .attention_calls import NAME, AttentionCall, UnservedModelError, handled_by
@@ -43,7 +44,6 @@ _ERRORS = (
     StrictDataclassError,
 )
 """what transformers raises for a config that it can't use"""
-_TEXT_TASKS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 _OWN_ATTENTION = "has attention outside of transformers' attention interface"
 STATES = ("conv_state", "recurrent_state", "ssm_state", "rnn_state", "linear_cache")
 """words in the code of layers that keep a state which is no key or value"""
@@ -80,11 +80,14 @@ class TransformersConfig:
         )
 
 
-def describe(model: Path) -> tuple[TransformersConfig, PreTrainedConfig]:
-    """Describes `model`. Raises ConfigError with the reason if it can't be served."""
+def describe(model: Path, pools: bool = False) -> tuple[TransformersConfig, PreTrainedConfig]:
+    """Describes `model`. Raises ConfigError with the reason if it can't be served. pools: the head is not used,
+    so it needs no weight"""
     config = read_config(model)
+    if pools:
+        config.get_text_config(decoder=True).tie_word_embeddings = config.tie_word_embeddings = True
     with refusing(model, config):
-        return _describe(config), config
+        return _describe(config, pools), config
 
 
 @contextmanager
@@ -101,7 +104,9 @@ def refusing(model: Path, config: PreTrainedConfig) -> Iterator[None]:
     except _ERRORS as error:
         problem = textwrap.shorten(str(error), MAX_PROBLEM)
         reason = f"can't be computed: {type(error).__name__}: {problem}"
-    raise ConfigError(f"{model / CONFIG_FILE}: {config.model_type} (transformers {transformers.__version__}) {reason}.")
+    raise ConfigError(
+        f"{model / CONFIG_FILE}: {config.model_type} (transformers {transformers.__version__}) {reason}."
+    )
 
 
 def read_config(model: Path) -> PreTrainedConfig:
@@ -121,10 +126,10 @@ def build(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
     return model.eval()
 
 
-def _describe(config: PreTrainedConfig) -> TransformersConfig:
+def _describe(config: PreTrainedConfig, pools: bool) -> TransformersConfig:
     if type(config) not in AutoModelForCausalLM._model_mapping:
         raise UnservedModelError("is no language model that continues text")
-    _refuse_other_tasks(config)
+    _refuse_other_tasks(config, pools)
     text = config.get_text_config(decoder=True)
     if getattr(config, "is_encoder_decoder", False):
         raise UnservedModelError("has an encoder, which is not served")
@@ -180,11 +185,13 @@ def _watch_weights(model: PreTrainedModel) -> tuple[set[str], set[str]]:
     return readers, used
 
 
-def _refuse_other_tasks(config: PreTrainedConfig) -> None:
-    """Refuses checkpoints without a head for text, such as classifiers."""
+def _refuse_other_tasks(config: PreTrainedConfig, pools: bool) -> None:
+    """Refuses checkpoints without a head for text, such as classifiers, unless the model pools."""
     own = AutoModelForCausalLM._model_mapping[type(config)].__name__
     stated = config.architectures or [own]
-    if own not in stated and not any(name.endswith(_TEXT_TASKS) for name in stated):
+    if pools and find_stem(own) == find_stem(stated[0]):
+        return
+    if own not in stated and not any(name.endswith(GENERATES) for name in stated):
         raise UnservedModelError(f"has the architecture {stated[0]}, which does not continue text")
 
 

@@ -109,7 +109,8 @@ class EncoderArchitecture:
         with without_weights(loader.device):
             model = _build(copy.deepcopy(self.original), loader.dtype, self.classifies)
         load_into(model, WeightPlan(model, self.config, loader.checkpoint), loader, progress)
-        return EncoderModel(self.config, model, loader.dtype, loader.device, self.classifies)
+        kind = EncoderClassifier if self.classifies else EncoderModel
+        return kind(self.config, model, loader.dtype, loader.device)
 
     @cached_property
     def _empty(self) -> PreTrainedModel:
@@ -151,17 +152,15 @@ class EncoderModel:
         model: PreTrainedModel,
         dtype: torch.dtype,
         device: torch.device,
-        classifies: bool,
     ) -> None:
         self.config, self._model, self._dtype, self._device = config, model, dtype, device
         self.progress: Callable[[], None] = lambda: None
-        self._base: Any = model.base_model if classifies else model
+        self._base: Any = model.base_model
         self._takes = set(inspect.signature(inspect.unwrap(self._base.forward)).parameters)
         self._first_position = _first_position(model)
         self._is_flat = self._can_be_flat()
         if not self._is_flat:
-            self._model.set_attn_implementation(_plain_attention(model))
-        self._given = GivenStates()
+            _use_attention(model, _plain_attention(model))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -231,21 +230,6 @@ class EncoderModel:
             found.append(states[mask.bool()])
         return torch.cat(found)
 
-    def classify(self, hidden: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
-        """Logits of the classes, float32 [inputs, classes], of the hidden states of whole inputs."""
-        states = pad_sequence(hidden.split(list(lengths)), batch_first=True)
-        mask = pad_sequence([states.new_ones(length) for length in lengths], batch_first=True).long()
-        name = self._model.base_model_prefix
-        base = self._model._modules[name]
-        self._given.hidden, self._given.make_pooled = states, getattr(self._base, "pooler", None)
-        self._model._modules[name] = self._given
-        try:
-            logits: torch.Tensor = self._model(inputs_embeds=states, attention_mask=mask)[0]
-        finally:
-            self._model._modules[name] = base
-            self._given.hidden = None
-        return logits.float()
-
     def _accepted(self, **arguments: torch.Tensor) -> dict[str, torch.Tensor]:
         return {name: value for name, value in arguments.items() if name in self._takes}
 
@@ -267,24 +251,36 @@ class EncoderModel:
             flat = self._run_flat(inputs, tokens, lengths, types)
         except (NotFlatError, KeyError, IndexError, ValueError, RuntimeError, TypeError):
             return True
-        self._model.set_attn_implementation(_plain_attention(self._model))
+        _use_attention(self._model, _plain_attention(self._model))
         plain = self._padded(tokens, lengths, types)
-        self._model.set_attn_implementation(NAME)
+        _use_attention(self._model, NAME)
         tolerance = TOLERANCE if self._dtype == torch.float32 else 100 * TOLERANCE
         return float((flat - plain).abs().max()) > tolerance * float(plain.abs().max())
+
+
+class EncoderClassifier(EncoderModel):
+    """A `ClassifyingModel`: an encoder with a head."""
+
+    def classify(self, hidden: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+        """Logits of the classes, float32 [inputs, classes], of the hidden states of whole inputs."""
+        states = pad_sequence(hidden.split(list(lengths)), batch_first=True)
+        mask = pad_sequence([states.new_ones(length) for length in lengths], batch_first=True).long()
+        given = GivenStates()
+        given.hidden, given.make_pooled = states, getattr(self._base, "pooler", None)
+        modules, name = self._model._modules, self._model.base_model_prefix
+        modules[name] = given
+        try:
+            logits: torch.Tensor = self._model(inputs_embeds=states, attention_mask=mask)[0]
+        finally:
+            modules[name] = self._base
+        return logits.float()
 
 
 def _plain_attention(model: PreTrainedModel) -> str:
     return "sdpa" if getattr(model, "_supports_sdpa", False) else "eager"
 
 
-class EncoderHead:
-    """A `Pooler`: the classes' logits, by the encoder's own head."""
-
-    needs_all = True
-
-    def __init__(self, model: EncoderModel) -> None:
-        self._model = model
-
-    def pool(self, inputs: Any, hidden: torch.Tensor) -> torch.Tensor:
-        return self._model.classify(hidden, inputs.attention.query_lengths.tolist())
+def _use_attention(model: PreTrainedModel, name: str) -> None:
+    for module in model.modules():
+        if isinstance(config := getattr(module, "config", None), PreTrainedConfig):
+            config._attn_implementation = name
