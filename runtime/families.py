@@ -54,8 +54,8 @@ def is_known(model: Path) -> bool:
 
 
 def family_of(model: Path, pools: bool = False) -> Family:
-    """The family in `model`/config.json. Raises ConfigError, with the supported ones, for any other. pools: the
-    architecture may be one without the head that predicts tokens"""
+    """The family in `model`/config.json. Raises ConfigError, with the supported ones, for any other. pools:
+    the architecture may be one without the head that predicts tokens"""
     names = read_config(model, _Names)
     architecture = (names.architectures or [f"none (model_type {names.model_type})"])[0]
     if pools and find_stem(architecture) in _STEMS:

@@ -257,11 +257,13 @@ def normalize(vectors: Vectors) -> Vectors:
 
 def activate(logits: Vectors, pooling: Pooling) -> Vectors:
     """The probabilities of classes."""
-    if pooling.activation == "sigmoid":
-        found: Vectors = 1 / (1 + np.exp(-logits))
-        return found
-    if pooling.activation == "identity":
-        return logits
-    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-    shares: Vectors = powers / powers.sum(axis=1, keepdims=True)
+    shares: Vectors
+    match pooling.activation:
+        case "identity":
+            return logits
+        case "sigmoid":
+            shares = 0.5 * (1 + np.tanh(logits / 2))
+        case "softmax":
+            powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+            shares = powers / powers.sum(axis=1, keepdims=True)
     return shares

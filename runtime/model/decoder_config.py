@@ -78,8 +78,8 @@ class _ConfigFile(msgspec.Struct, kw_only=True):
 
 
 def load_decoder_config(model: Path, pools: bool = False) -> DecoderConfig:
-    """Reads `model`/config.json. Raises ConfigError with the value found and the supported ones. pools: the head
-    is not used, so it needs no weight"""
+    """Reads `model`/config.json. Raises ConfigError with the value found and the supported ones. pools: the
+    head is not used, so it needs no weight"""
     path = model / CONFIG_FILE
     family = family_of(model, pools)
     file = read_config(model, _ConfigFile)

@@ -105,8 +105,8 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
 
 
 def _without_pages(config: ServeConfig, context: int) -> ServeConfig:
-    """The configuration of a model that keeps nothing of a token after its step. The scheduler gives each input
-    a page without memory. Raises ConfigError for options that concern pages."""
+    """The configuration of a model that keeps nothing of a token after its step. The scheduler gives each
+    input a page without memory. Raises ConfigError for options that concern pages."""
     given = {
         "--kv-memory": config.kv_memory,
         "--pin-memory": config.pin_memory,

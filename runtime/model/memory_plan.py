@@ -29,8 +29,8 @@ def plan_pages(
 ) -> PoolSize:
     """The number of pages that fit beside the loaded weights, and the context that they allow.
 
-    context: tokens of the longest request. dtype: of activations. graph_bytes: bytes of CUDA graphs that are captured later. Raises ConfigError if
-    the memory does not suffice.
+    context: tokens of the longest request. dtype: of activations. graph_bytes: bytes
+    of CUDA graphs that are captured later. Raises ConfigError if the memory does not suffice.
     """
     if not shape.cache_spec.layers:
         return PoolSize(MAX_PAGES_OF_INPUT * config.max_running, context)

@@ -1,4 +1,4 @@
-"""How a checkpoint makes a vector of an input: read from the files of sentence-transformers and config.json."""
+"""How a checkpoint makes a vector of an input, from the files of sentence-transformers and config.json."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class _ConfigFile(msgspec.Struct):
 
 
 def read_pooling(model: Path, runner: RunnerKind) -> PoolingConfig | None:
-    """How the model in the directory pools; None if it generates. Raises ConfigError for a way of pooling that
-    is not served."""
+    """How the model in the directory pools; None if it generates. Raises ConfigError for a way of pooling
+    that is not served."""
     if runner == "generate":
         return None
     file = read_config(model, _ConfigFile)
@@ -121,13 +121,13 @@ def _read_method(path: Path) -> Method:
     fields = decode_file(path, path.read_bytes(), dict[str, Any])
     stated = fields.get("pooling_mode")  # the newest form names the method
     chosen = [name for name, value in fields.items() if name.startswith("pooling_mode_") and value]
-    methods = [_METHODS.get(name) for name in chosen] or [stated]
-    known = [method for method in methods if method in _METHODS.values()]
-    if len(methods) != 1 or not known:
+    methods = [_METHODS[name] for name in chosen if name in _METHODS]
+    if not chosen and stated in _METHODS.values():
+        methods = [stated]
+    if len(methods) != 1 or len(chosen) > 1:
         named = ", ".join(chosen) or str(stated)
         raise ConfigError(f"{path}: pooling by {named} is not supported. Supported: {', '.join(_METHODS)}.")
-    (method,) = known
-    return method
+    return methods[0]
 
 
 def _read_length(model: Path) -> int | None:

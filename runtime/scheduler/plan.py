@@ -112,9 +112,9 @@ class StepPlanner:
                 allocation.copy_step = None
 
     def _chunks(self, prefilling: Sequence[Request], budget: int) -> list[tuple[Request, int]]:
-        """Splits the budget (in tokens): each prompt is computed to its end before the next one begins. An input
-        that must be whole may exceed the budget, if it is the step's first."""
-        chunks = []
+        """Splits the budget (in tokens): each prompt is computed to its end before the next one begins. An
+        input that must be whole may exceed the budget, if it is the step's first."""
+        chunks: list[tuple[Request, int]] = []
         for request in prefilling:
             allocation = request.allocation
             if allocation.restoring:

@@ -102,7 +102,8 @@ def _prompt_logprobs(request: CompletionRequest) -> int | None:
 
 
 def read_items(given: str | Sequence[str | int | list[int]], param: str) -> Sequence[str | list[int]]:
-    """The items of the field `param`: a text, a list of ids, or a list of either. Else raises `RequestError`."""
+    """The items of the field `param`: a text, a list of ids, or a list of either. Else raises
+    `RequestError`."""
     if isinstance(given, str):
         return [given]
     ids = [item for item in given if isinstance(item, int)]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Sequence
 from functools import partial
 
 import msgspec
-import numpy as np
 from starlette.requests import Request
 
 from ....runtime.messages import Pooling
@@ -17,7 +15,6 @@ from ...core.pooling import (
     Input,
     PooledInputs,
     PoolingDraft,
-    Vectors,
     activate,
     check_pooling,
     name_inputs,
@@ -28,9 +25,9 @@ from ...core.service import Service
 from ...core.validation import check_count, check_declared, check_range, invalid_field
 from ...core.work.thread_pool import Steps
 from ...http.body_kind import Binding, BodyKind
-from ...http.endpoint import Incoming, read_body
+from ...http.endpoint import read_body
 from ...http.http_service import HttpService
-from ...http.pooling_endpoint import HttpPooling, prepare_inputs
+from ...http.pooling_endpoint import HttpPooling, check_embeds, prepare_inputs, write_rows
 from .completions import read_items
 from .fields import POOLING_INERT
 from .pooling_protocol import (
@@ -44,8 +41,6 @@ from .pooling_protocol import (
 )
 
 _encode = msgspec.json.encode
-STEP_NUMBERS = 8192
-"""numbers that take about 1 ms to write"""
 _EMBEDDINGS = BodyKind(
     EmbeddingRequest, POOLING_INERT, {EmbeddingRequest: Binding(("dimensions", "encoding_format"))}
 )
@@ -55,8 +50,8 @@ _CLASSIFY = BodyKind(ClassifyRequest, POOLING_INERT)
 async def prepare_embeddings(http: HttpService, http_request: Request) -> HttpPooling:
     incoming = await read_body(http, http_request, _EMBEDDINGS)
     service, request = http.service, incoming.body
-    pooling = check_request(service, request)
-    check_embeds(pooling)
+    check_request(service, request)
+    pooling = check_embeds(service)
     check_range("dimensions", request.dimensions, 1, pooling.size)
     id = new_id("embd")
     job = await prepare_inputs(incoming, id, _read_input(request, request.input))
@@ -79,15 +74,6 @@ def check_request(service: Service, request: PoolingFields) -> Pooling:
     _, pooling = check_pooling(service)
     check_declared(request)
     return pooling
-
-
-def check_embeds(pooling: Pooling) -> None:
-    if pooling.labels:
-        raise invalid_field(
-            "model",
-            "is a classifier and makes no embeddings: use /v1/classify, /v1/score or /v1/rerank",
-            "unsupported_task",
-        )
 
 
 def check_classifies(pooling: Pooling) -> None:
@@ -130,26 +116,11 @@ def _write_embeddings(
     vectors = shorten_vectors(pooled.vectors, request.dimensions, pooling.is_normalized)
     head = _encode(Embeddings(data=[], **list_fields(service, id, pooled)))  # type: ignore[arg-type]
     before, after = head.split(b'"data":[]')
-    values = write_rows(vectors, is_base64=request.encoding_format == "base64")
-    rows = yield from values
+    rows = yield from write_rows(vectors, is_base64=request.encoding_format == "base64")
     data = [
         b'{"object":"embedding","index":%d,"embedding":%b}' % (index, row) for index, row in enumerate(rows)
     ]
     return b'%b"data":[%b]%b' % (before, b",".join(data), after)
-
-
-def write_rows(vectors: Vectors, *, is_base64: bool = False) -> Steps[list[bytes]]:
-    """The JSON of each vector: a list of numbers, or the base64 of its float32 numbers."""
-    step = max(1, STEP_NUMBERS // vectors.shape[1])
-    written: list[bytes] = []
-    for start in range(0, len(vectors), step):
-        rows = np.ascontiguousarray(vectors[start : start + step], "<f4")
-        if is_base64:
-            written += [b'"%b"' % base64.b64encode(row) for row in rows]
-        else:
-            written += [_encode(row) for row in rows.tolist()]
-        yield
-    return written
 
 
 def _write_classes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -28,6 +29,8 @@ _SCORE = BodyKind(ScoreRequest, POOLING_INERT)
 _RERANK = BodyKind(RerankRequest, POOLING_INERT)
 _PAIRS = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"))
 _encode = msgspec.json.encode
+T = TypeVar("T", ScoreRequest, RerankRequest)
+_Scorer: TypeAlias = Callable[[PooledInputs], list[float]]
 
 
 async def prepare_score(http: HttpService, http_request: Request) -> HttpPooling:
@@ -74,24 +77,21 @@ def _as_list(texts: str | list[str]) -> list[str]:
     return [texts] if isinstance(texts, str) else texts
 
 
-_Scorer = Callable[[PooledInputs], list[float]]
-
-
 async def _prepare(
-    incoming: Incoming[ScoreRequest] | Incoming[RerankRequest],
+    incoming: Incoming[T],
     id: str,
     names: tuple[str, str],
     first: Sequence[str],
     second: Sequence[str],
 ) -> tuple[PoolingJob, _Scorer]:
-    """The job, and the function that makes a score of each of the `second` texts. `first` has one text for all
-    of them, or one for each."""
+    """The job, and the function that makes a score of each of the `second` texts. `first` has one text for
+    all of them, or one for each."""
     request = incoming.body
     pooling = check_request(incoming.http.service, request)
     if len(pooling.labels) > 1:
         raise invalid_field(
             "model",
-            f"is a classifier with {len(pooling.labels)} classes, but scores need one class: use /v1/classify",
+            f"has {len(pooling.labels)} classes, but scores need a model with one: use /v1/classify",
             "unsupported_task",
         )
     named_second = name_inputs(names[1], len(second), True)
@@ -100,7 +100,7 @@ async def _prepare(
         pairs: list[Input] = list(zip(repeated, second, strict=True))
         job = await prepare_inputs(incoming, id, make_draft(request, pairs, named_second))
         return job, partial(_score_pairs, pooling, request.use_activation is not False)
-    inputs = [*first, *second]
+    inputs: list[Input] = [*first, *second]
     named = [*name_inputs(names[0], len(first), len(first) > 1), *named_second]
     job = await prepare_inputs(incoming, id, make_draft(request, inputs, named))
     return job, partial(_compare, len(first))

@@ -81,8 +81,8 @@ class TransformersConfig:
 
 
 def describe(model: Path, pools: bool = False) -> tuple[TransformersConfig, PreTrainedConfig]:
-    """Describes `model`. Raises ConfigError with the reason if it can't be served. pools: the head is not used,
-    so it needs no weight"""
+    """Describes `model`. Raises ConfigError with the reason if it can't be served. pools: the head is not
+    used, so it needs no weight"""
     config = read_config(model)
     if pools:
         config.get_text_config(decoder=True).tie_word_embeddings = config.tie_word_embeddings = True

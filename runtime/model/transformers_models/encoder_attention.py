@@ -49,10 +49,14 @@ class FlatInputs:
         out = v.new_empty(1, q.shape[2], q.shape[1], v.shape[3])
         for start, count, length in self._batches:
             tokens = slice(start, start + count * length)
-            parts = (each[0, :, tokens].unflatten(1, (count, length)).transpose(0, 1) for each in (q, k, v))
+            query, key, values = (
+                each[0, :, tokens].unflatten(1, (count, length)).transpose(0, 1) for each in (q, k, v)
+            )
             mask = None if window is None or length <= window else _band(length, window, q.device)
             has_groups = q.shape[1] != k.shape[1]
-            result = F.scaled_dot_product_attention(*parts, mask, scale=scale, enable_gqa=has_groups)
+            result = F.scaled_dot_product_attention(
+                query, key, values, mask, scale=scale, enable_gqa=has_groups
+            )
             out[0, tokens].unflatten(0, (count, length)).copy_(result.transpose(1, 2))
         return out
 

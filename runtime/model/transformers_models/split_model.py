@@ -70,8 +70,8 @@ class GivenStates(torch.nn.Module):
 
 
 class _GivenOutput:
-    """Stands in place of the output of the part below the head. Heads read only its hidden states, and what an
-    encoder's pooler makes of them."""
+    """Stands in place of the output of the part below the head. Heads read only its hidden states, and what
+    an encoder's pooler makes of them."""
 
     def __init__(self, hidden: torch.Tensor, pooled: torch.Tensor | None) -> None:
         self.last_hidden_state, self.pooler_output = hidden, pooled
