@@ -10,7 +10,6 @@ from starlette.requests import Request
 
 from ...core.pooling import MAX_INPUTS, PooledInputs, PoolingDraft, Vectors, name_inputs, shorten_vectors
 from ...core.prepare import new_id
-from ...core.service import Service
 from ...core.validation import check_count, check_declared, check_range, invalid_field
 from ...core.work.thread_pool import Steps
 from ...http.body_kind import Binding, BodyKind, InertFields

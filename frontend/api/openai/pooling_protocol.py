@@ -1,4 +1,4 @@
-"""The bodies of requests to a model that pools, and of their answers, in the forms of OpenAI, Jina and vLLM."""
+"""The bodies of requests to a model that pools, and of answers, in the forms of OpenAI, Jina and vLLM."""
 
 from __future__ import annotations
 
