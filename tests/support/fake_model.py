@@ -16,6 +16,7 @@ from arbora.runtime.messages import (
     LoadGrammar,
     Message,
     Row,
+    RowVector,
     SavedPages,
     SavePages,
     SlotSetup,
@@ -170,6 +171,7 @@ class FakeModel:
             tokens=pack([token for token, _ in sampled]),
             states=pack([state for _, state in sampled]),
             elapsed_ms=float(forward),
+            vectors=[RowVector(row.slot, pack(self._held(row.slot))) for row in plan.rows if row.pools],
             restored_ms=float(sum(len(unpack(part.pages)) for part in plan.restores)),
         )
 
@@ -200,12 +202,17 @@ class FakeModel:
             pages = group.shared_tokens // self.page_size
             assert len({tuple(self.slots[row.slot].pages[:pages]) for row in rows}) == 1
 
+    def _held(self, slot_number: int) -> list[int]:
+        """The tokens of the slot with KV."""
+        slot = self.slots[slot_number]
+        held: list[int] = self.contents[slot.pages].reshape(-1)[: slot.length].tolist()
+        assert -1 not in held, "a row reads KV that was never written"
+        return held
+
     def _sample(self, step: int, slot_number: int) -> tuple[int, int]:
         """The slot's next token, and its automaton's state after it."""
         slot = self.slots[slot_number]
-        held = self.contents[slot.pages].reshape(-1)[: slot.length].tolist()
-        assert -1 not in held, "a row reads KV that was never written"
-        token = next_token(held, slot.seed)
+        token = next_token(self._held(slot_number), slot.seed)
         masks = self.masks.get(step)
         if masks is not None and slot_number in unpack(masks.slots):
             row = np.frombuffer(masks.masks, np.uint32).reshape(len(unpack(masks.slots)), -1)
