@@ -112,7 +112,9 @@ def measure_arbora(server: ServerProcess, texts: list[str], clients: int) -> tup
 
 def main() -> None:
     exit_on_sigterm()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", type=Path)
     parser.add_argument("--sentence-transformers", type=Path)
     parser.add_argument("--texts", type=Path, nargs="+", default=sorted(Path("docs").glob("*.md")))
