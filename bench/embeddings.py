@@ -6,11 +6,11 @@ MODEL is a directory as sentence-transformers saves it. DIRECTORY has that packa
 DIRECTORY --no-deps sentence-transformers scikit-learn scipy joblib threadpoolctl narwhals cloudpickle loky);
 without it only Arbora is measured.
 
-The texts are words of `--texts` (Markdown files) in log-normal lengths, 58 tokens on average. Each round first
-has Arbora compute all texts in one request and then from 16 clients with one text each, and then
-sentence-transformers in one call of `encode`, whose process has as many threads. A figure is tokens a second.
-"CPU ms" are milliseconds of processor time of the whole server, or of the process, for 1,000 tokens. `other` is
-the share of all cores that other processes used: figures with much of it are spoilt.
+The texts are words of `--texts` (Markdown files) in log-normal lengths, 58 tokens on average. In each round
+Arbora computes all texts in one request, then from 16 clients with one text each; then sentence-transformers
+computes them in one call of `encode`, in a process with as many threads. The table has the medians. "CPU ms"
+are milliseconds of processor time of the whole server, or of that process, for 1,000 tokens. "other" is the
+share of all cores that other processes used: figures with much of it are spoilt.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ print(json.dumps(sum(len(ids) for ids in model.tokenizer(texts, truncation=True)
 for line in sys.stdin:
     begun, used = time.perf_counter(), time.process_time()
     vectors = model.encode(texts, batch_size=32)
-    print(json.dumps([time.perf_counter() - begun, time.process_time() - used, vectors[:8].tolist()]), flush=True)
+    figures = [time.perf_counter() - begun, time.process_time() - used, vectors[:8].tolist()]
+    print(json.dumps(figures), flush=True)
 """
 
 

@@ -106,20 +106,13 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
 
 def _without_pages(config: ServeConfig, context: int) -> ServeConfig:
     """The configuration of a model that keeps nothing of a token after its step. The scheduler gives each
-    input a page without memory. Raises ConfigError for options that concern pages."""
-    given = {
-        "--kv-memory": config.kv_memory,
-        "--pin-memory": config.pin_memory,
-        "--host-cache": config.host_cache,
-        "--disk-cache": config.disk_cache,
-        "--remote-cache": config.remote_cache,
-    }
-    for name, value in given.items():
-        if value:
+    input a page without memory. Raises ConfigError for options that keep pages."""
+    for name, value in {"--disk-cache": config.disk_cache, "--remote-cache": config.remote_cache}.items():
+        if value is not None:
             raise ConfigError(
                 f"{name}: the model is an encoder, which has no KV cache. Leave the option out."
             )
-    return replace(config, page_size=context)
+    return replace(config, page_size=context, host_cache=0)
 
 
 def _open_graphs(

@@ -157,7 +157,7 @@ def test_another_way_of_pooling_is_refused(tmp_path: Path, mode: str, problem: s
 
 @pytest.mark.parametrize(
     "options",
-    [{"kv_memory": 1 << 20}, {"disk_cache": Path("/tmp")}, {"deterministic": True}, {"model_impl": "native"}],
+    [{"disk_cache": Path("/tmp")}, {"deterministic": True}, {"model_impl": "native"}],
 )
 def test_options_that_an_encoder_can_t_honour_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
     save(tiny_encoder("bert"), tmp_path)
