@@ -17,6 +17,7 @@ from .input_batch import StepInputs, build_step_inputs
 from .interface.model import Model
 from .page_tables import PageTables
 from .pooler import Pooler
+from .recurrent_states import RecurrentStates
 from .slot_states import SlotStates
 from .tiers import Restore
 
@@ -30,6 +31,8 @@ class DeviceState:
     """each layer's cache (see `kv_pool.allocate_pool`)"""
     tables: PageTables
     states: SlotStates
+    recurrent: RecurrentStates | None = None
+    """the states of recurrent layers; None: the model has none"""
     pooler: Pooler | None = None
     """None: the model generates"""
 
@@ -68,7 +71,9 @@ class EagerExecutor:
         if not plan.rows:
             return None
         needs_all = device.pooler is not None and device.pooler.needs_all
-        return build_step_inputs(plan.rows, plan.groups, device.tables, device.states, needs_all)
+        return build_step_inputs(
+            plan.rows, plan.groups, device.tables, device.states, device.recurrent, needs_all
+        )
 
     def run(self, inputs: StepInputs, restore: Restore | None) -> torch.Tensor:
         arrive = None if restore is None else restore.arrive

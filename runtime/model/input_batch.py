@@ -16,8 +16,9 @@ from ...kernels.attention.batch import DeviceTables
 from ...kernels.common.step_tokens import NO_SLOT
 from ...kernels.common.upload import upload
 from ..messages import TOKEN_BYTES, Row, RowGroup
-from .interface.input_batch import InputBatch
+from .interface.input_batch import InputBatch, RowStates
 from .page_tables import PageTables
+from .recurrent_states import RecurrentStates
 from .slot_states import NONE, SlotStates
 
 ONE_TOKEN = bytes(TOKEN_BYTES)
@@ -53,6 +54,7 @@ class StepInputs:
     tables: PageTables
     last_tokens: torch.Tensor
     """int32 [slots], on the device: the token that each slot sampled last"""
+    states: RowStates | None = None
 
     @property
     def size(self) -> int:
@@ -82,7 +84,8 @@ class StepInputs:
             tokens[fed_tokens] = self.last_tokens[fed_slots]
         self.tables.write(*new_pages)
         wanted = None if self.all_in_order else outputs
-        return InputBatch(tokens, positions, places, self.attention, wanted, self._text_numbers())
+        texts = self._text_numbers()
+        return InputBatch(tokens, positions, places, self.attention, wanted, self.states, texts)
 
     def _text_numbers(self) -> torch.Tensor | None:
         """See `InputBatch.texts`."""
@@ -102,6 +105,7 @@ def build_step_inputs(
     groups: Sequence[RowGroup],
     tables: PageTables,
     states: SlotStates,
+    recurrent: RecurrentStates | None = None,
     needs_all: bool = False,
 ) -> StepInputs:
     """Builds a step's inputs once `tables` has the rows' new pages and `states` their slots' parameters. Call
@@ -145,6 +149,7 @@ def build_step_inputs(
         target_rows=[rows[row] for row in targeted],
         tables=tables,
         last_tokens=last_tokens,
+        states=None if recurrent is None else recurrent.of_rows(rows),
     )
 
 

@@ -28,6 +28,7 @@ from .memory_plan import plan_pages
 from .model_source import ModelSource, open_model
 from .page_memory import PageMemory
 from .page_tables import PageTables
+from .recurrent_states import RecurrentStates
 from .runner import Runner
 from .slot_states import SlotStates
 from .tiers import PageMover, PageStore, open_page_store, page_model
@@ -61,6 +62,8 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     if not source.has_pages:
         config = _without_pages(config, source.context)
     shape, cells = source.config, kv_dtype(config, source.dtype)
+    if shape.cache_spec.states:
+        _refuse_page_store(config)
     bytes_per_page = page_bytes(shape.cache_spec, config.page_size, cells)
     store = open_page_store(config, bytes_per_page, device)
     with outside_heap():
@@ -72,7 +75,11 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     )
     pool = plan_pages(config, shape, source.context, source.dtype, device, graph_bytes)
     model.set_context(pool.max_model_len)
-    kvs = allocate_pool(model.config.cache_spec, pool.num_pages, config.page_size, cells, device)
+    spec = model.config.cache_spec
+    kvs = allocate_pool(spec, pool.num_pages, config.page_size, cells, device)
+    recurrent = None
+    if pool.states:
+        recurrent = RecurrentStates(spec, pool.states, config.max_running, source.dtype, device)
     if kvs:
         log.info(
             "KV cache: %s tokens of %s in %s; running a test step",
@@ -81,7 +88,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
             in_units(pool.num_pages * bytes_per_page),
         )
     pooling, pooler = source.open_pooler(model, config.max_running)
-    state = DeviceState(model, kvs, tables, states, pooler)
+    state = DeviceState(model, kvs, tables, states, recurrent, pooler)
     runner = _start_runner(config, source, state, pool, store, graphs)
     ready = ModelReady(
         groups=[CacheGroup(model.config.cache_spec.layers, None, pool.num_pages, bytes_per_page)],
@@ -92,6 +99,8 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         device=str(device),
         group_cost=group_cost(model.config.cache_spec, cells, device),
         sampling=source.sampling,
+        states=pool.states,
+        state_bytes=spec.state_bytes(source.dtype),
         pooling=pooling,
     )
     if store is not None:
@@ -113,6 +122,21 @@ def _without_pages(config: ServeConfig, context: int) -> ServeConfig:
                 f"{name}: the model is an encoder, which has no KV cache. Leave the option out."
             )
     return replace(config, page_size=context, host_cache=0)
+
+
+def _refuse_page_store(config: ServeConfig) -> None:
+    """Raises ConfigError if a page store is configured: it keeps no states of recurrent layers."""
+    options = {
+        "--host-cache": config.host_cache,
+        "--disk-cache": config.disk_cache,
+        "--remote-cache": config.remote_cache,
+    }
+    for option, value in options.items():
+        if value:
+            raise ConfigError(
+                f"{option}: this model has recurrent layers, whose states the page store does not keep. "
+                "Leave the option out."
+            )
 
 
 def _open_graphs(

@@ -265,8 +265,12 @@ class EncoderClassifier(EncoderModel):
         """Logits of the classes, float32 [inputs, classes], of the hidden states of whole inputs."""
         states = pad_sequence(hidden.split(list(lengths)), batch_first=True)
         mask = pad_sequence([states.new_ones(length) for length in lengths], batch_first=True).long()
-        given = GivenStates()
-        given.hidden, given.make_pooled = states, getattr(self._base, "pooler", None)
+        pooler = getattr(self._base, "pooler", None)
+        given = GivenStates(self._base)
+        given.hidden = states
+        given.make_pooled = (
+            None if pooler is None else lambda hidden: pooler(hidden)
+        )  # PyTorch registers modules
         modules, name = self._model._modules, self._model.base_model_prefix
         modules[name] = given
         try:

@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from .attention_calls import UnservedModelError
+from .recurrent_layers import RecurrentLayers
 
 
 class SplitModel:
@@ -18,12 +19,16 @@ class SplitModel:
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
         name, self.base = _find_base(model)
-        self._given = GivenStates()
+        self.recurrent = RecurrentLayers(self.base)
+        self._given = GivenStates(self.base)
         model.set_submodule(name, self._given)
 
-    def hidden(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Hidden states [tokens, hidden] of token ids int32 [tokens] at positions int64 [tokens]."""
-        result = self.base(input_ids=tokens[None], position_ids=positions[None], use_cache=False)
+    def hidden(self, tokens: torch.Tensor, positions: torch.Tensor, **cache: Any) -> torch.Tensor:
+        """Hidden states [tokens, hidden] of token ids int32 [tokens] at positions int64 [tokens].
+
+        cache: see `RecurrentLayers.handled_by`
+        """
+        result = self.base(input_ids=tokens[None], position_ids=positions[None], **cache)
         states: torch.Tensor = result.last_hidden_state[0]
         return states
 
@@ -52,11 +57,16 @@ def _find_base(model: PreTrainedModel) -> tuple[str, torch.nn.Module]:
 class GivenStates(torch.nn.Module):
     """Stands in place of the part below the head. Returns hidden states that were computed before."""
 
-    def __init__(self) -> None:
+    def __init__(self, base: torch.nn.Module) -> None:
         super().__init__()
         self.hidden: torch.Tensor | None = None
         self.make_pooled: Callable[[torch.Tensor], torch.Tensor] | None = None
         """makes the second output, which heads of encoders read"""
+        self._base = (base,)  # in a tuple, so that PyTorch does not register it
+
+    def __getattr__(self, name: str) -> Any:
+        """Some heads read settings of the part below."""
+        return getattr(self._base[0], name)
 
     @property
     def decoder(self) -> GivenStates:
