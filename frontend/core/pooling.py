@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -250,14 +250,14 @@ def shorten_vectors(vectors: Vectors, dimensions: int | None, is_normalized: boo
 
 
 def normalize(vectors: Vectors) -> Vectors:
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    lengths: Vectors = np.linalg.norm(vectors, axis=1, keepdims=True).astype(np.float32)
     normal: Vectors = vectors / np.maximum(lengths, 1e-12)
     return normal
 
 
 def activate(logits: Vectors, pooling: Pooling) -> Vectors:
     """The probabilities of classes."""
-    shares: Vectors
+    shares: NDArray[Any]
     match pooling.activation:
         case "identity":
             return logits

@@ -171,7 +171,7 @@ def embed(
     inputs to this number of tokens, with -1 to the model's context; without it they are refused.
     """
     is_list = _is_batch(input)
-    items = list(cast(Prompts, input)) if is_list else [cast(Prompt, input)]
+    items = cast(list[Prompt], input) if is_list else [cast(Prompt, input)]
 
     async def work(service: Service, model: ModelReady) -> list[list[float]]:
         return await requests.embed(service, items, is_list, dimensions, truncate_prompt_tokens)

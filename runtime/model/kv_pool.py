@@ -95,8 +95,6 @@ def allocate_pool(
     On the CPU segments stand in place of pages (see `kernels.pages.segments`). The last one may have
     room for a few pages more.
     """
-    if not spec.layers:
-        return []
     cell = CellFormat(dtype).elements(spec.head_dim)
     if not spec.layers:
         return []

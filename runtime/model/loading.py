@@ -59,7 +59,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         raise ConfigError(f"page_size {config.page_size}: must be 1 to {MAX_PAGE_SIZE} tokens.")
     device = choose_device(config)
     source = open_model(config, device)
-    if not source.has_pages:
+    if source.config.cache_spec.is_empty:
         config = _without_pages(config, source.context)
     shape, cells = source.config, kv_dtype(config, source.dtype)
     if shape.cache_spec.states:
@@ -80,7 +80,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     recurrent = None
     if pool.states:
         recurrent = RecurrentStates(spec, pool.states, config.max_running, source.dtype, device)
-    if kvs:
+    if not spec.is_empty:
         log.info(
             "KV cache: %s tokens of %s in %s; running a test step",
             f"{pool.num_pages * config.page_size:,}",

@@ -33,7 +33,7 @@ def plan_pages(
     context: tokens of the longest request. dtype: of activations. graph_bytes: bytes
     of CUDA graphs that are captured later. Raises ConfigError if the memory does not suffice.
     """
-    if not shape.cache_spec.layers:
+    if shape.cache_spec.is_empty:
         return PoolSize(MAX_PAGES_OF_INPUT * config.max_running, context)
     budget = _kv_budget(config, shape, dtype, device, graph_bytes)
     bytes_per_page = page_bytes(shape.cache_spec, config.page_size, kv_dtype(config, dtype))

@@ -126,10 +126,6 @@ class ModelSource:
             check_chunks(model, device)
         return model
 
-    @property
-    def has_pages(self) -> bool:
-        return self.config.cache_spec.layers > 0
-
     def open_pooler(self, model: Model, slots: int) -> tuple[Pooling | None, Pooler | None]:
         """The model's way of pooling, for the other processes and for the runner."""
         if self.pooling is None:

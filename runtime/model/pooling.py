@@ -33,7 +33,7 @@ def open_pooler(
     pooling: PoolingConfig, model: Model, checkpoint: Checkpoint, slots: int
 ) -> tuple[Pooling, Pooler]:
     """Reads the weights behind the hidden states. Raises ConfigError for a checkpoint that lacks some."""
-    has_pages, hidden = model.config.cache_spec.layers > 0, model.config.hidden_size
+    has_pages, hidden = not model.config.cache_spec.is_empty, model.config.hidden_size
     described = Pooling(
         size=len(pooling.labels),
         is_normalized=pooling.is_normalized,

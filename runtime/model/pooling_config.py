@@ -122,8 +122,8 @@ def _read_method(path: Path) -> Method:
     stated = fields.get("pooling_mode")  # the newest form names the method
     chosen = [name for name, value in fields.items() if name.startswith("pooling_mode_") and value]
     methods = [_METHODS[name] for name in chosen if name in _METHODS]
-    if not chosen and stated in _METHODS.values():
-        methods = [stated]
+    if not chosen:
+        methods = [method for method in _METHODS.values() if method == stated]
     if len(methods) != 1 or len(chosen) > 1:
         named = ", ".join(chosen) or str(stated)
         raise ConfigError(f"{path}: pooling by {named} is not supported. Supported: {', '.join(_METHODS)}.")

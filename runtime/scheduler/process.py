@@ -206,7 +206,7 @@ def _max_pinned(ready: ModelReady, config: ServeConfig) -> int:
 
 
 def _pinnable(ready: ModelReady, pin_memory: int | None) -> int:
-    if pin_memory is None or not ready.page_bytes:
+    if pin_memory is None:
         return ready.num_pages // PIN_DIVISOR
     whole = ready.num_pages * ready.page_bytes
     if pin_memory > whole:

@@ -94,7 +94,7 @@ async def _prepare(
             f"has {len(pooling.labels)} classes, but scores need a model with one: use /v1/classify",
             "unsupported_task",
         )
-    named_second = name_inputs(names[1], len(second), True)
+    named_second: list[str] = name_inputs(names[1], len(second), True)
     if pooling.labels:
         repeated = [*first] * (len(second) // len(first))
         pairs: list[Input] = list(zip(repeated, second, strict=True))

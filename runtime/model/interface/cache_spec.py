@@ -34,6 +34,11 @@ class CacheSpec:
     def layers(self) -> int:
         return len(self.windows)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is kept after a step, as in an encoder, which reads an input as a whole."""
+        return not self.windows and not self.states
+
     def state_bytes(self, dtype: torch.dtype) -> int:
         """Bytes of a sequence's state. dtype: of activations"""
         return sum(math.prod(state.shape) * (state.dtype or dtype).itemsize for state in self.states)
