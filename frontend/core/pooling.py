@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ...runtime.api_keys import Allowances
 from ...runtime.errors import RequestError
 from ...runtime.messages import Generate, ModelReady, Output, Pooling, Tokens
 from ...runtime.sampling_params import SamplingParams
@@ -73,6 +74,8 @@ class PoolingJob:
 class PooledInputs(NamedTuple):
     vectors: Vectors
     usage: Usage
+    allowances: Allowances | None = None
+    """what the API key has left after this request"""
 
 
 def check_pooling(service: Service) -> tuple[ModelReady, Pooling]:
@@ -184,12 +187,14 @@ async def pool(
     """Sends the inputs to the scheduler, a few slices at a time, and returns their vectors. `watch` gets the
     number of each input with its output. Raises `RequestError`."""
     outputs: list[Output | None] = [None] * len(job.requests)
+    allowances: list[Allowances | None] = []
     slices = _cut_slices(job.requests, job.service.config.max_waiting)
 
     async def work() -> None:
         for start, end in slices:
             async with job.service.permits.hold(end - start):
-                found = await _compute(job.service, job.requests[start:end])
+                found, left = await _compute(job.service, job.requests[start:end])
+            allowances.append(left)
             for number, output in enumerate(found, start=start):
                 outputs[number] = output
                 watch(number, output)
@@ -205,7 +210,7 @@ async def pool(
     done = [output for output in outputs if output is not None]
     vectors = np.frombuffer(b"".join(output.vector or b"" for output in done), np.float32)
     usage = Usage(job.prompt_tokens, sum(output.cached_tokens or 0 for output in done), 0, 0)
-    return PooledInputs(vectors.reshape(len(done), job.pooling.size), usage)
+    return PooledInputs(vectors.reshape(len(done), job.pooling.size), usage, allowances[-1])
 
 
 def _cut_slices(requests: Sequence[Generate], max_waiting: int) -> Iterator[tuple[int, int]]:
@@ -220,11 +225,11 @@ def _cut_slices(requests: Sequence[Generate], max_waiting: int) -> Iterator[tupl
     yield start, len(requests)
 
 
-async def _compute(service: Service, requests: Sequence[Generate]) -> list[Output]:
+async def _compute(service: Service, requests: Sequence[Generate]) -> tuple[list[Output], Allowances | None]:
     generation = service.engine.start(requests)
     try:
         await generation.accepted()
-        return await _read(generation)
+        return await _read(generation), generation.allowances
     finally:
         service.engine.forget(generation)
 

@@ -30,7 +30,7 @@ from ..core.validation import invalid_field
 from ..core.work.caller import Caller, ClientGoneError
 from ..core.work.thread_pool import Steps, run_now
 from .allowances import limit_requests
-from .apis import json_response
+from .apis import ALLOWANCES, json_response
 from .endpoint import Incoming, with_background
 from .http_service import HttpService
 from .metrics import RequestTimer
@@ -110,6 +110,7 @@ class PoolingEndpoint:
             except ClientGoneError:
                 timer.aborted(len(requests))
                 raise
+            scope[ALLOWANCES] = pooled.allowances
             timer.used(pooled.usage)
             timer.finished(pooled.usage, ["stop"] * len(requests))
             body = await self._write(prepared, pooled)

@@ -140,7 +140,6 @@ class Pooling(Part):
     is_normalized: bool  # whether embeddings have the length 1
     reads_cache: bool  # whether a cached prefix of an input need not be computed again
     takes_whole: bool  # whether an input is computed in one step
-    takes_pairs: bool  # whether an input may be a pair of texts
     labels: list[str] = []  # the classes; empty: the vectors are embeddings
     activation: Literal["identity", "sigmoid", "softmax"] = "identity"  # turns logits into probabilities
 

@@ -39,7 +39,6 @@ def open_pooler(
         is_normalized=pooling.is_normalized,
         reads_cache=has_pages,
         takes_whole=not has_pages,
-        takes_pairs=bool(pooling.labels),
         labels=list(pooling.labels),
         activation=pooling.activation,
     )

@@ -15,13 +15,12 @@ from arbora.runtime.messages import Generate, Pooling
 from http_world import MODEL, HttpWorld, error_of, http_world
 
 CONTEXT = 256
-EMBEDS = Pooling(size=4, is_normalized=True, reads_cache=True, takes_whole=False, takes_pairs=False)
+EMBEDS = Pooling(size=4, is_normalized=True, reads_cache=True, takes_whole=False)
 RANKS = Pooling(
     size=1,
     is_normalized=False,
     reads_cache=False,
     takes_whole=True,
-    takes_pairs=True,
     labels=["LABEL_0"],
     activation="sigmoid",
 )
@@ -30,7 +29,6 @@ CLASSIFIES = Pooling(
     is_normalized=False,
     reads_cache=False,
     takes_whole=True,
-    takes_pairs=True,
     labels=["sad", "glad", "calm"],
     activation="softmax",
 )

@@ -11,7 +11,7 @@ from scheduler_bench import SchedulerBench, settled
 
 
 def pooling(takes_whole: bool) -> Pooling:
-    return Pooling(4, True, reads_cache=not takes_whole, takes_whole=takes_whole, takes_pairs=False)
+    return Pooling(4, True, reads_cache=not takes_whole, takes_whole=takes_whole)
 
 
 def vector(bench: SchedulerBench, name: str) -> bytes | None:
