@@ -75,7 +75,8 @@ def read_pooling(model: Path, runner: RunnerKind) -> PoolingConfig | None:
         return _read_modules(model)
     if runner == "auto" and (not architecture or architecture.endswith(GENERATES)):
         return None
-    return PoolingConfig(max_tokens=_read_length(model))
+    method: Method | None = "lasttoken" if architecture.endswith(GENERATES) else None
+    return PoolingConfig(method, max_tokens=_read_length(model))
 
 
 def _read_classes(file: _ConfigFile) -> PoolingConfig:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -47,7 +47,6 @@ class EncoderConfig:
     dtype: str | None
     weight_readers: tuple[str, ...]
     unused: tuple[str, ...] = ()
-    source: str = field(default="", repr=False)
 
     @property
     def cache_spec(self) -> CacheSpec:
@@ -182,7 +181,6 @@ class EncoderModel:
         self, batch: InputBatch, kvs: Sequence[torch.Tensor], arrive: Callable[[int], None] | None = None
     ) -> torch.Tensor:
         hidden = self.hidden(batch.tokens, batch.attention.query_lengths.tolist(), batch.texts)
-        self.progress()
         return hidden if batch.outputs is None else hidden[batch.outputs]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -205,7 +203,7 @@ class EncoderModel:
         return hidden
 
     def _flat(self, tokens: torch.Tensor, lengths: Sequence[int], types: torch.Tensor) -> torch.Tensor:
-        return self._run_flat(FlatInputs(lengths), tokens, lengths, types)
+        return self._run_flat(FlatInputs(lengths, self.progress), tokens, lengths, types)
 
     def _run_flat(
         self, inputs: FlatInputs, tokens: torch.Tensor, lengths: Sequence[int], types: torch.Tensor
@@ -228,6 +226,7 @@ class EncoderModel:
             ids = pad_sequence(each[part], batch_first=True, padding_value=padding)
             states = self._base(input_ids=ids, attention_mask=mask, **arguments)[0]
             found.append(states[mask.bool()])
+            self.progress()
         return torch.cat(found)
 
     def _accepted(self, **arguments: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -24,10 +24,12 @@ class FlatInputs:
     """The inputs of a forward pass, each a range of tokens, the shorter ones first. Those of one length are a
     batch without padding."""
 
-    def __init__(self, lengths: Sequence[int]) -> None:
+    def __init__(self, lengths: Sequence[int], progress: Callable[[], None] = lambda: None) -> None:
+        """progress: called in each layer"""
         self.windows: set[int] = set()
         """the windows that layers had"""
         self.calls = 0
+        self._progress = progress
         self._batches: list[tuple[int, int, int]] = []
         """each batch's first token, its inputs and their length"""
         start = 0
@@ -44,6 +46,7 @@ class FlatInputs:
         window: each token sees those at a distance less than this; None: all
         """
         self.calls += 1
+        self._progress()
         if window is not None:
             self.windows.add(window)
         out = v.new_empty(1, q.shape[2], q.shape[1], v.shape[3])
