@@ -262,13 +262,10 @@ def normalize(vectors: Vectors) -> Vectors:
 
 def activate(logits: Vectors, pooling: Pooling) -> Vectors:
     """The probabilities of classes."""
-    shares: NDArray[Any]
-    match pooling.activation:
-        case "identity":
-            return logits
-        case "sigmoid":
-            shares = 0.5 * (1 + np.tanh(logits / 2))
-        case "softmax":
-            powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-            shares = powers / powers.sum(axis=1, keepdims=True)
-    return shares
+    shares: NDArray[Any] = logits
+    if pooling.activation == "sigmoid":
+        shares = 0.5 * (1 + np.tanh(logits / 2))
+    elif pooling.activation == "softmax":
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+        shares = powers / powers.sum(axis=1, keepdims=True)
+    return shares.astype(np.float32)

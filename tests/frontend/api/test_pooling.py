@@ -54,12 +54,13 @@ def expected(world: HttpWorld, ids: list[int], dimensions: int = 4) -> Any:
 async def test_each_form_of_input_gets_its_embedding() -> None:
     async with world_of(EMBEDS) as world:
         hello, there = world.ids("Hello"), world.ids("there you are")
-        for given, lists in [
+        forms: list[tuple[Any, list[list[int]]]] = [
             ("Hello", [hello]),
             (["Hello", "there you are"], [hello, there]),
             (hello, [hello]),
             ([there, hello], [there, hello]),
-        ]:
+        ]
+        for given, lists in forms:
             answer: Any = await world.client.embeddings.create(model=MODEL, input=given)
             assert [each.index for each in answer.data] == list(range(len(lists)))
             for each, ids in zip(answer.data, lists, strict=True):
