@@ -256,7 +256,7 @@ def shorten_vectors(vectors: Vectors, dimensions: int | None, is_normalized: boo
 
 def normalize(vectors: Vectors) -> Vectors:
     lengths: Vectors = np.linalg.norm(vectors, axis=1, keepdims=True).astype(np.float32)
-    normal: Vectors = vectors / np.maximum(lengths, 1e-12)
+    normal: Vectors = (vectors / np.maximum(lengths, 1e-12)).astype(np.float32)
     return normal
 
 
