@@ -43,6 +43,7 @@ UnenforcedDefault = Literal["refuse", "allow"]
 ReasoningField = Literal["reasoning_content", "reasoning"]
 QuantizeMethod = Literal["int8", "int4", "fp8"]
 ModelImpl = Literal["auto", "native", "transformers"]
+RunnerKind = Literal["auto", "generate", "pooling"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 KvDType = Literal["auto", "int8", "fp8"]
 LogFormat = Literal["text", "json", "json+texts"]
@@ -103,6 +104,13 @@ class ServeConfig:
         "auto",
         "IMPL",
         one_of(*get_args(ModelImpl)),
+    )
+    runner: RunnerKind = option(
+        "auto, generate, pooling: what the model is for; pooling: embeddings, scores and classes, from a "
+        "generating model the last token's hidden state; auto: as the checkpoint says",
+        "auto",
+        "RUNNER",
+        one_of(*get_args(RunnerKind)),
     )
     quantize: QuantizeMethod | None = option(
         "int8, int4 or fp8: quantize a model in 16 or 32 bits when it is loaded, and keep the result in "

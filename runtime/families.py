@@ -80,6 +80,21 @@ FAMILIES = {
 }
 
 
+GENERATES = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
+"""ends of the names of architectures that continue a text"""
+CLASSIFIES = "ForSequenceClassification"
+
+
+def find_stem(architecture: str) -> str:
+    """The name that the architectures of one model for different tasks share."""
+    for end in (*GENERATES, CLASSIFIES, "Model"):
+        architecture = architecture.removesuffix(end)
+    return architecture
+
+
+_STEMS = {find_stem(name): family for name, family in FAMILIES.items()}
+
+
 class _Names(msgspec.Struct):
     architectures: list[str] | None = None
     model_type: str = "missing"
@@ -90,10 +105,13 @@ def is_known(model: Path) -> bool:
     return any(name in FAMILIES for name in read_config(model, _Names).architectures or ())
 
 
-def family_of(model: Path) -> Family:
-    """The family in `model`/config.json. Raises ConfigError, with the supported ones, for any other."""
+def family_of(model: Path, pools: bool = False) -> Family:
+    """The family in `model`/config.json. Raises ConfigError, with the supported ones, for any other. pools:
+    the architecture may be one without the head that predicts tokens"""
     names = read_config(model, _Names)
     architecture = (names.architectures or [f"none (model_type {names.model_type})"])[0]
+    if pools and find_stem(architecture) in _STEMS:
+        return _STEMS[find_stem(architecture)]
     if architecture not in FAMILIES:
         raise ConfigError(
             f"{model / CONFIG_FILE}: architecture {architecture} is not supported. "

@@ -147,6 +147,12 @@ async def prepare(
     plus i. Raises `RequestError` for a request that the model can't serve.
     """
     model, fields = service.engine.check_serving(), draft.fields
+    if model.pooling is not None:
+        raise RequestError(
+            "The model makes embeddings, scores or classes and generates no text: use /v1/embeddings, "
+            "/v1/score, /v1/rerank or /v1/classify, or a server with a generating model.",
+            code="unsupported_task",
+        )
     check_choices(draft.prompt.param, len(draft.prompt.items) or 1, fields.n or 1, service.config.max_waiting)
     use, grammar, rendered = await service.work.call(caller, _render, service, draft)
     namespace = namespace_of(fields, scope)

@@ -21,6 +21,7 @@ from .text.tokenizer import Tokenizer
 from .tools.call_format import ToolFormat
 from .tools.response_template import read_response_template
 from .tools.tool_formats import detect_format
+from .work.permits import Permits
 from .work.thread_pool import FairThreadPool
 
 VERSION = version("arbora")  # read at start, because later no file descriptor may be free
@@ -37,6 +38,9 @@ class Service:
     tool_format: ToolFormat
     fingerprint: str
     work: FairThreadPool
+    permits: Permits
+    """for the choices and inputs that this process may have in the scheduler, where those of a request can
+    wait here"""
     recent: RecentPrompts = field(default_factory=RecentPrompts)
     started: int = field(default_factory=lambda: int(time.time()))
 
@@ -47,7 +51,10 @@ class Service:
         reasoning = detect_reasoning(template, tokenizer, declared.reasoning)
         memo = PromptMemo(tokenizer, keeps_replies=not config.deterministic)
         tools, mark = detect_format(template), fingerprint(config)
-        service = cls(config, engine, tokenizer, template, memo, reasoning, tools, mark, FairThreadPool())
+        permits = Permits(config.max_waiting)
+        service = cls(
+            config, engine, tokenizer, template, memo, reasoning, tools, mark, FairThreadPool(), permits
+        )
         engine.on_shared = partial(_take_shared, memo, service.recent)
         return service
 

@@ -102,4 +102,5 @@ class Engine:
     stream_chat, astream_chat = _iterate(work.stream_chat), _iterate_async(work.stream_chat)
     tokenize, atokenize = _wait(work.tokenize), _await(work.tokenize)
     score, ascore = _wait(work.score), _await(work.score)
+    embed, aembed = _wait(work.embed), _await(work.embed)
     end_lease, aend_lease = _wait(work.end_lease), _await(work.end_lease)

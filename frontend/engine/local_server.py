@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -50,9 +50,6 @@ class LocalServer:
         self._service = service
         self._owned = owned
         self._ended = asyncio.create_task(supervisor.wait())
-        self._permits = asyncio.Semaphore(service.config.max_waiting)
-        self._max_waiting = service.config.max_waiting
-        self._taking_permits = asyncio.Lock()
         self._requests: set[asyncio.Task[object]] = set()
 
     @classmethod
@@ -100,7 +97,7 @@ class LocalServer:
     async def _complete(
         self, request: EngineRequest, put: Callable[[CompletionPart], None] | None
     ) -> EngineReply:
-        async with self._hold_permits(request.choices):
+        async with self._service.permits.hold(request.choices):
             job, generation = await self._begin(request, is_streamed=put is not None)
             try:
                 await generation.accepted()
@@ -131,20 +128,6 @@ class LocalServer:
             except RequestError as error:
                 if error.status != 503 or engine.is_up:
                     raise
-
-    @contextlib.asynccontextmanager
-    async def _hold_permits(self, choices: int) -> AsyncIterator[None]:
-        """Holds a permit for each choice of the request: `max_waiting` choices may wait in the scheduler."""
-        taken = 0
-        try:
-            async with self._taking_permits:  # two requests with half of their permits would block each other
-                while taken < min(choices, self._max_waiting):
-                    await self._permits.acquire()
-                    taken += 1
-            yield
-        finally:
-            for _ in range(taken):
-                self._permits.release()
 
     async def _model(self) -> ModelReady:
         """The running model. Waits while the replica starts or restarts."""

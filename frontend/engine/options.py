@@ -20,6 +20,7 @@ class EngineOptions(TypedDict, total=False):
     device: str
     dtype: str
     model_impl: str
+    runner: str
     quantize: str
     kv_dtype: str
     max_model_len: int

@@ -10,11 +10,12 @@ from typing import TypeAlias
 
 from ...runtime.messages import Tokens
 from ..core import draft, prepare
+from ..core import pooling as pooled
 from ..core.prepare import Job
 from ..core.requested_tools import CallsWanted
 from ..core.service import Service
 from ..core.tool_choice import calls_wanted
-from ..core.validation import invalid_field
+from ..core.validation import check_range, invalid_field
 from ..core.work.caller import Caller
 from .fields import EngineFields, Message
 from .sampling import ChatOptions, Sampling, ScoreOptions, TokenizeOptions
@@ -55,6 +56,30 @@ async def tokenize(
         return await prepare.tokenize(service, _read_prompt(prompt, "prompt"), None, Caller(), "", max_tokens)
     fields = EngineFields.read(options)
     return await prepare.tokenize(service, fields.prompt(prompt), fields.cache_salt, Caller(), "", max_tokens)
+
+
+async def embed(
+    service: Service,
+    items: Sequence[Prompt],
+    is_list: bool,
+    dimensions: int | None,
+    truncate: int | None,
+) -> list[list[float]]:
+    """The embeddings of the items of the argument `input`. Raises `RequestError`."""
+    _, pooling = pooled.check_pooling(service)
+    check_range("dimensions", dimensions, 1, pooling.size)
+    names = pooled.name_inputs("input", len(items), is_list)
+    inputs = [read_input(item, name) for item, name in zip(items, names, strict=True)]
+    drafted = pooled.PoolingDraft(inputs=inputs, names=names, truncate=truncate)
+    job = await pooled.prepare_pooling(service, prepare.new_id("engine"), drafted, Caller())
+    vectors = (await pooled.pool(job)).vectors
+    found: list[list[float]] = pooled.shorten_vectors(vectors, dimensions, pooling.is_normalized).tolist()
+    return found
+
+
+def read_input(item: Prompt, name: str) -> pooled.Input:
+    (read,) = _read_prompt(item, name).items
+    return read
 
 
 async def _prepare(

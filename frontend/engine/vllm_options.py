@@ -47,7 +47,7 @@ _VALUES: Mapping[str, Mapping[object, object]] = {
 _ONE_DEVICE = "one device runs the model; leave it out"
 _CONFIG = "edit the config.json of the model's directory instead"
 _TEXT = "prompts are text alone"
-_GENERATES = "the model generates text alone"
+_GENERATES = 'runner="pooling" has a model make embeddings, as its checkpoint says'
 _ADAPTERS = "adapters are not served; merge it into the model's weights"
 _KERNELS = "Arbora chooses its kernels itself"
 _GRAMMARS = "constraints are compiled by Arbora itself"
@@ -122,7 +122,6 @@ _ARGUMENTS: Mapping[str, _Argument] = {
         (None, False, True), "set HF_TOKEN in the environment, or log in with `hf auth login`", True
     ),
     "task": _Argument(("auto", "generate", None), _GENERATES, True),
-    "runner": _Argument(("auto", "generate", None), _GENERATES, True),
     "convert": _Argument(("auto", "none", None), _GENERATES, True),
     "pooler_config": _Argument((None,), _GENERATES, True),
     "logits_processors": _Argument((None, []), "use logit_bias or a constraint of SamplingParams", True),

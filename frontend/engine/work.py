@@ -154,6 +154,37 @@ def score(
     return work
 
 
+@overload
+def embed(
+    input: Prompt, *, dimensions: int | None = None, truncate_prompt_tokens: int | None = None
+) -> Work[list[float]]: ...
+@overload
+def embed(
+    input: Prompts, *, dimensions: int | None = None, truncate_prompt_tokens: int | None = None
+) -> Work[list[list[float]]]: ...
+def embed(
+    input: Prompt | Prompts, *, dimensions: int | None = None, truncate_prompt_tokens: int | None = None
+) -> Work[list[float]] | Work[list[list[float]]]:
+    """The embedding of a text or a list of token ids, or a list of embeddings for a list of such.
+
+    `dimensions` keeps only the first numbers, again with the length 1. `truncate_prompt_tokens` cuts longer
+    inputs to this number of tokens, with -1 to the model's context; without it they are refused.
+    """
+    is_list = _is_batch(input)
+    items = cast(list[Prompt], input) if is_list else [cast(Prompt, input)]
+
+    async def work(service: Service, model: ModelReady) -> list[list[float]]:
+        return await requests.embed(service, items, is_list, dimensions, truncate_prompt_tokens)
+
+    if is_list:
+        return lambda server: server.call(work)
+
+    async def first(server: LocalServer) -> list[float]:
+        return (await server.call(work))[0]
+
+    return first
+
+
 def end_lease(key: str, cache_salt: str | None = None) -> Work[None]:
     """Ends the leases that requests took with `cache_lease` under `key`."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import msgspec
 
 from ...runtime.api_keys import Allowance, Allowances, ApiKey, Quota
+from ...runtime.messages import Generate
 from ...runtime.sampling_params import SamplingParams
 from ..core.prepare import Job
 from ..core.validation import invalid_field, tokens_in_words
@@ -15,17 +16,24 @@ from ..core.validation import invalid_field, tokens_in_words
 
 def with_key_limits(job: Job, key: ApiKey) -> Job:
     """The request with the key's priority, shortest reply and quota. Raises `RequestError` (400)."""
-    priority = _choose_priority(job.draft.fields.priority, key)
-    requests = [
+    limited = limit_requests(job.requests, key, job.draft.fields.priority, job.prompt_tokens)
+    return replace(job, requests=limited)
+
+
+def limit_requests(
+    requests: Sequence[Generate], key: ApiKey, priority: int | None, prompt_tokens: int
+) -> list[Generate]:
+    """The messages of one request, of which the first counts the tokens of all prompts."""
+    priority = _choose_priority(priority, key)
+    return [
         msgspec.structs.replace(
             request,
             priority=priority,
-            quota=quota_of(key, job.prompt_tokens if number == 0 else None),
+            quota=quota_of(key, prompt_tokens if number == 0 else None),
             sampling=_shorten(request.sampling, key),
         )
-        for number, request in enumerate(job.requests)
+        for number, request in enumerate(requests)
     ]
-    return replace(job, requests=requests)
 
 
 def quota_of(key: ApiKey | None, prompt_tokens: int | None) -> Quota | None:

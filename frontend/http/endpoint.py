@@ -133,7 +133,7 @@ class GenerationEndpoint:
             await prepared(scope, receive, send)
             return
         job, cache = prepared
-        generation = service.engine.start(_requests(scope, job.job))
+        generation = service.engine.start(with_background(scope, job.job.requests))
         ending = limit.end_later(generation)
         watch = asyncio.create_task(close_when_gone(receive, generation))
         try:
@@ -171,11 +171,11 @@ class GenerationEndpoint:
         return (job, cache) if job.detached is None else await job.detached(job, cache, key, limit)
 
 
-def _requests(scope: Scope, job: Job) -> Sequence[Generate]:
-    """The job's requests, with the lowest priority if the HTTP request belongs to a batch."""
+def with_background(scope: Scope, requests: Sequence[Generate]) -> Sequence[Generate]:
+    """The requests, with the lowest priority if the HTTP request belongs to a batch."""
     if not scope.get(IN_BACKGROUND):
-        return job.requests
-    return [msgspec.structs.replace(each, priority=BACKGROUND_PRIORITY) for each in job.requests]
+        return requests
+    return [msgspec.structs.replace(each, priority=BACKGROUND_PRIORITY) for each in requests]
 
 
 async def close_when_gone(receive: Receive, generation: Generation) -> None:

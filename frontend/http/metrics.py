@@ -304,8 +304,11 @@ class RequestTimer:
     def reached(self, reply: Reply) -> None:
         """Records the usage once no more tokens follow; the request may have ended early."""
         self._reply = reply
-        self.usage = usage = reply.usage()
         self._metrics.memo.update()
+        self.used(reply.usage())
+
+    def used(self, usage: Usage) -> None:
+        self.usage = usage
         if self._key is not None:
             self._metrics.key_tokens.labels(self._key.name, "prompt").inc(usage.prompt_tokens)
             self._metrics.key_tokens.labels(self._key.name, "completion").inc(usage.completion_tokens)

@@ -39,6 +39,7 @@ class Generate(Message):
     leases: list[LeaseTerms] = []  # leases to take when it ends; ignored without a namespace
     quota: Quota | None = None  # None: its API key has no limits
     is_streamed: bool = True  # False: the client gets the reply as a whole, so its tokens may come in bursts
+    second: int = 0  # position of the first token of a pair's second text; 0: the prompt is no pair
 
 
 class Abort(Message):
@@ -132,6 +133,7 @@ class Output(Part):
     cached_tokens: int | None = None  # prompt tokens that were cached; only in the first output
     prompt_logprobs: Logprobs | None = None  # for the prompt's last tokens; only in the first output
     queued_s: float | None = None  # seconds from the request's arrival to its start; only in the first output
+    vector: bytes | None = None  # float32, from a model that pools
 
 
 class Outputs(Message):

@@ -55,6 +55,8 @@ class Row(Part):
     host_mask: bool = False  # whether the row's mask comes in this step's `StepMasks`
     load_state: int = NO_STATE  # the place from which the slot's recurrent state is copied before the step
     save_state: int = NO_STATE  # the place to which it is copied after the step
+    pools: bool = False  # whether the input ends with the row, so that its vector is wanted
+    second: int = 0  # position of the first token of a pair's second text; 0: the input is no pair
 
 
 class PageCopy(Part):
@@ -131,6 +133,17 @@ class CacheGroup(Part):
     page_bytes: int  # bytes of a page in all these layers
 
 
+class Pooling(Part):
+    """A model that makes a vector of each input: an embedding, or the logits of its classes."""
+
+    size: int  # numbers of a vector
+    is_normalized: bool  # whether embeddings have the length 1
+    reads_cache: bool  # whether a cached prefix of an input need not be computed again
+    takes_whole: bool  # whether an input is computed in one step
+    labels: list[str] = []  # the classes; empty: the vectors are embeddings
+    activation: Literal["identity", "sigmoid", "softmax"] = "identity"  # turns logits into probabilities
+
+
 class ModelReady(Message):
     """The model is loaded and can run steps with up to `slots` rows."""
 
@@ -147,6 +160,7 @@ class ModelReady(Message):
     state_bytes: int = 0  # bytes of a state
     group_cost: GroupCost = field(default_factory=GroupCost)
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
+    pooling: Pooling | None = None  # None: the model generates
 
     @property
     def num_pages(self) -> int:
@@ -177,6 +191,11 @@ class RowLogprobs(Part):
     logprobs: Logprobs
 
 
+class RowVector(Part):
+    slot: int
+    values: bytes  # float32
+
+
 class StepResult(Message):
     """The tokens that a step sampled, one row after the other in the plan's order."""
 
@@ -189,3 +208,4 @@ class StepResult(Message):
     logprobs: list[RowLogprobs] = []
     prompt_logprobs: list[RowPromptLogprobs] = []
     errors: list[RowError] = []
+    vectors: list[RowVector] = []

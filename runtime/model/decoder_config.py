@@ -128,10 +128,11 @@ class _ConfigFile(msgspec.Struct, kw_only=True):
     torch_dtype: str | None = None
 
 
-def load_decoder_config(model: Path) -> DecoderConfig:
-    """Reads `model`/config.json. Raises ConfigError with the value found and the supported ones."""
+def load_decoder_config(model: Path, pools: bool = False) -> DecoderConfig:
+    """Reads `model`/config.json. Raises ConfigError with the value found and the supported ones. pools: the
+    head is not used, so it needs no weight"""
     path = model / CONFIG_FILE
-    family = family_of(model)
+    family = family_of(model, pools)
     given = {**family.defaults, **msgspec.json.decode(config_text(model))}
     file = decode_file(path, msgspec.json.encode(given), _ConfigFile)
     _check(path, file)
@@ -147,7 +148,7 @@ def load_decoder_config(model: Path) -> DecoderConfig:
         rms_norm_eps=file.rms_norm_eps,
         norm_offset=family.norm_offset,
         is_fused=family.is_fused,
-        tied_embeddings=file.tie_word_embeddings,
+        tied_embeddings=file.tie_word_embeddings or pools,
         embedding_multiplier=math.sqrt(file.hidden_size)
         if family.scales_embedding
         else file.embedding_multiplier,

@@ -16,6 +16,7 @@ from ..messages import StepPlan
 from .input_batch import StepInputs, build_step_inputs
 from .interface.model import Model
 from .page_tables import PageTables
+from .pooler import Pooler
 from .recurrent_states import RecurrentStates
 from .slot_states import SlotStates
 from .tiers import Restore
@@ -32,6 +33,8 @@ class DeviceState:
     states: SlotStates
     recurrent: RecurrentStates | None = None
     """the states of recurrent layers; None: the model has none"""
+    pooler: Pooler | None = None
+    """None: the model generates"""
 
 
 class StepExecutor(Protocol):
@@ -67,7 +70,10 @@ class EagerExecutor:
         device = self._device
         if not plan.rows:
             return None
-        return build_step_inputs(plan.rows, plan.groups, device.tables, device.states, device.recurrent)
+        needs_all = device.pooler is not None and device.pooler.needs_all
+        return build_step_inputs(
+            plan.rows, plan.groups, device.tables, device.states, device.recurrent, needs_all
+        )
 
     def run(self, inputs: StepInputs, restore: Restore | None) -> torch.Tensor:
         arrive = None if restore is None else restore.arrive

@@ -22,6 +22,7 @@ from .recurrent_states import RecurrentStates
 from .slot_states import NONE, SlotStates
 
 ONE_TOKEN = bytes(TOKEN_BYTES)
+NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,17 @@ class StepInputs:
         if len(fed):
             tokens[fed_tokens] = self.last_tokens[fed_slots]
         self.tables.write(*new_pages)
-        chosen = None if self.all_in_order else outputs
-        return InputBatch(tokens, positions, places, self.attention, chosen, self.states)
+        wanted = None if self.all_in_order else outputs
+        texts = self._text_numbers()
+        return InputBatch(tokens, positions, places, self.attention, wanted, self.states, texts)
+
+    def _text_numbers(self) -> torch.Tensor | None:
+        """See `InputBatch.texts`."""
+        if not any(row.second for row in self.rows):
+            return None
+        seconds = np.array([row.second or NEVER for row in self.rows], np.int64)
+        texts = self.positions >= np.repeat(seconds, self.attention.query_lengths)
+        return upload([texts.astype(np.int64)], self.last_tokens.device)[0]
 
     def move_pages(self) -> None:
         """Moves only the new pages into the tables on the device."""
@@ -96,15 +106,16 @@ def build_step_inputs(
     tables: PageTables,
     states: SlotStates,
     recurrent: RecurrentStates | None = None,
+    needs_all: bool = False,
 ) -> StepInputs:
     """Builds a step's inputs once `tables` has the rows' new pages and `states` their slots' parameters. Call
-    it once for each step, because it extends the slots' lengths."""
+    it once for each step, because it extends the slots' lengths. needs_all: all tokens are output tokens"""
     last_tokens = states.sampling.last_tokens
     slots = np.array([row.slot for row in rows], np.int64)
     starts = np.array([row.start for row in rows], np.int64)
     given = np.array([len(row.tokens) // TOKEN_BYTES for row in rows], np.int64)
     tokens = tables.extend(slots, starts, given)
-    sampled = [at for at, row in enumerate(rows) if row.samples]
+    sampled = [at for at, row in enumerate(rows) if row.samples or row.pools]
     targeted = [at for at, row in enumerate(rows) if row.targets]
     chosen = slice(None) if len(sampled) == len(rows) else sampled
     outputs = tokens.ends[chosen] - 1
@@ -112,7 +123,7 @@ def build_step_inputs(
         ends = tokens.ends.tolist()
         outputs = np.concatenate([outputs, *(_find_targets(rows[row], ends[row]) for row in targeted)])
     sampled_slots = slots[chosen].astype(np.int32)
-    all_in_order = len(sampled) == len(tokens.slots) and not targeted
+    all_in_order = needs_all or (len(sampled) == len(tokens.slots) and not targeted)
     return StepInputs(
         tokens=np.frombuffer(b"".join([row.tokens or ONE_TOKEN for row in rows]), np.int32).copy(),
         slots=tokens.slots,

@@ -59,6 +59,8 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         raise ConfigError(f"page_size {config.page_size}: must be 1 to {MAX_PAGE_SIZE} tokens.")
     device = choose_device(config)
     source = open_model(config, device)
+    if source.config.cache_spec.is_empty:
+        config = _without_pages(config, source.context)
     shape, cells = source.config, kv_dtype(config, source.dtype)
     if shape.cache_spec.states:
         _refuse_page_store(config)
@@ -69,21 +71,25 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     config = replace(config, max_running=limit_slots(config, shape, source.dtype, device))
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
     tables = PageTables(config.max_running, source.context, config.page_size, device)
-    graphs, graph_bytes = _open_graphs(config, model, tables, states, cells, store)
-    pool = plan_pages(config, shape, source.dtype, device, graph_bytes)
+    graphs, graph_bytes = _open_graphs(
+        config, model, tables, states, cells, store, source.pooling is not None
+    )
+    pool = plan_pages(config, shape, source.context, source.dtype, device, graph_bytes)
     model.set_context(pool.max_model_len)
     spec = model.config.cache_spec
     kvs = allocate_pool(spec, pool.num_pages, config.page_size, cells, device)
     recurrent = None
     if pool.states:
         recurrent = RecurrentStates(spec, pool.states, config.max_running, source.dtype, device)
-    log.info(
-        "KV cache: %s tokens of %s in %s; running a test step",
-        f"{pool.num_pages * config.page_size:,}",
-        str(cells).removeprefix("torch."),
-        in_units(pool.num_pages * bytes_per_page),
-    )
-    state = DeviceState(model, kvs, tables, states, recurrent)
+    if not spec.is_empty:
+        log.info(
+            "KV cache: %s tokens of %s in %s; running a test step",
+            f"{pool.num_pages * config.page_size:,}",
+            str(cells).removeprefix("torch."),
+            in_units(pool.num_pages * bytes_per_page),
+        )
+    pooling, pooler = source.open_pooler(model, config.max_running)
+    state = DeviceState(model, kvs, tables, states, recurrent, pooler)
     runner = _start_runner(config, source, state, pool, store, graphs)
     ready = ModelReady(
         groups=[CacheGroup(model.config.cache_spec.layers, None, pool.num_pages, bytes_per_page)],
@@ -96,6 +102,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         sampling=source.sampling,
         states=pool.states,
         state_bytes=spec.state_bytes(source.dtype),
+        pooling=pooling,
     )
     if store is not None:
         # If bit-equal results are promised, pages that other kernels computed must not be restored.
@@ -105,6 +112,17 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         ready.page_model = page_model(store, described, source.dtype, positions, source.checkpoint.files)
         ready.host_pages = store.pool.places
     return LoadedModel(runner, ready, store)
+
+
+def _without_pages(config: ServeConfig, context: int) -> ServeConfig:
+    """The configuration of a model that keeps nothing of a token after its step. The scheduler gives each
+    input a page without memory. Raises ConfigError for options that keep pages."""
+    for name, value in {"--disk-cache": config.disk_cache, "--remote-cache": config.remote_cache}.items():
+        if value is not None:
+            raise ConfigError(
+                f"{name}: the model is an encoder, which has no KV cache. Leave the option out."
+            )
+    return replace(config, page_size=context, host_cache=0)
 
 
 def _refuse_page_store(config: ServeConfig) -> None:
@@ -129,10 +147,11 @@ def _open_graphs(
     states: SlotStates,
     cells: torch.dtype,
     store: PageStore | None,
+    pools: bool,
 ) -> tuple[CudaExecutor | None, int]:
     """On a GPU, an executor that has captured its first graphs, and the bytes that the others will take."""
     device = tables.on_device.device
-    if device.type == "cpu" or config.enforce_eager or not model.is_recordable:
+    if device.type == "cpu" or config.enforce_eager or pools or not model.is_recordable:
         return None, 0
     from .cuda_executor import CudaExecutor
     from .product_choice import choose_products
@@ -160,7 +179,7 @@ def _start_runner(
         page_memory = PageMemory(state.kvs, config.page_size)
         # Before the test step, which leaves a core idle. Later, the thread would slow the first requests.
         page_memory.start(everything=config.kv_memory is not None)
-        if state.model.is_recordable and not config.enforce_eager:
+        if state.model.is_recordable and state.pooler is None and not config.enforce_eager:
             executor = CpuExecutor(state, config.deterministic)
     mover = PageMover(state.kvs, store) if store is not None else None
     runner = Runner(state, executor, mover, page_memory)
@@ -177,7 +196,7 @@ def _start_runner(
 
 def group_cost(spec: CacheSpec, stored: torch.dtype, device: torch.device) -> GroupCost:
     """When grouping rows pays on the device (see docs/kernels.md). stored: the dtype of the KV cache"""
-    if device.type == "cpu":
+    if device.type == "cpu" or not spec.layers:
         one_vector = LANES * spec.kv_heads // spec.heads
         return GroupCost(chunk_tokens=max(1, one_vector))
     from ...kernels.attention import FULL_REACH

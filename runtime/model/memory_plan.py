@@ -11,22 +11,30 @@ from ..config import ServeConfig
 from ..errors import ConfigError
 from .devices import free_memory, kv_dtype
 from .interface.model import ModelConfig
-from .kv_pool import PoolSize, context_length, default_budget, page_bytes, size_pool
+from .kv_pool import PoolSize, default_budget, page_bytes, size_pool
 from .recurrent_states import CHECKPOINT_TOKENS, count_places
 from .tiers import host_bytes
 
+MAX_PAGES_OF_INPUT = 2
+"""pages for each slot of a model without pages: the scheduler keeps one in reserve"""
 log = logging.getLogger(__name__)
 
 
 def plan_pages(
-    config: ServeConfig, shape: ModelConfig, dtype: torch.dtype, device: torch.device, graph_bytes: int
+    config: ServeConfig,
+    shape: ModelConfig,
+    context: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    graph_bytes: int,
 ) -> PoolSize:
     """The number of pages that fit beside the loaded weights, and the context that they allow.
 
-    dtype: of activations. graph_bytes: bytes of CUDA graphs that are captured later. Raises ConfigError if
-    the memory does not suffice.
+    context: tokens of the longest request. dtype: of activations. graph_bytes: bytes
+    of CUDA graphs that are captured later. Raises ConfigError if the memory does not suffice.
     """
-    context = context_length(shape, config.max_model_len)
+    if shape.cache_spec.is_empty:
+        return PoolSize(MAX_PAGES_OF_INPUT * config.max_running, context)
     budget = _kv_budget(config, shape, dtype, device, graph_bytes)
     bytes_per_page = page_bytes(shape.cache_spec, config.page_size, kv_dtype(config, dtype))
     state_bytes = shape.cache_spec.state_bytes(dtype)

@@ -15,6 +15,7 @@ from ..config import ModelImpl, ServeConfig
 from ..errors import ConfigError
 from ..families import is_known
 from ..logs import ProgressLine
+from ..messages import Pooling
 from ..sampling_params import SamplingDefaults
 from .chunk_check import check_chunks
 from .decoder import Decoder
@@ -23,6 +24,9 @@ from .devices import choose_dtype
 from .generation_config import sampling_defaults
 from .interface.model import Model, ModelConfig
 from .kv_pool import context_length
+from .pooler import Pooler
+from .pooling import open_pooler
+from .pooling_config import PoolingConfig, read_pooling
 from .weight_formats import (
     Checkpoint,
     ChooseFormat,
@@ -73,6 +77,7 @@ class DecoderArchitecture:
     """A model that `Decoder` computes."""
 
     config: DecoderConfig
+    pools: bool = False
     needs_chunk_check: ClassVar = False
 
     @property
@@ -84,7 +89,7 @@ class DecoderArchitecture:
 
     def check(self, checkpoint: Checkpoint, choose: ChooseFormat) -> Collection[str]:
         expected = expected_tensors(self.config, choose)
-        checkpoint.check(expected)
+        checkpoint.check(expected, has_others=self.pools)
         return expected
 
     def projections(self, checkpoint: Checkpoint) -> Sequence[Projection]:
@@ -105,6 +110,8 @@ class ModelSource:
     sampling: SamplingDefaults
     checkpoint: Checkpoint
     choose_format: ChooseFormat
+    pooling: PoolingConfig | None = None
+    """None: the model generates"""
 
     @property
     def config(self) -> ModelConfig:
@@ -119,6 +126,12 @@ class ModelSource:
             check_chunks(model, device)
         return model
 
+    def open_pooler(self, model: Model, slots: int) -> tuple[Pooling | None, Pooler | None]:
+        """The model's way of pooling, for the other processes and for the runner."""
+        if self.pooling is None:
+            return None, None
+        return open_pooler(self.pooling, model, self.checkpoint, slots)
+
     def explain_bad_logits(self) -> None:
         """Raises ConfigError for a weight that is NaN or infinite; logs a warning if there is none."""
         used = self.architecture.check(self.checkpoint, self.choose_format)
@@ -131,34 +144,46 @@ class ModelSource:
         )
 
 
-def open_architecture(model: Path, impl: ModelImpl) -> Architecture:
-    """Reads config.json. Raises ConfigError for a model that cannot be served."""
+def open_architecture(model: Path, impl: ModelImpl, pooling: PoolingConfig | None = None) -> Architecture:
+    """Reads config.json. Raises ConfigError for a model that cannot be served. With `pooling`, it may be an
+    encoder."""
+    pools = pooling is not None
     if impl == "transformers":
-        return _open_transformers(model)
+        return _open_transformers(model, pooling)
     try:
-        return DecoderArchitecture(load_decoder_config(model))
+        return DecoderArchitecture(load_decoder_config(model, pools), pools)
     except ConfigError as error:
         if impl == "native":
             raise
         native = error
     try:
-        return _open_transformers(model)
+        return _open_transformers(model, pooling)
     except ConfigError as error:
         raise native if is_known(model) else error from None
 
 
-def _open_transformers(model: Path) -> Architecture:
+def _open_transformers(model: Path, pooling: PoolingConfig | None) -> Architecture:
     from .transformers_models.architecture import TransformersArchitecture  # takes seconds to import
 
-    return TransformersArchitecture.open(model)
+    try:
+        return TransformersArchitecture.open(model, pools=pooling is not None)
+    except ConfigError:
+        if pooling is None:
+            raise
+    from .transformers_models.encoder import EncoderArchitecture
+
+    return EncoderArchitecture.open(model, classifies=bool(pooling.labels))
 
 
 def open_model(config: ServeConfig, device: torch.device) -> ModelSource:
     """Reads the config and the headers of the weights; with --quantize, it also quantizes them. Raises
     ConfigError for a model that cannot be served."""
-    architecture = open_architecture(config.model, config.model_impl)
+    pooling = read_pooling(config.model, config.runner)
+    architecture = open_architecture(config.model, config.model_impl, pooling)
     architecture.check_options(device, config.deterministic)
     context = context_length(architecture.config, config.max_model_len)
+    if pooling is not None and pooling.max_tokens is not None and config.max_model_len is None:
+        context = min(context, pooling.max_tokens)
     checkpoint = Checkpoint(config.model)
     sampling = sampling_defaults(config.model, checkpoint.gguf)
     formats = checkpoint_formats(config.model, checkpoint)
@@ -176,4 +201,4 @@ def open_model(config: ServeConfig, device: torch.device) -> ModelSource:
         checkpoint, formats = open_quantized_copy(
             config.model, checkpoint, formats, projections, config.quantize, architecture.check
         )
-    return ModelSource(architecture, dtype, context, sampling, checkpoint, formats.choose)
+    return ModelSource(architecture, dtype, context, sampling, checkpoint, formats.choose, pooling)

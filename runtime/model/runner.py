@@ -23,6 +23,7 @@ from .devices import HostCopies
 from .executor import DeviceState, StepExecutor
 from .input_batch import StepInputs
 from .page_memory import PageMemory
+from .pooler import RowVectors
 from .prompt_logprobs import prompt_logprobs
 from .running_step import MasksSource, RunningStep, ScoredPrompt
 from .tiers import PageMover, StepMoves
@@ -40,9 +41,11 @@ class Runner:
     ) -> None:
         self._model, self._kvs = device.model, device.kvs
         self._tables, self._states, self._recurrent = device.tables, device.states, device.recurrent
-        self._executor = executor
+        self._executor, self._pooler = executor, device.pooler
         self.mover = mover
         """moves pages to and from the page store; None: there is no page store"""
+        self.pools = device.pooler is not None
+        """whether steps make vectors and sample no tokens"""
         self._page_memory = page_memory
         self._idle_since = 0.0
 
@@ -78,6 +81,10 @@ class Runner:
         hidden = step.hidden = self._executor.run(inputs, None if moves is None else moves.restore)
         if self._recurrent is not None:
             self._recurrent.save(plan.rows)
+        if self._pooler is not None:
+            step.vectors = RowVectors(plan.rows, self._pooler.pool(inputs, hidden))
+            step.copies = step.vectors.copies
+            return step
         if inputs.target_rows:
             step.prompts = self._score_prompts(inputs, hidden)
         if not len(inputs.sampled_slots):

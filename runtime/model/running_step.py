@@ -24,11 +24,13 @@ from ..messages import (
 )
 from .devices import HostCopies
 from .input_batch import StepInputs
+from .pooler import RowVectors
 from .prompt_logprobs import report
 from .slot_states import NONE
 from .tiers import StepMoves
 
 NOT_A_NUMBER = "The model's logits for this request are not numbers (NaN)."
+NO_VECTOR = "The model's vector of this input has numbers that are NaN or infinite."
 NOTHING_ALLOWED = "No token is allowed here: masks, banned tokens and biases exclude them all."
 MASK_LATE = "The grammar mask of this request did not come in time."
 NO_SLOTS = np.zeros(0, np.int32)
@@ -61,6 +63,8 @@ class RunningStep:
     hidden: torch.Tensor | None = None
     """hidden states of the output tokens, for `StepExecutor.sample`"""
     prompts: Sequence[ScoredPrompt] = ()
+    vectors: RowVectors | None = None
+    """None: the model generates"""
     results: PackedResults | None = None
     """results of sampling, on the device"""
     late: Sequence[int] = ()
@@ -89,6 +93,7 @@ class RunningStep:
         assert sampled.states is not None
         slots = NO_SLOTS if self.inputs is None else self.inputs.sampled_slots
         prompts, prompt_errors = _prompt_reports(self.prompts)
+        vectors, vector_errors = ([], []) if self.vectors is None else self.vectors.report(NO_VECTOR)
         bad = sampled.bad.numpy()
         errors = [RowError(slot, "mask_late", MASK_LATE) for slot in self.late]
         errors += [_error(int(slots[row]), int(bad[row])) for row in np.flatnonzero(bad)]
@@ -101,7 +106,8 @@ class RunningStep:
             elapsed_ms=(ended - max(self.started, idle_since) - self.waited) * 1000,
             logprobs=[] if self.inputs is None else _logprobs(self.inputs, sampled),
             prompt_logprobs=prompts,
-            errors=errors + prompt_errors,
+            errors=errors + prompt_errors + vector_errors,
+            vectors=vectors,
         )
 
     def _read_results(self) -> Sampled:

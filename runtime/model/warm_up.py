@@ -34,6 +34,11 @@ def warm_up(runner: Runner, model: Model, pool: PoolSize, config: ServeConfig) -
 
     Leaves no state: slots are set up and pages written again before they are read.
     """
+    if runner.pools:
+        tokens = np.zeros(min(PROMPT, pool.max_model_len), np.int32).tobytes()
+        pages = np.zeros(-(-PROMPT // config.page_size), np.int32).tobytes()
+        row = Row(slot=0, tokens=tokens, samples=0, new_pages=pages, pools=True)
+        return _run(runner, [StepPlan(step=0, rows=[row], setups=[SlotSetup(slot=0, sampling=GREEDY)])])
     if config.device == "cpu":
         row_cpu.sample_rows.load()  # because steps without a program sample by it
         return _run(runner, _one_row(0, PROMPT, pool, config.page_size))

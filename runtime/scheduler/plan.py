@@ -54,6 +54,8 @@ class StepPlanner:
         self._banned_tokens = banned_tokens
         self._group_cost = limits.group_cost
         self._max_sampled = limits.max_sampled
+        self._pools = limits.pooling is not None
+        self._takes_whole = limits.pooling is not None and limits.pooling.takes_whole
         self._checkpoint_tokens = max(CHECKPOINT_TOKENS, limits.state_tokens)
         self._step = 0
         self._tables: dict[int, bytes] = {}  # page tables when rows began to decode, by request arrival
@@ -113,15 +115,17 @@ class StepPlanner:
                 allocation.copy_step = None
 
     def _chunks(self, prefilling: Sequence[Request], budget: int) -> list[tuple[Request, int]]:
-        """Splits the budget (in tokens): each prompt is computed to its end before the next one begins."""
-        chunks = []
+        """Splits the budget (in tokens): each prompt is computed to its end before the next one begins. An
+        input that must be whole may exceed the budget, if it is the step's first."""
+        chunks: list[tuple[Request, int]] = []
         for request in prefilling:
             allocation = request.allocation
             if allocation.restoring:
                 continue
             self._rewind_state(allocation)
-            tokens = min(budget, allocation.chunk_end - allocation.planned)
-            if tokens <= 0:
+            left = allocation.chunk_end - allocation.planned
+            tokens = left if self._takes_whole and not chunks else min(budget, left)
+            if tokens <= 0 or (self._takes_whole and tokens < left):
                 break
             chunks.append((request, tokens))
             budget -= tokens
@@ -186,6 +190,7 @@ class StepPlanner:
         may_sample = request.phase is Phase.RUNNING and request.output_length < request.sampling.max_tokens
         row = self._add_row(plan, flight, request, tokens, int(may_sample and end == allocation.prefill_end))
         row.start, row.tokens = start, request.slice(start, end)
+        row.pools, row.second = self._pools and end == allocation.prefill_end, request.second
         if request.wants_prompt_logprobs:
             first = max(start + 1, request.sampling.first_scored)
             row.targets = request.slice(first, end + 1)

@@ -79,7 +79,7 @@ class Loop:
         ready = self._wait_for_model()
         scheduler = _build_scheduler(ready, self._config, compiler, vocabulary, tokenizer)
         self._supervisor.send(Ready("scheduler", model=ready))
-        if not starts_early:
+        if not starts_early and ready.pooling is None:
             compiler.start()
         leave_out_existing_objects()
         while not scheduler.is_drained:
@@ -184,6 +184,7 @@ def _build_scheduler(
         and all(key.best_priority is not None for key in config.api_keys),
         state_tokens=ready.state_bytes * ready.page_size // max(1, ready.page_bytes),
         group_cost=ready.group_cost,
+        pooling=ready.pooling,
     )
     return Scheduler(
         limits,

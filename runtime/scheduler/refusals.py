@@ -12,6 +12,7 @@ from ..messages import (
     Generate,
     GroupCost,
     PinPrefix,
+    Pooling,
     QueryRefused,
     Refused,
     ReplyError,
@@ -35,6 +36,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     bounded_priorities: bool = False  # whether each key has a best priority
     state_tokens: int = 0  # tokens whose KV takes as much memory as a state of the recurrent layers
     group_cost: GroupCost = msgspec.field(default_factory=GroupCost)
+    pooling: Pooling | None = None  # None: the model generates
 
 
 def find_refusal(message: Generate, limits: Limits, cache: PrefixCache, withheld: int) -> Refused | None:

@@ -31,6 +31,7 @@ class Replies:
         if not request.has_replied:
             request.has_replied = True
             output.cached_tokens, output.queued_s = request.cached_tokens, request.queued_s
+            output.vector = request.vector
             if request.prompt_logprobs:
                 output.prompt_logprobs = join_logprobs(request.prompt_logprobs)
                 request.prompt_logprobs = []

@@ -54,6 +54,7 @@ class Request:
     grammar_params: Mapping[str, str]  # the field with the schema of each function in a structural tag
     leases: Sequence[LeaseTerms]  # leases to take when the request ends
     wants_text_stream: bool  # whether the client gets tokens as they come, and people may read them
+    second: int  # position of the first token of a pair's second text; 0: the prompt is no pair
 
     tokens: bytes | bytearray  # prompt and output, packed int32, `bytes` while only read. `Results` appends:
     constraint: Constraint | None = None  # None: no grammar, or not compiled yet
@@ -74,6 +75,9 @@ class Request:
     cached_tokens: int | None = None  # prompt tokens that the tree or the page store had
     arrived_at: float = 0.0  # time of its arrival, in seconds of a monotonic clock
     queued_s: float | None = None  # seconds from its arrival to its first start
+
+    # `Results` writes this:
+    vector: bytes | None = None  # the vector that the model made of the prompt
 
     # `Replies` writes these, with the parts of `prompt_logprobs` from `Results`:
     sent: int = 0  # number of tokens that the client knows or gets with the next message
@@ -96,6 +100,7 @@ class Request:
             grammar_params=message.grammar.params if message.grammar else {},
             leases=message.leases,
             wants_text_stream=message.is_streamed and not (message.grammar and message.grammar.makes_value),
+            second=message.second,
             tokens=message.prompt,
             sent=prompt_length,
         )

@@ -99,6 +99,8 @@ class Results:
         by_slot = {request.allocation.slot: request for request, _ in flight.rows}
         for part in result.prompt_logprobs:
             by_slot[part.slot].prompt_logprobs.append(part.logprobs)
+        for vector in result.vectors:
+            by_slot[vector.slot].vector = vector.values
         for error in result.errors:
             self._take_error(flight, by_slot[error.slot], error, outcome)
         self._take_tokens(flight, result, outcome)

@@ -17,6 +17,7 @@ from arbora.runtime.messages import (
     LoadGrammar,
     Message,
     Row,
+    RowVector,
     SavedPages,
     SavePages,
     SlotSetup,
@@ -179,6 +180,9 @@ class FakeModel:
             tokens=pack([token for token, _ in sampled]),
             states=pack([state for _, state in sampled]),
             elapsed_ms=float(forward),
+            vectors=[
+                RowVector(row.slot, pack(self._held(self.slots[row.slot]))) for row in plan.rows if row.pools
+            ],
             restored_ms=float(sum(len(unpack(part.pages)) for part in plan.restores)),
         )
 

@@ -34,6 +34,7 @@ from arbora.runtime.messages import (
     PeerDown,
     PeerUp,
     PinPrefix,
+    Pooling,
     QueryCache,
     QueryNode,
     QueryRefused,
@@ -76,8 +77,16 @@ async def one_turn() -> None:
     await asyncio.sleep(0)
 
 
-def ready(vocab_size: int, context_length: int) -> ModelReady:
-    return ModelReady([CacheGroup(2, None, 64, 1024)], PAGE_SIZE, context_length, 8, vocab_size, "cpu")
+def ready(vocab_size: int, context_length: int, pooling: Pooling | None = None) -> ModelReady:
+    groups = [CacheGroup(2, None, 64, 1024)]
+    return ModelReady(groups, PAGE_SIZE, context_length, 8, vocab_size, "cpu", pooling=pooling)
+
+
+def scripted_vector(request: Generate, size: int) -> list[float]:
+    """The prompt's length, its last token, the start of its second text, then ones: as many numbers as the
+    vector has."""
+    tokens = unpacked(request.prompt)
+    return [float(len(tokens)), float(tokens[-1]), float(request.second), *[1.0] * size][:size]
 
 
 @dataclass
@@ -107,6 +116,7 @@ class FakeScheduler:
     left_out: Sequence[LeftOutKeyword] = ()
     cache: CacheScript = no_cache
     cached_tokens: int = 0
+    vector_size: int | None = None  # of a model that pools
     tokens_per_step: int = 1
     pauses: bool = False
     after_step: Callable[[], Awaitable[None]] = one_turn
@@ -215,6 +225,9 @@ class FakeScheduler:
             stop_token=stop_token,
             cached_tokens=self.cached_tokens if first else None,
             prompt_logprobs=scripted_logprobs(scored, sampling.prompt_logprobs) if first else None,
+            vector=None
+            if self.vector_size is None
+            else array("f", scripted_vector(row.request, self.vector_size)).tobytes(),
         )
 
 

@@ -82,6 +82,36 @@ def pin(rng: random.Random) -> Sent:
     return Sent("POST", "/cache/pin", {**fields, "ttl_s": rng.choice((0.05, 0.2, 1, 1, 0, 1e9))})
 
 
+def pool(rng: random.Random) -> Sent:
+    """A request to a model that pools. A generating model refuses it."""
+    texts = [text(rng) for _ in range(rng.randint(1, 3))]
+    bodies: dict[str, Body] = {
+        "/v1/embeddings": {"input": rng.choice((texts, texts[0], [5, 6], [[5], [7, 8]], []))},
+        "/v1/classify": {"input": texts},
+        "/v1/score": {rng.choice(("text_1", "queries")): texts[0], rng.choice(("text_2", "items")): texts},
+        "/v1/rerank": {
+            "query": texts[0],
+            "documents": [*texts, {"text": "a"}],
+            "top_n": rng.choice((0, 1, -1)),
+        },
+        "/api/embed": {"input": texts, "truncate": rng.random() < 0.5},
+        "/api/embeddings": {"prompt": texts[0]},
+    }
+    path = rng.choice(sorted(bodies))
+    body = bodies[path]
+    if rng.random() < 0.4:
+        body |= {
+            "dimensions": rng.choice((1, 8, 0, "x")),
+            "encoding_format": rng.choice(("float", "base64", "x")),
+        }
+    if rng.random() < 0.3:
+        body |= {
+            "truncate_prompt_tokens": rng.choice((-1, 1, 10, -2, 10**6)),
+            "priority": rng.choice((0, 2**31)),
+        }
+    return Sent("POST", path, body)
+
+
 def plain_get(rng: random.Random) -> Sent:
     paths = (
         "/v1/models",
@@ -108,6 +138,7 @@ _KINDS: list[tuple[Callable[[random.Random], Sent], int]] = [
     (tokenize, 8),
     (detokenize, 6),
     (pin, 5),
+    (pool, 5),
     (plain_get, 7),
     (drop, 2),
 ]

@@ -23,7 +23,7 @@ from arbora.frontend.http.server.connections import Connections
 from arbora.frontend.http.server.limits import Limits
 from arbora.runtime.api_keys import ApiKey, plain_key
 from arbora.runtime.config import ServeConfig
-from arbora.runtime.messages import Generate
+from arbora.runtime.messages import Generate, Pooling
 from certificates import client_context
 from fake_scheduler import FakeScheduler, FakeSupervisor, Script, packed, ready, unpacked
 from tiny_model import CHATML, VOCAB_SIZE, write_tiny_model
@@ -53,6 +53,7 @@ class HttpWorld:
             http_client=openai.DefaultAsyncHttpxClient(verify=trusted),
         )
         self.epoch = 0
+        self.pooling: Pooling | None = None
         self.context_length = context_length
         self.scheduler: FakeScheduler | None = None
         self.script: Script = self.says("Hello, how are you?")
@@ -85,7 +86,9 @@ class HttpWorld:
         )
         if paused:
             self.scheduler.gate.clear()
-        self.supervisor.peer_up(self.epoch, ready(VOCAB_SIZE, self.context_length))
+        if self.pooling is not None:
+            self.scheduler.vector_size = self.pooling.size
+        self.supervisor.peer_up(self.epoch, ready(VOCAB_SIZE, self.context_length, self.pooling))
         await eventually(lambda: self.engine.epoch == self.epoch)
         return self.scheduler
 
@@ -169,6 +172,7 @@ async def http_world(
     progress: Callable[[], None] = lambda: None,
     apis: Apis = APIS,
     special: Sequence[str] = (),
+    pooling: Pooling | None = None,
     **more: Any,
 ) -> AsyncIterator[HttpWorld]:
     """`special` are further special tokens of the model, `send_buffer` is the SO_SNDBUF of connections, in
@@ -198,6 +202,7 @@ async def http_world(
         url = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
         world = HttpWorld(directory, http_service, url, context_length)
         world.stop = server.stop
+        world.pooling = pooling
         world.connections = server.connections
         try:
             if replica:

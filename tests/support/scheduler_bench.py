@@ -24,6 +24,7 @@ from arbora.runtime.messages import (
     Output,
     Outputs,
     PinPrefix,
+    Pooling,
     QueryCache,
     Refused,
     SchedulerInbox,
@@ -142,6 +143,7 @@ class SchedulerBench:
         group_cost: GroupCost = USUAL_GROUPS,
         max_sampled: int = 1,
         count: Callable[[int], int] = lambda most: most,
+        pooling: Pooling | None = None,
         states: int = 0,
     ) -> None:
         """count: see `FakeModel`. states: places for recurrent states"""
@@ -165,6 +167,7 @@ class SchedulerBench:
                 max_pinned=max_pinned,
                 keys=keys,
                 group_cost=group_cost,
+                pooling=pooling,
             ),
             self.cache,
             self.budget,

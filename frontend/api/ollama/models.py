@@ -99,6 +99,8 @@ class Models:
 
 def _capabilities(service: Service) -> list[str]:
     """The model's abilities under Ollama's names. With any chat template a conversation may have tools."""
+    if service.engine.model is not None and service.engine.model.pooling is not None:
+        return ["embedding"]
     return [
         "completion",
         *(["tools"] if service.template is not None else []),

@@ -105,6 +105,22 @@ class GenerateRequest(PromptRequest, kw_only=True):
     raw: bool | None = None
 
 
+class EmbedRequest(Struct, kw_only=True):
+    """The body of /api/embed."""
+
+    input: str | list[str]
+    model: str | None = None
+    dimensions: Annotated[int, within(1)] | None = None
+    truncate: bool | None = None
+
+
+class EmbeddingsRequest(Struct, kw_only=True):
+    """The body of /api/embeddings."""
+
+    prompt: str
+    model: str | None = None
+
+
 class ShowRequest(Struct, kw_only=True):
     """The body of /api/show. `name` is the older name of `model`."""
 

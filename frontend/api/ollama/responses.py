@@ -20,6 +20,20 @@ class ErrorResponse(Struct):
     param: str | None
 
 
+class Embedded(Struct, kw_only=True):
+    """`embeddings` is the JSON of a list of numbers for each text."""
+
+    model: str
+    embeddings: Raw
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+
+
+class Embedding(Struct):
+    embedding: list[float]
+
+
 class CalledFunction(Struct):
     """A call's function. `arguments` is the JSON of an object."""
 

@@ -14,19 +14,18 @@ from ...http.apis import Api, route
 from ...http.endpoint import GenerationEndpoint
 from ...http.http_service import HttpService
 from ...http.operation import GENERATES, DescribedRoute, Operation
+from ...http.pooling_endpoint import PoolingEndpoint
 from .answers import error_json
+from .embeddings import prepare_embed, prepare_embeddings
 from .generation import prepare_chat, prepare_generate
 from .model_files import ModelFiles
 from .models import Models
-from .protocol import ChatRequest, GenerateRequest, ShowRequest
-from .responses import Answer, ErrorResponse, ModelList, RunningList, ShownModel, Version
+from .protocol import ChatRequest, EmbeddingsRequest, EmbedRequest, GenerateRequest, ShowRequest
+from .responses import Answer, Embedded, Embedding, ErrorResponse, ModelList, RunningList, ShownModel, Version
 
-_NO_EMBEDDINGS = "the model generates text and has no embeddings: use a server with an embedding model."
 _ONE_MODEL = "a server has one model, which it loads at start: run `arbora serve MODEL` with the one to use."
 
 NOT_SERVED = {
-    ("POST", "/api/embed"): _NO_EMBEDDINGS,
-    ("POST", "/api/embeddings"): _NO_EMBEDDINGS,
     ("POST", "/api/pull"): _ONE_MODEL,
     ("POST", "/api/push"): _ONE_MODEL,
     ("POST", "/api/create"): _ONE_MODEL,
@@ -54,6 +53,20 @@ _CHAT = Operation(
 _GENERATE = replace(
     _CHAT, summary="Continue a prompt", body=GenerateRequest, example={"prompt": "Once upon a time"}
 )
+_EMBED = Operation(
+    summary="Make embeddings of texts",
+    body=EmbedRequest,
+    example={"input": ["Why is the sky blue?", "Air scatters blue light."]},
+    reply=Embedded,
+    errors=GENERATES,
+)
+_EMBEDDINGS = Operation(
+    summary="Make the embedding of a text",
+    body=EmbeddingsRequest,
+    example={"prompt": "Why is the sky blue?"},
+    reply=Embedding,
+    errors=GENERATES,
+)
 _TAGS = Operation(summary="List the models", reply=ModelList)
 _RUNNING = Operation(summary="List the loaded models", reply=RunningList)
 _VERSION = Operation(summary="Show the version of Ollama whose API this is", reply=Version)
@@ -70,6 +83,8 @@ def _routes(http: HttpService) -> Sequence[Route]:
     return [
         DescribedRoute("POST", "/api/chat", GenerationEndpoint(http, prepare_chat), _CHAT),
         DescribedRoute("POST", "/api/generate", GenerationEndpoint(http, prepare_generate), _GENERATE),
+        DescribedRoute("POST", "/api/embed", PoolingEndpoint(http, prepare_embed), _EMBED),
+        DescribedRoute("POST", "/api/embeddings", PoolingEndpoint(http, prepare_embeddings), _EMBEDDINGS),
         route("GET", "/api/tags", http, models.tags, _TAGS),
         route("GET", "/api/ps", http, models.running, _RUNNING),
         route("GET", "/api/version", http, models.version, _VERSION),

@@ -48,7 +48,7 @@ def _read(service: Service, request: CompletionRequest) -> Draft:
     special = request.add_special_tokens is not False
     return Draft(
         fields=request,
-        prompt=Prompt(param="prompt", items=_items(request.prompt), special=special),
+        prompt=Prompt(param="prompt", items=read_items(request.prompt, "prompt"), special=special),
         limits=_limits(request, service.engine.check_serving()),
         constraint=constraint(request),
         logprobs=request.logprobs,
@@ -101,14 +101,15 @@ def _prompt_logprobs(request: CompletionRequest) -> int | None:
     return request.prompt_logprobs
 
 
-def _items(given: str | Sequence[str | int | list[int]]) -> Sequence[str | list[int]]:
-    """The prompts of `prompt`: a text, a list of ids, or a list of either. Else raises `RequestError`."""
+def read_items(given: str | Sequence[str | int | list[int]], param: str) -> Sequence[str | list[int]]:
+    """The items of the field `param`: a text, a list of ids, or a list of either. Else raises
+    `RequestError`."""
     if isinstance(given, str):
         return [given]
     ids = [item for item in given if isinstance(item, int)]
     if ids and len(ids) < len(given):
-        raise invalid_field("prompt", "mixes token ids with texts or lists; give one kind", "invalid_type")
+        raise invalid_field(param, "mixes token ids with texts or lists; give one kind", "invalid_type")
     items = [ids] if ids else [item for item in given if not isinstance(item, int)]
     if not items:
-        raise invalid_field("prompt", "must not be empty: it has no texts and no tokens")
+        raise invalid_field(param, "must not be empty: it has no texts and no tokens")
     return items

@@ -97,6 +97,18 @@ _WITHOUT_EFFECT = (
 )
 INERT = InertFields(_FIXED, _HINTS, _WITHOUT_EFFECT)
 
+POOLING_INERT = InertFields(
+    {
+        "truncation_side": FixedField(('"right"',), "An input is cut at its end."),
+        "messages": FixedField(("[]",), "Give the text as input."),
+        "mm_processor_kwargs": FixedField(("{}",)),
+        "embed_dtype": FixedField(('"float32"',), "Embeddings have float32 numbers."),
+        "endianness": FixedField(('"native"', '"little"')),
+    },
+    without_effect=("request_id", "input_type", "task"),
+)
+"""for requests to a model that pools"""
+
 OPENAI_CONSTRAINTS = (
     "response_format",
     "structured_outputs",

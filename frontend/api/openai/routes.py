@@ -10,10 +10,22 @@ from ...http.apis import Api, route
 from ...http.endpoint import GenerationEndpoint
 from ...http.http_service import HttpService
 from ...http.operation import GENERATES, DescribedRoute, Operation
+from ...http.pooling_endpoint import PoolingEndpoint
 from .chat import prepare_chat
 from .completions import prepare_completion
 from .errors import error_json
 from .models import list_models, show_model
+from .pooling import prepare_classify, prepare_embeddings
+from .pooling_protocol import (
+    Classes,
+    ClassifyRequest,
+    EmbeddingRequest,
+    Embeddings,
+    Ranking,
+    RerankRequest,
+    ScoreRequest,
+    Scores,
+)
 from .protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from .responses import (
     ChatChunk,
@@ -26,6 +38,7 @@ from .responses import (
     ModelList,
     TokenizeResponse,
 )
+from .scores import prepare_rerank, prepare_score
 from .tokenize import detokenize, tokenize
 
 _CHAT = Operation(
@@ -60,6 +73,43 @@ _DETOKENIZE = Operation(
 )
 
 
+_POOLS = (404, 429, 504)
+_EMBEDDINGS = Operation(
+    summary="Make embeddings of texts",
+    body=EmbeddingRequest,
+    example={"input": ["Why is the sky blue?", "The sky is blue because of Rayleigh scattering."]},
+    reply=Embeddings,
+    errors=_POOLS,
+)
+_SCORE = Operation(
+    summary="Score how well texts match",
+    body=ScoreRequest,
+    example={"text_1": "Why is the sky blue?", "text_2": ["Air scatters blue light.", "Rome is in Italy."]},
+    reply=Scores,
+    errors=_POOLS,
+)
+_RERANK = Operation(
+    summary="Sort documents by how well they match a query",
+    body=RerankRequest,
+    example={"query": "Why is the sky blue?", "documents": ["Air scatters blue light.", "Rome is in Italy."]},
+    reply=Ranking,
+    errors=_POOLS,
+)
+_CLASSIFY = Operation(
+    summary="Classify texts",
+    body=ClassifyRequest,
+    example={"input": ["What a beautiful day!"]},
+    reply=Classes,
+    errors=_POOLS,
+)
+_POOLING = (
+    (("/v1/embeddings",), prepare_embeddings, _EMBEDDINGS),
+    (("/v1/score", "/score"), prepare_score, _SCORE),
+    (("/v1/rerank", "/rerank", "/v2/rerank"), prepare_rerank, _RERANK),
+    (("/v1/classify", "/classify"), prepare_classify, _CLASSIFY),
+)
+
+
 def _routes(http: HttpService) -> Sequence[Route]:
     chat, completion = GenerationEndpoint(http, prepare_chat), GenerationEndpoint(http, prepare_completion)
     return [
@@ -69,13 +119,18 @@ def _routes(http: HttpService) -> Sequence[Route]:
         route("GET", "/v1/models/{model:path}", http, show_model, _SHOW),
         route("POST", "/tokenize", http, tokenize, _TOKENIZE),
         route("POST", "/detokenize", http, detokenize, _DETOKENIZE),
+        *(
+            DescribedRoute("POST", path, PoolingEndpoint(http, prepare), operation)
+            for paths, prepare, operation in _POOLING
+            for path in paths
+        ),
     ]
 
 
 OPENAI = Api(
     _routes,
     error_json,
-    batched=("/v1/chat/completions", "/v1/completions"),
+    batched=("/v1/chat/completions", "/v1/completions", "/v1/embeddings"),
     name="OpenAI",
     error=ErrorResponse,
 )

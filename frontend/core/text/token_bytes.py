@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ....runtime.errors import ConfigError
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_SUPPORTED = "ByteLevel, Metaspace, or Replace, ByteFallback, Fuse and Strip in that order"
+_SUPPORTED = "ByteLevel, Metaspace, WordPiece, or Replace, ByteFallback, Fuse and Strip in that order"
 
 
 class DecoderRules(NamedTuple):
@@ -25,6 +25,8 @@ class DecoderRules(NamedTuple):
     byte_fallback: bool
     replacements: tuple[tuple[str, str], ...]
     leading_spaces: int
+    continues_word: str = ""
+    """the beginning of tokens that continue a word; each other one begins with a space. Empty: none does"""
 
     def token_bytes(self, token: str) -> bytes:
         if self.byte_level:
@@ -36,6 +38,9 @@ class DecoderRules(NamedTuple):
 
     def added_token_bytes(self, token: str) -> bytes:
         """The bytes of an added token, which is plain text and not in the byte-level alphabet."""
+        if self.continues_word:
+            rest = token.removeprefix(self.continues_word)
+            token = rest if rest != token else f" {token}"
         for pattern, content in self.replacements:
             token = token.replace(pattern, content)
         return token.encode("utf-8", "surrogatepass")
@@ -44,6 +49,7 @@ class DecoderRules(NamedTuple):
 def read_decoder_rules(decoder: dict[str, Any] | None) -> DecoderRules:
     """Reads tokenizer.json's field `decoder`."""
     byte_level = byte_fallback = fused = False
+    continues_word = ""
     replacements: list[tuple[str, str]] = []
     leading_spaces = 0
     for step in _steps(decoder):
@@ -59,6 +65,8 @@ def read_decoder_rules(decoder: dict[str, Any] | None) -> DecoderRules:
             case {"type": "Metaspace", "replacement": str(pattern)}:
                 replacements.append((pattern, " "))
                 leading_spaces = 0 if step.get("prepend_scheme", "always") == "never" else 1
+            case {"type": "WordPiece", "prefix": str(continues_word)}:
+                leading_spaces = 1
             case {"type": "Strip", "content": " ", "start": int(start), "stop": 0} if fused:
                 leading_spaces = start
             case _:
@@ -66,7 +74,7 @@ def read_decoder_rules(decoder: dict[str, Any] | None) -> DecoderRules:
                     f"tokenizer.json: the decoder step {step.get('type')} is not supported. "
                     f"Supported decoders are {_SUPPORTED}."
                 )
-    return DecoderRules(byte_level, byte_fallback, tuple(replacements), leading_spaces)
+    return DecoderRules(byte_level, byte_fallback, tuple(replacements), leading_spaces, continues_word)
 
 
 def _steps(decoder: dict[str, Any] | None) -> Iterator[dict[str, Any]]:

@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
@@ -28,7 +29,16 @@ from transformers import AutoTokenizer
 tokenizer = AutoTokenizer.from_pretrained(sys.argv[1], local_files_only=True)
 tokenizer.backend_tokenizer.save(sys.argv[2])
 """
+MARGIN_TOKENS = 64
+"""tokens at the end of a text that may depend on the text behind them"""
+MIN_CHARACTERS = 1 << 14
 _TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+class EncodedInput(NamedTuple):
+    tokens: Tokens
+    second: int
+    """position of the first token of a pair's second text, if the model tells the texts apart; otherwise 0"""
 
 
 class Tokenizer:
@@ -111,6 +121,41 @@ class Tokenizer:
             encoding = backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
         return np.array(encoding.ids, "<i4").tobytes()
 
+    def encode_inputs(
+        self,
+        texts: Sequence[str | tuple[str, str]],
+        max_tokens: int,
+        truncate: int | None,
+        add_special_tokens: bool = True,
+    ) -> list[EncodedInput]:
+        """Tokenizes texts and pairs of texts, cut to `truncate` tokens if that is given, the longer text of a
+        pair first. Of a text with many more than `max_tokens` only the beginning is tokenized."""
+        parts = [text for item in texts for text in ((item,) if isinstance(item, str) else item)]
+        encodings = iter(self._encode_beginnings(parts, max_tokens))
+        found = []
+        for item in texts:
+            first, second = next(encodings), None if isinstance(item, str) else next(encodings)
+            if truncate is not None:
+                added = self._backend.num_special_tokens_to_add(second is not None)
+                _truncate(first, second, max(0, truncate - added * add_special_tokens))
+            whole = self._backend.post_process(first, second, add_special_tokens=add_special_tokens)
+            start = whole.type_ids.index(1) if second is not None and 1 in whole.type_ids else 0
+            found.append(EncodedInput(np.array(whole.ids, "<i4").tobytes(), start))
+        return found
+
+    def _encode_beginnings(self, texts: Sequence[str], max_tokens: int) -> list[tokenizers.Encoding]:
+        """The encodings of texts without special tokens. That of a long text may end early, after more
+        than `max_tokens`: the cut does not change the first ones."""
+        enough = max_tokens + MARGIN_TOKENS
+        size = max(MIN_CHARACTERS, 8 * enough)
+        found = self._backend.encode_batch_fast([text[:size] for text in texts], add_special_tokens=False)
+        for at, text in enumerate(texts):
+            end = size
+            while end < len(text) and len(found[at].ids) < enough:
+                end *= 4
+                (found[at],) = self._backend.encode_batch_fast([text[:end]], add_special_tokens=False)
+        return list(found)
+
     def decode(
         self, tokens: Tokens, skip_special_tokens: bool = True, *, continues_text: bool = False
     ) -> str:
@@ -148,6 +193,20 @@ class Tokenizer:
         special = [token in self.special_tokens or token not in known for token in ids]
         eos = tuple(token for token in self.eos_tokens if token in ids)
         return build_vocabulary([self.token_bytes(token) for token in ids], special, eos)
+
+
+def _truncate(first: tokenizers.Encoding, second: tokenizers.Encoding | None, limit: int) -> None:
+    """Cuts the encodings so that together they have at most `limit` tokens: the longer one first, as
+    `tokenizers` does by default."""
+    if second is None:
+        first.truncate(limit)
+        return
+    shorter, longer = sorted((first, second), key=lambda each: len(each.ids))
+    kept = len(shorter.ids)
+    if kept + min(len(longer.ids), max(kept, limit - kept)) > limit:
+        kept = limit // 2
+        shorter.truncate(kept)
+    longer.truncate(limit - kept)
 
 
 def convert_tokenizer(directory: Path) -> str:

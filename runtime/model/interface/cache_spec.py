@@ -42,6 +42,11 @@ class CacheSpec:
     def reaches(self) -> tuple[Reach, ...]:
         return tuple(map(Reach, self.windows, self.chunks or (None,) * self.layers))
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is kept after a step, as in an encoder, which reads an input as a whole."""
+        return not self.windows and not self.states
+
     def state_bytes(self, dtype: torch.dtype) -> int:
         """Bytes of a sequence's state. dtype: of activations"""
         return sum(math.prod(state.shape) * (state.dtype or dtype).itemsize for state in self.states)

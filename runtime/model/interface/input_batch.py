@@ -38,6 +38,9 @@ class InputBatch:
     First the last tokens of the rows that sample, then the tokens of each row that have targets."""
     states: RowStates | None = None
     """None: the model has no recurrent layers"""
+    texts: torch.Tensor | None = None
+    """int64 [tokens]: 0 for tokens of a pair's first text, 1 for those of its second one; None: no row is a
+    pair"""
 
     @property
     def size(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -121,4 +121,14 @@ class Model(Protocol):
 
     def describe_positions(self) -> bytes:
         """The part of the positions' computation on which the contents of pages depend."""
+        ...
+
+
+@runtime_checkable
+class ClassifyingModel(Protocol):
+    """A `Model` with a head of its own for classes."""
+
+    def classify(self, hidden: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+        """Logits, float32 [inputs, classes], of the hidden states [tokens, hidden] of whole inputs, which lie
+        one after the other."""
         ...

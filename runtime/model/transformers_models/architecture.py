@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -45,22 +45,23 @@ class TransformersArchitecture:
     needs_chunk_check: ClassVar = True
 
     @staticmethod
-    def open(model: Path) -> TransformersArchitecture:
-        """Reads config.json. Raises ConfigError with the reason for a model that can't be served."""
-        return TransformersArchitecture(*describe(model))
+    def open(model: Path, pools: bool = False) -> TransformersArchitecture:
+        """Reads config.json. Raises ConfigError with the reason for a model that can't be served. pools: the
+        head is not used"""
+        return TransformersArchitecture(*describe(model, pools))
 
     @property
     def dtype(self) -> str | None:
         return self.config.dtype
 
     def check(self, checkpoint: Checkpoint, choose: ChooseFormat) -> Collection[str]:
-        plan = _Plan(self._empty, self.config, checkpoint)
+        plan = WeightPlan(self._empty, self.config, checkpoint)
         expected = plan.describe_tensors(choose)
         checkpoint.check(expected, has_others=True)
         return {*expected, *chain.from_iterable(source.names for source in plan.sources.values())}
 
     def projections(self, checkpoint: Checkpoint) -> Sequence[Projection]:
-        plan = _Plan(self._empty, self.config, checkpoint)
+        plan = WeightPlan(self._empty, self.config, checkpoint)
         of_experts = chain.from_iterable(chain.from_iterable(plan.experts.values()))
         return [*plan.projections.values(), *of_experts]
 
@@ -87,9 +88,9 @@ class TransformersArchitecture:
             )
 
     def load(self, loader: ProjectionLoader, progress: Callable[[str], None]) -> Model:
-        with _without_weights(loader.device):
+        with without_weights(loader.device):
             model = build(copy.deepcopy(self.original), loader.dtype)
-        _Loading(model, _Plan(model, self.config, loader.checkpoint), loader, progress).run()
+        load_into(model, WeightPlan(model, self.config, loader.checkpoint), loader, progress)
         return TransformersModel(self.config, model, loader.dtype, loader.device)
 
     @cached_property
@@ -99,7 +100,7 @@ class TransformersArchitecture:
 
 
 @contextmanager
-def _without_weights(device: torch.device) -> Iterator[None]:
+def without_weights(device: torch.device) -> Iterator[None]:
     """Context in which modules get parameters without memory, but buffers on the device."""
     register = torch.nn.Module.register_parameter
 
@@ -134,10 +135,20 @@ def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
     return outputs, inputs
 
 
-class _Plan:
+class UsedParts(Protocol):
+    """See `TransformersConfig`."""
+
+    @property
+    def weight_readers(self) -> tuple[str, ...]: ...
+
+    @property
+    def unused(self) -> tuple[str, ...]: ...
+
+
+class WeightPlan:
     """Where each weight of a model comes from."""
 
-    def __init__(self, model: PreTrainedModel, config: TransformersConfig, checkpoint: Checkpoint) -> None:
+    def __init__(self, model: PreTrainedModel, config: UsedParts, checkpoint: Checkpoint) -> None:
         self.place = checkpoint.files[0].parent
         skipped = tuple(f"{name}." for name in config.unused)
         wanted = {name: each for name, each in model.state_dict().items() if not name.startswith(skipped)}
@@ -213,13 +224,20 @@ class _Plan:
         return expected
 
 
+def load_into(
+    model: PreTrainedModel, plan: WeightPlan, loader: ProjectionLoader, progress: Callable[[str], None]
+) -> None:
+    """Puts a checkpoint's weights into a model that has none."""
+    _Loading(model, plan, loader, progress).run()
+
+
 class _Loading:
     """Puts a checkpoint's weights into a model that has none."""
 
     def __init__(
         self,
         model: PreTrainedModel,
-        plan: _Plan,
+        plan: WeightPlan,
         loader: ProjectionLoader,
         progress: Callable[[str], None],
     ) -> None:

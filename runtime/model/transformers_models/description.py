@@ -6,7 +6,7 @@ import copy
 import inspect
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 
 from ...checkpoint_json import CONFIG_FILE
 from ...errors import ConfigError
+from ...families import GENERATES, find_stem
 from ..interface.cache_spec import CacheSpec
 from . import experts
 from .attention_calls import NAME, AttentionCall, UnservedModelError, handled_by
@@ -44,7 +45,6 @@ _ERRORS = (
     StrictDataclassError,
 )
 """what transformers raises for a config that it can't use"""
-_TEXT_TASKS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 _OWN_ATTENTION = "has attention outside of transformers' attention interface"
 _OWN_STATES = ("conv_state", "recurrent_state", "ssm_state", "rnn_state", "linear_cache")
 """words in the code of layers that keep a state outside of transformers' cache"""
@@ -87,12 +87,22 @@ class TransformersConfig:
         )
 
 
-def describe(model: Path) -> tuple[TransformersConfig, PreTrainedConfig]:
-    """Describes `model`. Raises ConfigError with the reason if it can't be served."""
-    path = model / CONFIG_FILE
-    config = _read_config(model)
+def describe(model: Path, pools: bool = False) -> tuple[TransformersConfig, PreTrainedConfig]:
+    """Describes `model`. Raises ConfigError with the reason if it can't be served. pools: the head is not
+    used, so it needs no weight"""
+    config = read_config(model)
+    if pools:
+        config.get_text_config(decoder=True).tie_word_embeddings = config.tie_word_embeddings = True
+    with refusing(model, config):
+        return _describe(config, pools), config
+
+
+@contextmanager
+def refusing(model: Path, config: PreTrainedConfig) -> Iterator[None]:
+    """Context that turns transformers' errors into a ConfigError with the reason."""
     try:
-        return _describe(config), config
+        yield
+        return
     except UnservedModelError as error:
         reason = str(error)
     except KeyError as error:
@@ -101,10 +111,12 @@ def describe(model: Path) -> tuple[TransformersConfig, PreTrainedConfig]:
     except _ERRORS as error:
         problem = textwrap.shorten(str(error), MAX_PROBLEM)
         reason = f"can't be computed: {type(error).__name__}: {problem}"
-    raise ConfigError(f"{path}: {config.model_type} (transformers {transformers.__version__}) {reason}.")
+    raise ConfigError(
+        f"{model / CONFIG_FILE}: {config.model_type} (transformers {transformers.__version__}) {reason}."
+    )
 
 
-def _read_config(model: Path) -> PreTrainedConfig:
+def read_config(model: Path) -> PreTrainedConfig:
     try:
         return AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False)
     except (*_ERRORS, OSError) as error:
@@ -114,17 +126,17 @@ def _read_config(model: Path) -> PreTrainedConfig:
 
 def build(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
     """The model with our functions for attention and experts, on the current device."""
-    with _quiet():
+    with quiet():
         model: PreTrainedModel = AutoModelForCausalLM.from_config(
             config, attn_implementation=NAME, experts_implementation=experts.NAME, dtype=dtype
         )
     return model.eval()
 
 
-def _describe(config: PreTrainedConfig) -> TransformersConfig:
+def _describe(config: PreTrainedConfig, pools: bool) -> TransformersConfig:
     if type(config) not in AutoModelForCausalLM._model_mapping:
         raise UnservedModelError("is no language model that continues text")
-    _refuse_other_tasks(config)
+    _refuse_other_tasks(config, pools)
     text = config.get_text_config(decoder=True)
     if getattr(config, "is_encoder_decoder", False):
         raise UnservedModelError("has an encoder, which is not served")
@@ -132,12 +144,8 @@ def _describe(config: PreTrainedConfig) -> TransformersConfig:
     with torch.device("meta"):
         model = build(copy.deepcopy(config), torch.bfloat16)
     _refuse_layers(model)
-    readers: set[str] = set()
-    used: set[str] = set()
     inner = _inner_models(model)
-    _watch_embedding(model, readers)
-    for name in find_linears(model):
-        model.set_submodule(name, _Probe(model.get_submodule(name), name, readers, used))
+    readers, used = _watch_weights(model)
     split = SplitModel(model)
     recorder = _Recorder()
     ids = torch.zeros(PROBE_TOKENS, dtype=torch.int32, device="meta")
@@ -148,7 +156,7 @@ def _describe(config: PreTrainedConfig) -> TransformersConfig:
         split.recurrent.handled_by(states) as cache,
         no_values,
         torch.no_grad(),
-        _quiet(),
+        quiet(),
     ):
         hidden = split.hidden(ids, torch.arange(PROBE_TOKENS, device="meta"), **cache)
         logits = split.logits(hidden)
@@ -156,7 +164,7 @@ def _describe(config: PreTrainedConfig) -> TransformersConfig:
         raise UnservedModelError(_OWN_ATTENTION)
     if recorder.calls:
         _refuse_no_positions(split.base)
-    positions = _find_positions(text, has_attention=bool(recorder.calls))
+    positions = find_positions(text, has_attention=bool(recorder.calls))
     return TransformersConfig(
         vocab_size=logits.shape[1],
         hidden_size=hidden.shape[1],
@@ -172,11 +180,34 @@ def _describe(config: PreTrainedConfig) -> TransformersConfig:
     )
 
 
-def _refuse_other_tasks(config: PreTrainedConfig) -> None:
-    """Refuses checkpoints without a head for text, such as classifiers."""
+def find_readers(model: PreTrainedModel, run: Callable[[], object]) -> tuple[str, ...]:
+    """The names of the linear modules whose weights other code reads while `run` runs the model, which is on
+    the meta device. The model can't be used afterwards."""
+    readers, _ = _watch_weights(model)
+    no_values = _NoValues()  # type: ignore[no-untyped-call]
+    with no_values, torch.no_grad(), quiet():
+        run()
+    return tuple(sorted(readers))
+
+
+def _watch_weights(model: PreTrainedModel) -> tuple[set[str], set[str]]:
+    """Puts probes in place of linear modules. They fill two sets of names: of the modules whose weights other
+    code reads, and of those that run."""
+    readers: set[str] = set()
+    used: set[str] = set()
+    _watch_embedding(model, readers)
+    for name in find_linears(model):
+        model.set_submodule(name, _Probe(model.get_submodule(name), name, readers, used))
+    return readers, used
+
+
+def _refuse_other_tasks(config: PreTrainedConfig, pools: bool) -> None:
+    """Refuses checkpoints without a head for text, such as classifiers, unless the model pools."""
     own = AutoModelForCausalLM._model_mapping[type(config)].__name__
     stated = config.architectures or [own]
-    if own not in stated and not any(name.endswith(_TEXT_TASKS) for name in stated):
+    if pools and find_stem(own) == find_stem(stated[0]):
+        return
+    if own not in stated and not any(name.endswith(GENERATES) for name in stated):
         raise UnservedModelError(f"has the architecture {stated[0]}, which does not continue text")
 
 
@@ -216,7 +247,7 @@ def _refuse_no_positions(base: torch.nn.Module) -> None:
         raise UnservedModelError("takes no positions of its tokens")
 
 
-def _find_positions(config: PreTrainedConfig, has_attention: bool) -> int:
+def find_positions(config: PreTrainedConfig, has_attention: bool = True) -> int:
     """The longest context in tokens.
 
     Some stretched positions have other values in a longer context, and transformers takes the longest row of
@@ -332,7 +363,7 @@ class _Recorder:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Context without transformers' warnings, which concern training and its own attention."""
     from transformers.utils import logging
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ class SplitModel:
         self._model = model
         name, self.base = _find_base(model)
         self.recurrent = RecurrentLayers(self.base)
-        self._given = _GivenStates(self.base)
+        self._given = GivenStates(self.base)
         model.set_submodule(name, self._given)
 
     def hidden(self, tokens: torch.Tensor, positions: torch.Tensor, **cache: Any) -> torch.Tensor:
@@ -53,12 +54,14 @@ def _find_base(model: PreTrainedModel) -> tuple[str, torch.nn.Module]:
     raise UnservedModelError("has no part below its head that computes hidden states")
 
 
-class _GivenStates(torch.nn.Module):
+class GivenStates(torch.nn.Module):
     """Stands in place of the part below the head. Returns hidden states that were computed before."""
 
     def __init__(self, base: torch.nn.Module) -> None:
         super().__init__()
         self.hidden: torch.Tensor | None = None
+        self.make_pooled: Callable[[torch.Tensor], torch.Tensor] | None = None
+        """makes the second output, which heads of encoders read"""
         self._base = (base,)  # in a tuple, so that PyTorch does not register it
 
     def __getattr__(self, name: str) -> Any:
@@ -66,23 +69,26 @@ class _GivenStates(torch.nn.Module):
         return getattr(self._base[0], name)
 
     @property
-    def decoder(self) -> _GivenStates:
+    def decoder(self) -> GivenStates:
         """Some heads call the decoder in the part below."""
         return self
 
     def forward(self, *args: Any, **kwargs: Any) -> _GivenOutput:
         assert self.hidden is not None
-        return _GivenOutput(self.hidden)
+        pooled = None if self.make_pooled is None else self.make_pooled(self.hidden)
+        return _GivenOutput(self.hidden, pooled)
 
 
 class _GivenOutput:
-    """Stands in place of the output of the part below the head. Heads read only its hidden states."""
+    """Stands in place of the output of the part below the head. Heads read only its hidden states, and what
+    an encoder's pooler makes of them."""
 
-    def __init__(self, hidden: torch.Tensor) -> None:
-        self.last_hidden_state = hidden
+    def __init__(self, hidden: torch.Tensor, pooled: torch.Tensor | None) -> None:
+        self.last_hidden_state, self.pooler_output = hidden, pooled
 
     def __getitem__(self, at: int | slice) -> Any:
-        return (self.last_hidden_state,)[at]
+        both = (self.last_hidden_state, self.pooler_output)
+        return both[: 1 if self.pooler_output is None else 2][at]
 
     def __getattr__(self, name: str) -> None:
         return None

@@ -21,6 +21,8 @@ INDEX_FILE = "model.safetensors.index.json"
 SUPERFLUOUS = ("rotary_emb.inv_freq", "lm_head.weight")
 """name endings of tensors that some checkpoints have but the model does not need, such as a tied head"""
 _EMBEDDING, _NORM = "embed_tokens.weight", "norm.weight"
+INNER = "model."
+"""the name of the model below the head, as a part of the whole model"""
 PIECE = 1 << 20
 """number of values that are checked at a time; more would need more memory"""
 
@@ -70,6 +72,24 @@ class SafetensorsFile:
         return tensor
 
 
+class InnerTensors:
+    """A `TensorFile`: the tensors of a model that was saved without its head, under the names of the whole
+    model."""
+
+    def __init__(self, file: TensorFile) -> None:
+        self._file = file
+        self.names: Set[str] = frozenset(INNER + name for name in file.names)
+
+    def stored_name(self, name: str) -> str:
+        return self._file.stored_name(name.removeprefix(INNER))
+
+    def describe(self, name: str) -> tuple[Shape, str]:
+        return self._file.describe(name.removeprefix(INNER))
+
+    def read(self, name: str) -> torch.Tensor:
+        return self._file.read(name.removeprefix(INNER))
+
+
 class Checkpoint:
     """The tensors of a model directory: one safetensors file, shards with an index, or GGUF files."""
 
@@ -86,6 +106,9 @@ class Checkpoint:
         for name, path in self._file_of.items():
             if name not in self._files[path].names:
                 raise ConfigError(f"{path}: tensor {name} is missing, but {INDEX_FILE} places it there.")
+        if _EMBEDDING in self._file_of:
+            self._files = {path: InnerTensors(file) for path, file in self._files.items()}
+            self._file_of = {INNER + name: path for name, path in self._file_of.items()}
 
     @property
     def files(self) -> list[Path]:

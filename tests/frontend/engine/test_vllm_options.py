@@ -138,7 +138,7 @@ def test_the_warning_names_the_line_that_made_the_llm() -> None:
         ({"cpu_offload_gb": 10}, "all weights are on the device"),
         ({"tokenizer": "other/tokenizer"}, "the tokenizer is that of the model"),
         ({"enable_lora": True}, "adapters are not served"),
-        ({"task": "embed"}, "the model generates text alone"),
+        ({"task": "embed"}, 'runner="pooling" has a model make embeddings'),
         ({"load_format": "dummy"}, "weights are read from safetensors or GGUF files"),
         ({"hf_overrides": {"a": 1}}, "edit the config.json"),
         ({"override_generation_config": {"max_tokens": 5}}, "every SamplingParams has max_tokens"),
