@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ...kernels.adapters import select_rows
 from ...kernels.attention import paged_attention
 from ...kernels.common.rows import take_rows
 from ...kernels.elementwise import add_rms_norm, rms_norm, silu_and_mul
@@ -13,9 +14,9 @@ from ...kernels.linear import Linear, as_float32
 from ...kernels.rotary import rotary_write_kv
 from .decoder_config import DecoderConfig
 from .interface.input_batch import InputBatch
-from .interface.model import HiddenStates, Layer, LayerInputs
+from .interface.model import AdaptableProduct, HiddenStates, Layer, LayerInputs
 from .rope import RotaryTable
-from .weights import DecoderWeights, LayerWeights
+from .weights import DecoderWeights, LayerWeights, layer_projections
 
 
 class DecoderLayer:
@@ -47,6 +48,7 @@ class DecoderLayer:
         attended = self._attention(q, step)
         if outputs is not None:
             attended, residual = take_rows(attended, outputs), take_rows(residual, outputs)
+            select_rows(step.batch.output_adapters)
         normal = add_rms_norm(weights.output(attended), residual, weights.post_attention_norm, self._eps)
         added = weights.down(silu_and_mul(weights.gate_up(normal)))
         return HiddenStates(residual, add_rms_norm(added, residual, self._next_norm, self._eps))
@@ -100,6 +102,13 @@ class Decoder:
         layers = [(each.qkv, each.output, each.gate_up, each.down) for each in self._weights.layers]
         return [*(product for layer in layers for product in layer), self._head]
 
+    def adaptable_products(self) -> list[AdaptableProduct]:
+        return [
+            AdaptableProduct(product, tuple((each.name, each.outputs) for each in parts))
+            for number, weights in enumerate(self._weights.layers)
+            for product, parts in weights.name_products(layer_projections(self.config, number))
+        ]
+
     def set_context(self, positions: int) -> None:
         self._rotary = RotaryTable(self.config.rope, positions, self._device)
 
@@ -117,6 +126,7 @@ class Decoder:
         kvs: Sequence[torch.Tensor],
         arrive: Callable[[int], None] | None = None,
     ) -> torch.Tensor:
+        select_rows(batch.adapters)
         residual = self._weights.embedding(batch.tokens)
         first_norm = self._weights.layers[0].input_norm
         x = HiddenStates(residual, rms_norm(residual, first_norm, self.config.rms_norm_eps))

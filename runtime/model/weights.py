@@ -44,6 +44,15 @@ class LayerWeights:
     """hidden → 2 × intermediate: gate, up"""
     down: Linear
 
+    def name_products(self, names: LayerProjections) -> list[tuple[Linear, tuple[Projection, ...]]]:
+        """The products, each with the projections whose outputs it has."""
+        return [
+            (self.qkv, names.qkv),
+            (self.output, (names.output,)),
+            (self.gate_up, names.gate_up),
+            (self.down, (names.down,)),
+        ]
+
 
 @dataclass(frozen=True)
 class DecoderWeights:

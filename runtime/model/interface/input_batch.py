@@ -23,6 +23,10 @@ class InputBatch:
     outputs: torch.Tensor | None
     """int64 [output tokens]: the tokens whose hidden states are returned; None: all, in order.
     First the last tokens of the rows that sample, then the tokens of each row that have targets."""
+    adapters: torch.Tensor | None = None
+    """the tokens by their adapters (see `kernels.adapters.group_rows`); None: all use the base model"""
+    output_adapters: torch.Tensor | None = None
+    """the same for `outputs`, if they are not all tokens"""
 
     @property
     def size(self) -> int:

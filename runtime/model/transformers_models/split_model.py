@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,9 +17,9 @@ class SplitModel:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
-        name, self.base = _find_base(model)
+        self._name, self.base = _find_base(model)
         self._given = _GivenStates()
-        model.set_submodule(name, self._given)
+        model.set_submodule(self._name, self._given)
 
     def hidden(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Hidden states [tokens, hidden] of token ids int32 [tokens] at positions int64 [tokens]."""
@@ -34,6 +35,10 @@ class SplitModel:
         finally:
             self._given.hidden = None
         return logits
+
+    def named_base_modules(self) -> Iterator[tuple[str, torch.nn.Module]]:
+        """The modules below the head, under their names in the whole model."""
+        return self.base.named_modules(prefix=self._name)
 
     def modules(self) -> list[torch.nn.Module]:
         """The modules of both parts, the head's last."""
