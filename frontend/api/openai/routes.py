@@ -10,6 +10,7 @@ from ...http.apis import Api, route
 from ...http.endpoint import GenerationEndpoint
 from ...http.http_service import HttpService
 from ...http.operation import GENERATES, DescribedRoute, Operation
+from .adapters import LoadRequest, UnloadRequest, load_adapter, unload_adapter
 from .chat import prepare_chat
 from .completions import prepare_completion
 from .errors import error_json
@@ -58,6 +59,20 @@ _DETOKENIZE = Operation(
     example={"tokens": [1, 2, 3]},
     reply=DetokenizeResponse,
 )
+_LOAD_ADAPTER = Operation(
+    summary="Load a LoRA adapter",
+    body=LoadRequest,
+    example={"lora_name": "sql", "lora_path": "/adapters/sql"},
+    reply_type="text/plain",
+    errors=(404,),
+)
+_UNLOAD_ADAPTER = Operation(
+    summary="Unload a LoRA adapter",
+    body=UnloadRequest,
+    example={"lora_name": "sql"},
+    reply_type="text/plain",
+    errors=(404,),
+)
 
 
 def _routes(http: HttpService) -> Sequence[Route]:
@@ -69,6 +84,8 @@ def _routes(http: HttpService) -> Sequence[Route]:
         route("GET", "/v1/models/{model:path}", http, show_model, _SHOW),
         route("POST", "/tokenize", http, tokenize, _TOKENIZE),
         route("POST", "/detokenize", http, detokenize, _DETOKENIZE),
+        route("POST", "/v1/load_lora_adapter", http, load_adapter, _LOAD_ADAPTER),
+        route("POST", "/v1/unload_lora_adapter", http, unload_adapter, _UNLOAD_ADAPTER),
     ]
 
 
