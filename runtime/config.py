@@ -115,8 +115,8 @@ class ServeConfig:
         one_of(*get_args(QuantizeMethod)),
     )
     loras: tuple[tuple[str, Path], ...] = option(
-        "an adapter (LoRA, as PEFT saves it) that requests choose as their model by NAME; for more, repeat the "
-        "option or give several (default: none)",
+        "an adapter (LoRA, as PEFT saves it) that requests choose by NAME as their model; for more, repeat "
+        "the option or give several (default: none)",
         (),
         "NAME=DIRECTORY",
         read_adapters,
@@ -125,8 +125,8 @@ class ServeConfig:
         takes_several=True,
     )
     max_loras: int | None = option(
-        "adapters that may be loaded at a time, also by POST /v1/load_lora_adapter (default: 8, or as many as "
-        "--lora names; without --lora none)",
+        "adapters that may be loaded at a time, also by POST /v1/load_lora_adapter (default: 8, or as many "
+        "as --lora names; without --lora none)",
         None,
         "ADAPTERS",
         whole_number(1, 1000),

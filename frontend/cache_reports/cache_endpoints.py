@@ -96,7 +96,8 @@ async def show_node(http: HttpService, request: Request) -> Response:
 
 
 async def drop_cache(http: HttpService, request: Request) -> Response:
-    """Drops unused cached pages: those of one adapter or salt, which may be empty, or all that the key may use."""
+    """Drops unused cached pages: those of one adapter or salt, which may be empty, or all that the key may
+    use."""
     service = http.service
     model = service.engine.check_serving()
     scope = cache_scope(request, service.config)

@@ -30,8 +30,8 @@ PIN_ATTEMPTS = 3
 NOT_CACHED = "prefix_not_cached"
 
 PinReader: TypeAlias = Callable[[HttpService, Request], Awaitable[tuple[PinPrefix, str, str]]]
-"""Reads a request to pin a prefix. Returns the scheduler's message, the name of the prefix's field, and the digest of
-its adapter."""
+"""Reads a request to pin a prefix. Returns the scheduler's message, the name of the prefix's field, and the
+digest of its adapter."""
 
 
 async def pin_prefix(read_pin: PinReader, http: HttpService, request: Request) -> Response:

@@ -16,8 +16,8 @@ CONFIG_FILE = "adapter_config.json"
 
 
 async def load_adapter(service: Service, name: str, path: str, *, replaces: bool) -> Adapter:
-    """Loads the adapter in a directory of the server under a name. `replaces`: also if the name belongs to another
-    adapter. Raises `RequestError` if it can't be served."""
+    """Loads the adapter in a directory of the server under a name. `replaces`: also if the name belongs to
+    another adapter. Raises `RequestError` if it can't be served."""
     client = service.engine.client
     directory = Path(path).expanduser().absolute()
     if not name.strip() or len(name) > MAX_NAME or not name.isprintable():
@@ -26,7 +26,8 @@ async def load_adapter(service: Service, name: str, path: str, *, replaces: bool
         raise invalid_field("lora_name", f"is {name!r}, which is the model's own name: choose another")
     if not (directory / CONFIG_FILE).is_file():
         raise RequestError(
-            f"There is no adapter in lora_path {str(directory)!r}: it must be a directory with {CONFIG_FILE}.",
+            f"lora_path is {str(directory)!r}, where no adapter is: it must be a directory with "
+            f"{CONFIG_FILE}.",
             status=404,
             param="lora_path",
             code="adapter_not_found",

@@ -143,8 +143,8 @@ def new_id(prefix: str) -> str:
 
 
 def cache_namespace(scope: str, salt: str | None, adapter: Adapter | None = None) -> str:
-    """The namespace's name. Disks and other servers see it, so it must not reveal the salt. It has the digest of the
-    adapter's weights: another adapter of the same name shares no pages with it."""
+    """The namespace's name. Disks and other servers see it, so it must not reveal the salt. It has the digest
+    of the adapter's weights: another adapter of the same name shares no pages with it."""
     salted = scope + (sha256(salt.encode()).hexdigest() if salt else "")
     return salted if adapter is None else f"{salted}{_ADAPTER}{adapter.digest}"
 

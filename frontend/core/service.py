@@ -73,7 +73,8 @@ class Service:
         return None if name is None or name in self.config.model_names else self.engine.adapters.get(name)
 
     def check_model(self, name: str | None) -> None:
-        """Raises a 404 `RequestError` for a model or adapter that isn't served. An empty name counts as none."""
+        """Raises a 404 `RequestError` for a model or adapter that isn't served. An empty name counts as
+        none."""
         served = self.model_names
         if name and name not in served:
             raise RequestError(

@@ -15,8 +15,8 @@ from ..launch.options import REPLACED, Setting, build_config
 
 
 class EngineOptions(TypedDict, total=False):
-    """The options of `arbora serve` that concern the model. Sizes are bytes, or text such as "4GiB". `lora` has the
-    directories of adapters by their names, or texts NAME=DIRECTORY."""
+    """The options of `arbora serve` that concern the model. Sizes are bytes, or text such as "4GiB". `lora`
+    has the directories of adapters by their names, or texts NAME=DIRECTORY."""
 
     device: str
     dtype: str

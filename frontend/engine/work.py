@@ -164,8 +164,8 @@ def end_lease(key: str, cache_salt: str | None = None) -> Work[None]:
 
 
 def load_adapter(name: str, path: str, *, replace: bool = False) -> Work[None]:
-    """Loads the LoRA adapter in a directory, as PEFT saves it, for requests with `model=name`. `replace`: also if the
-    name belongs to another adapter, which requests that run still use."""
+    """Loads the LoRA adapter in a directory, as PEFT saves it, for requests with `model=name`. `replace`:
+    also if the name belongs to another adapter, which requests that run still use."""
 
     async def work(service: Service, model: ModelReady) -> None:
         await adapters.load_adapter(service, name, path, replaces=replace)

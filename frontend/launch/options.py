@@ -212,7 +212,8 @@ def _check_adapters(config: ServeConfig) -> None:
         raise ConfigError(f"--lora {twice[0]}: there are two models or adapters of this name; rename one.")
     if len(config.loras) > config.adapter_places:
         raise ConfigError(
-            f"--max-loras {config.max_loras}: --lora names {len(config.loras)} adapters. Raise it, or leave it out."
+            f"--max-loras {config.max_loras}: --lora names {len(config.loras)} adapters. Raise it, or leave "
+            "it out."
         )
     if config.max_lora_rank is not None and not config.adapter_places:
         raise ConfigError("--max-lora-rank is that of adapters: give --lora or --max-loras too.")

@@ -1,7 +1,8 @@
 """Low-rank additions of adapters to the results of matrix products (LoRA, Hu et al. 2021).
 
-Row r of a product gets y[r] += scale · B (A x[r]), with A and B of the row's adapter. A product may have several
-parts, such as queries, keys and values: the matrices A of its parts are stacked, and each B adds to its part.
+Row r of a product gets y[r] += scale · B (A x[r]), with A and B of the row's adapter. A product may have
+several parts, such as queries, keys and values: the matrices A of its parts are stacked, and each B adds to
+its part.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ def select_rows(rows: torch.Tensor | None) -> None:
 
 
 def group_rows(adapters: NDArray[np.int32], rows: int) -> NDArray[np.int32]:
-    """Groups the rows of a product by their adapters, which are numbers or `NO_ADAPTER`. `rows` may be more than there
+    """Groups the rows of a product by their adapters, which are numbers or `NO_ADAPTER`. `rows` may be more
+    than there
     are adapters: the last rows have none.
 
-    Returns int32 [1 + 4 · rows]: the number of blocks; the rows in the order of their adapters; and for each block its
-    adapter, its first place in that order, and its number of rows, at most `BLOCK_ROWS`.
+    Returns int32 [1 + 4 · rows]: the number of blocks; the rows in the order of their adapters; and for each
+    block its adapter, its first place in that order, and its number of rows, at most `BLOCK_ROWS`.
     """
     order = np.argsort(adapters, kind="stable").astype(np.int32)
     order = order[np.count_nonzero(adapters == NO_ADAPTER) :]
@@ -53,13 +55,13 @@ class ProductAdapters:
     """The additions of all adapters to one product."""
 
     def __init__(self, table: torch.Tensor, product: int, parts: Sequence[int], max_rank: int) -> None:
-        """table: int64 [adapters, products, FIELDS] on the device, which may change between steps; product: the
-        number of this product; parts: outputs of each part; max_rank: the largest rank of a part"""
+        """table: int64 [adapters, products, FIELDS] on the device, which may change between steps; product:
+        the number of this product; parts: outputs of each part; max_rank: the largest rank of a part"""
         self.entries, self.step = table[:, product], table.stride(0)
         """entries: [adapters, FIELDS]; step: from one adapter's entry to the next"""
         self.ends = torch.tensor(np.cumsum(parts), dtype=torch.int64, device=table.device)
         """the end of each part"""
-        self.sizes = tuple(parts)
+        self.sizes, self.max_rank = tuple(parts), max_rank
         self.width = -(-len(parts) * max_rank // RANKS) * RANKS
         """largest number of rows of stacked matrices A, in whole pieces of the CPU's kernel"""
 

@@ -34,8 +34,8 @@ def add_products(adapters: ProductAdapters, rows: torch.Tensor, x: torch.Tensor,
 
 @compiled_fast
 def _multiply_down(arguments, kind):
-    """low[place] = scale · A x[row] for the rows in their order. Arguments: the counter of pieces, then those of
-    `add_products`."""
+    """low[place] = scale · A x[row] for the rows in their order. Arguments: the counter of pieces, then those
+    of `add_products`."""
     head = pointer(arguments[1], np.int32(0))
     count, inputs, parts, width = arguments[4], arguments[5], arguments[7], arguments[8]
     blocks, pieces = np.int64(head[0]), (width + RANKS - 1) // RANKS
@@ -63,7 +63,9 @@ def _multiply_down(arguments, kind):
             p3 = shift(x, np.int64(order[first + at + 3]) * inputs)
             for j in range(begin, end):
                 if scales[j // rank] != np.float32(0):
-                    _multiply_four(shift(a, j * inputs), p0, p1, p2, p3, inputs, shift(low, at * width + j), width)
+                    _multiply_four(
+                        shift(a, j * inputs), p0, p1, p2, p3, inputs, shift(low, at * width + j), width
+                    )
         for at in range(whole, number):
             row = shift(x, np.int64(order[first + at]) * inputs)
             for j in range(begin, end, 4):

@@ -185,6 +185,7 @@ PageStoreInbox = FindPages | FetchPages | EndFetch | UsedPages | LocatePages
 SupervisorInbox = Ready | KnowsReplica | Alive | Failed | Drained
 
 __all__ = [
+    "BACKGROUND_PRIORITY",
     "PAGE_ID_BYTES",
     "TOKEN_BYTES",
     "Abort",

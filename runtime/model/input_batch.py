@@ -76,7 +76,12 @@ class StepInputs:
         """The inputs on the device. The first access moves them there, and the new pages into the tables."""
         fed = np.flatnonzero(self.slots != NO_SLOT)
         arrays: list[NDArray[Any]] = [self.tokens, self.positions, self.places, self.outputs]
-        arrays += [fed, self.slots[fed].astype(np.int64), *self.new_pages, *self.group_adapters(self.size, len(self.outputs))]
+        arrays += [
+            fed,
+            self.slots[fed].astype(np.int64),
+            *self.new_pages,
+            *self.group_adapters(self.size, len(self.outputs)),
+        ]
         tokens, positions, places, outputs, fed_tokens, fed_slots, pages_at, new_pages, *adapters = upload(
             arrays, self.last_tokens.device
         )
@@ -87,7 +92,8 @@ class StepInputs:
         return InputBatch(tokens, positions, places, self.attention, of_outputs, *adapters)
 
     def group_adapters(self, tokens: int, outputs: int) -> list[NDArray[np.int32]]:
-        """`InputBatch.adapters` and `output_adapters` of a batch that is padded to these numbers; [] for None."""
+        """`InputBatch.adapters` and `output_adapters` of a batch that is padded to these numbers; [] for
+        None."""
         if self.adapters is None:
             return []
         return [group_rows(self.adapters, tokens), group_rows(self.adapters[self.outputs], outputs)]

@@ -27,8 +27,8 @@ def plan_pages(
 ) -> PoolSize:
     """The number of pages that fit beside the loaded weights, and the context that they allow.
 
-    dtype: of activations. graph_bytes: bytes of CUDA graphs that are captured later. adapter_bytes: bytes of adapters
-    that are loaded later. Raises ConfigError if the memory does not suffice.
+    dtype: of activations. graph_bytes: bytes of CUDA graphs that are captured later. adapter_bytes: bytes of
+    adapters that are loaded later. Raises ConfigError if the memory does not suffice.
     """
     context = context_length(shape, config.max_model_len)
     budget = _kv_budget(config, shape, dtype, device, graph_bytes, adapter_bytes)
@@ -94,8 +94,9 @@ def _kv_budget(
     free = free_memory(device) - adapter_bytes
     if free <= 0:
         raise ConfigError(
-            f"--max-loras {config.adapter_places}: the adapters may take {in_units(adapter_bytes, up=True)}, but beside "
-            f"the model only {in_units(free + adapter_bytes)} are free: lower --max-loras or --max-lora-rank."
+            f"--max-loras {config.adapter_places}: the adapters may take {in_units(adapter_bytes, up=True)}, "
+            f"but beside the model only {in_units(free + adapter_bytes)} are free: lower --max-loras or "
+            "--max-lora-rank."
         )
     kept = host_bytes(config) if device.type == "cpu" else 0
     if kept >= free:

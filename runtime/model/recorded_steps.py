@@ -31,8 +31,8 @@ AfterForward = Callable[[torch.Tensor], None]
 _LayerKind = tuple[int | None, bool]
 """a layer's window, and whether it attends only from output tokens, as the last layer does"""
 _Size = tuple[int, int | None, bool, bool]
-"""a step's numbers of tokens and of output tokens (None: all), whether kernels follow the forward pass, and whether
-rows have adapters"""
+"""a step's numbers of tokens and of output tokens (None: all), whether kernels follow the forward pass, and
+whether rows have adapters"""
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,8 @@ class _Reading:
 
 
 class AdapterRegistry:
-    """The adapters by the places that they have in the model process. A request names the digest of its adapter, so
-    it never runs with another one of the same name."""
+    """The adapters by the places that they have in the model process. A request names the digest of its
+    adapter, so it never runs with another one of the same name."""
 
     def __init__(self, adapters: Iterable[Adapter] = (), places: int = 0) -> None:
         """adapters: those that the model process has read at its start, in the first places"""
@@ -94,9 +94,7 @@ class AdapterRegistry:
             if order is None:
                 log.warning("the adapter %s can't be loaded again: %s", adapter.name, message.error)
             else:
-                refused = QueryRefused(
-                    order.query, 400, message.error, "lora_path", "adapter_unusable"
-                )
+                refused = QueryRefused(order.query, 400, message.error, "lora_path", "adapter_unusable")
                 replies.add(order.client, refused)
         else:
             adapter = Adapter(adapter.name, adapter.path, message.digest)
@@ -158,8 +156,8 @@ class AdapterRegistry:
             problem = "This server has no places for adapters: start it with --max-loras N."
         elif not self._free:
             problem = (
-                f"All {self._places} places for adapters are taken: unload one, or start the server with a larger "
-                "--max-loras."
+                f"All {self._places} places for adapters are taken: unload one, or start the server with a "
+                "larger --max-loras."
             )
         if problem is not None:
             return QueryRefused(order.query, 400, problem, param, "invalid_value")
@@ -198,7 +196,9 @@ class AdapterRegistry:
             self._to_model.append(DropAdapter(loaded.place))
 
     def _find_name(self, name: str) -> _Loaded | None:
-        return next((each for each in self._loaded.values() if each.is_listed and each.adapter.name == name), None)
+        return next(
+            (each for each in self._loaded.values() if each.is_listed and each.adapter.name == name), None
+        )
 
     def _find_digest(self, digest: str) -> _Loaded | None:
         listed = (each for each in self._loaded.values() if each.is_listed)

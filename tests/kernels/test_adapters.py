@@ -5,13 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from adapter_tables import fill_table
+from adapter_tables import TOLERANCE, check_additions, fill_table
 from arbora.kernels.adapters import NO_ADAPTER, ProductAdapters, group_rows, select_rows
 from hypothesis import given
 from hypothesis import strategies as st
-
-DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 
 
 @given(st.lists(st.integers(NO_ADAPTER, 5), min_size=1, max_size=80), st.integers(0, 20))
@@ -24,7 +21,7 @@ def test_each_row_with_an_adapter_is_in_one_block_of_its_adapter(adapters: list[
     assert all(1 <= size <= 16 for _, _, size in blocks)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize(
     ("parts", "inputs", "ranks"),
     [((48,), 64, [4, 1, 8]), ((32, 16, 16), 33, [3, 0, 16]), ((99, 700), 130, [16, 5, 256])],
@@ -33,20 +30,7 @@ def test_each_row_with_an_adapter_is_in_one_block_of_its_adapter(adapters: list[
 def test_the_additions_agree_with_plain_products(
     parts: tuple[int, ...], inputs: int, ranks: list[int], rows: int, dtype: torch.dtype
 ) -> None:
-    torch.manual_seed(0)
-    adapters = np.random.default_rng(0).integers(NO_ADAPTER, len(ranks), rows).astype(np.int32)
-    table, kept = fill_table(parts, inputs, ranks, dtype)
-    product = ProductAdapters(table, 1, parts, max(ranks))
-    x, y = torch.randn(rows, inputs).to(dtype), torch.randn(rows, sum(parts)).to(dtype)
-    expected = y.double()
-    for row, adapter in enumerate(adapters):
-        if adapter != NO_ADAPTER:
-            expected[row] += kept.delta(adapter) @ x[row].double()
-    select_rows(torch.from_numpy(group_rows(adapters, rows)))
-    product(x, y)
-    select_rows(None)
-    scale = expected.abs().max().item()
-    torch.testing.assert_close(y.double(), expected, atol=TOLERANCE[dtype] * scale, rtol=0)
+    check_additions(parts, inputs, ranks, rows, dtype)
 
 
 def test_a_row_has_the_same_bits_alone_and_among_others() -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
-from arbora.kernels.adapters import FIELDS
+from arbora.kernels.adapters import FIELDS, NO_ADAPTER, ProductAdapters, group_rows, select_rows
+from numpy.typing import NDArray
+
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
+Add = Callable[[ProductAdapters, torch.Tensor, torch.Tensor, torch.Tensor], None]
 
 
 class _Product(NamedTuple):
@@ -21,7 +26,9 @@ class _Product(NamedTuple):
             return torch.zeros(self.up.shape[1], self.down.shape[1], dtype=torch.float64)
         ups = self.up.double().split(list(self.parts), 1)
         downs = self.down.double().split(len(self.up))
-        return torch.cat([up.T @ down * scale for up, down, scale in zip(ups, downs, self.scales, strict=True)])
+        return torch.cat(
+            [up.T @ down * scale for up, down, scale in zip(ups, downs, self.scales, strict=True)]
+        )
 
 
 class Adapters(NamedTuple):
@@ -46,3 +53,39 @@ def fill_table(
         table[adapter, 1] = torch.tensor([rank, *addresses], dtype=torch.int64)
         products.append(product)
     return table.to(device), Adapters(products)
+
+
+def _select_and_call(
+    product: ProductAdapters, grouped: torch.Tensor, x: torch.Tensor, y: torch.Tensor
+) -> None:
+    select_rows(grouped)
+    product(x, y)
+    select_rows(None)
+
+
+def check_additions(
+    parts: Sequence[int],
+    inputs: int,
+    ranks: Sequence[int],
+    rows: int,
+    dtype: torch.dtype,
+    add: Add = _select_and_call,
+    device: str = "cpu",
+    padding: int = 0,
+) -> None:
+    """Asserts that rows of random adapters and of the base model get what plain products add. The last
+    `padding` rows are none of the step."""
+    torch.manual_seed(0)
+    adapters: NDArray[np.int32] = np.random.default_rng(0).integers(NO_ADAPTER, len(ranks), rows, np.int32)
+    table, kept = fill_table(parts, inputs, ranks, dtype, device)
+    product = ProductAdapters(table, 1, parts, max(ranks))
+    count = rows + padding
+    x, y = torch.randn(count, inputs).to(dtype), torch.randn(count, sum(parts)).to(dtype)
+    expected = y.double()
+    for row, adapter in enumerate(adapters):
+        if adapter != NO_ADAPTER:
+            expected[row] += kept.delta(adapter).cpu() @ x[row].double()
+    got = y.to(device)
+    add(product, torch.from_numpy(group_rows(adapters, count)).to(device), x.to(device), got)
+    scale = expected.abs().max().item()
+    torch.testing.assert_close(got.cpu().double(), expected, atol=TOLERANCE[dtype] * scale, rtol=0)

@@ -25,8 +25,8 @@ def save_adapter(
     ranks: dict[str, int] | None = None,
     **config: Any,
 ) -> Path:
-    """Writes an adapter whose matrices are random. `ranks`: those of modules with these names. `config`: more fields
-    of adapter_config.json."""
+    """Writes an adapter whose matrices are random. `ranks`: those of modules with these names. `config`: more
+    fields of adapter_config.json."""
     directory.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
@@ -58,8 +58,8 @@ def edit_adapter(directory: Path, **fields: Any) -> None:
 
 
 def merge(model: PreTrainedModel, directory: Path, scales: dict[str, float] | None = None) -> PreTrainedModel:
-    """The model with the adapter in its weights: W + scale · B A, in float32. `scales`: those of modules with these
-    names; the default is lora_alpha / r."""
+    """The model with the adapter in its weights: W + scale · B A, in float32. `scales`: those of modules with
+    these names; the default is lora_alpha / r."""
     merged = copy.deepcopy(model)
     config = json.loads((directory / "adapter_config.json").read_text())
     tensors = load_file(directory / "adapter_model.safetensors")

@@ -25,7 +25,11 @@ async def show_model(http: HttpService, request: Request) -> Response:
 
 def _card(service: Service, name: str) -> ModelCard:
     """The card of the model or an adapter, whose `parent` is the model, and whose `root` is its directory."""
-    model, adapter, served = service.engine.model, service.find_adapter(name), service.config.served_model_name
+    model, adapter, served = (
+        service.engine.model,
+        service.find_adapter(name),
+        service.config.served_model_name,
+    )
     return ModelCard(
         id=name,
         created=service.started,

@@ -25,8 +25,8 @@ _BODY = BodyKind(PinRequest, INERT, IN_PROMPTS)
 
 
 async def read_pin(http: HttpService, http_request: Request) -> tuple[PinPrefix, str, str]:
-    """Reads a request to pin a prefix: the scheduler's message, the name of the field with the prefix, and the digest
-    of its adapter.
+    """Reads a request to pin a prefix: the scheduler's message, the name of the field with the prefix, and
+    the digest of its adapter.
 
     Raises `RequestError` for a prefix that can't be pinned.
     """

@@ -11,7 +11,7 @@ from ....kernels.adapters import FIELDS, ProductAdapters
 from ...config import ServeConfig
 from ...errors import ConfigError
 from ...messages import Adapter
-from ..interface.model import AdaptableProduct, Model
+from ..interface.model import Model
 from .peft_checkpoint import LowRank, Shape, hash_adapter, read_adapter
 from .peft_config import read_peft_config
 
@@ -19,14 +19,16 @@ DEFAULT_RANK = 16
 
 
 def rank_limit(config: ServeConfig) -> int:
-    """The largest rank of adapters that memory is planned for. Raises ConfigError for an adapter that can't be read."""
+    """The largest rank of adapters that memory is planned for. Raises ConfigError for an adapter that can't
+    be read."""
     if config.max_lora_rank is not None:
         return config.max_lora_rank
     return max(DEFAULT_RANK, *(read_peft_config(path).max_rank() for _, path in config.loras), 0)
 
 
 class AdapterBank:
-    """Reads adapters into numbered places. Steps find them in one table, so programs and graphs stay valid."""
+    """Reads adapters into numbered places. Steps find them in one table, so programs and graphs stay
+    valid."""
 
     def __init__(self, model: Model, places: int, max_rank: int, device: torch.device) -> None:
         products = model.adaptable_products()
@@ -84,7 +86,8 @@ class AdapterBank:
     def _stack(
         self, parts: Sequence[tuple[str, int]], matrices: Mapping[str, LowRank]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
-        """The matrices of a product's parts in the layout of `kernels.adapters.layout`; None if it has none."""
+        """The matrices of a product's parts in the layout of `kernels.adapters.layout`; None if it has
+        none."""
         found = [matrices.get(name) for name, _ in parts]
         rank = max((len(each.down) for each in found if each is not None), default=0)
         if not rank:

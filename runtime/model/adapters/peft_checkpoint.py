@@ -12,7 +12,7 @@ import torch
 
 from ...errors import ConfigError
 from ..weight_formats.checkpoint import SafetensorsFile
-from ..weight_formats.weight_format import is_finite
+from ..weight_formats.weight_format import FLOATS, is_finite
 from .peft_config import CONFIG_FILE, PeftConfig, read_peft_config
 
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -48,8 +48,8 @@ def hash_adapter(directory: Path) -> str:
 def read_adapter(directory: Path, modules: Mapping[str, Shape], max_rank: int) -> dict[str, LowRank]:
     """The adapter's matrices by the names of their modules.
 
-    modules: the shapes of the modules that can be adapted. Raises ConfigError for an adapter that can't be served, or
-    that is none of this model.
+    modules: the shapes of the modules that can be adapted. Raises ConfigError for an adapter that can't be
+    served, or that is none of this model.
     """
     config = read_peft_config(directory)
     file = _open_weights(directory)
@@ -84,7 +84,9 @@ def _explain(name: str) -> str:
         return "belongs to an embedding, but adapted embeddings are not served"
     if "magnitude" in name:
         return "belongs to DoRA, which is not served"
-    return "is no matrix A or B of a linear module, so it is not served: merge the adapter into the base model"
+    return (
+        "is no matrix A or B of a linear module, so it is not served: merge the adapter into the base model"
+    )
 
 
 def _check_modules(
@@ -100,8 +102,8 @@ def _check_modules(
     for module in modules:
         if config.targets(module) and module not in found:
             raise ConfigError(
-                f"{path}: the matrices of {module} are missing, which target_modules of {CONFIG_FILE} names. Copy or "
-                "download the adapter again."
+                f"{path}: the matrices of {module} are missing, which target_modules of {CONFIG_FILE} names. "
+                "Copy or download the adapter again."
             )
 
 
@@ -128,8 +130,8 @@ def _read_module(
     rank = config.rank(module)
     if rank > max_rank:
         raise ConfigError(
-            f"{path.parent}: the rank of {module} is {rank}, but the server was started for ranks up to {max_rank}: raise "
-            "--max-lora-rank."
+            f"{path.parent}: the rank of {module} is {rank}, but the server was started for ranks up to "
+            f"{max_rank}: raise --max-lora-rank."
         )
     matrices = []
     for matrix, expected in (("A", (rank, shape.inputs)), ("B", (shape.outputs, rank))):
@@ -137,12 +139,14 @@ def _read_module(
             raise ConfigError(f"{path}: matrix {matrix} of {module} is missing.")
         name = tensors[matrix]
         found, dtype = file.describe(name)
-        if found != expected or dtype not in ("F32", "F16", "BF16"):
+        if found != expected or dtype not in FLOATS:
             raise ConfigError(
-                f"{path}: tensor {name}: expected {list(expected)} of F32, F16, BF16, got {list(found)} of {dtype}."
+                f"{path}: tensor {name}: expected {list(expected)} of {', '.join(FLOATS)}, got "
+                f"{list(found)} of {dtype}."
             )
         tensor = file.read(name)
         if not is_finite(tensor):
             raise ConfigError(f"{path}: tensor {name} has values that are NaN or infinite.")
         matrices.append(tensor)
-    return LowRank(*matrices, config.scale(module))
+    down, up = matrices
+    return LowRank(down, up, config.scale(module))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -42,7 +42,7 @@ class PeftConfig(Struct):
     alora_invocation_tokens: list[int] | None = None
 
     def rank(self, module: str) -> int:
-        return _find_pattern(self.rank_pattern, module, self.r)
+        return int(_find_pattern(self.rank_pattern, module, self.r))
 
     def scale(self, module: str) -> float:
         """By which the product of B and A is multiplied."""
@@ -66,7 +66,8 @@ class PeftConfig(Struct):
 
 
 def read_peft_config(directory: Path) -> PeftConfig:
-    """Raises ConfigError for a directory that is no adapter, or for an adapter of a kind that is not served."""
+    """Raises ConfigError for a directory that is no adapter, or for an adapter of a kind that is not
+    served."""
     path = directory / CONFIG_FILE
     try:
         text = path.read_bytes()
@@ -82,36 +83,48 @@ def read_peft_config(directory: Path) -> PeftConfig:
 
 def _find_problem(config: PeftConfig) -> str | None:
     """Why the adapter is not served."""
-    initial = str(config.init_lora_weights).lower()
-    problems = {
-        f"peft_type is {config.peft_type}, but only LORA is served": config.peft_type != "LORA",
-        f"r is {config.r}, but must be at least 1": min(
-            config.r, *(config.rank_pattern or {}).values(), config.r
-        )
-        < 1,
-        "use_dora is true, but DoRA is not served: merge it into the base model": config.use_dora,
-        f"bias is {config.bias!r}, but biases of adapters are not served: train with bias='none'": config.bias
-        != "none",
-        "lora_bias is true, but biases of adapters are not served": config.lora_bias,
-        "use_qalora is true, but QALoRA is not served": config.use_qalora,
-        f"modules_to_save has {', '.join(config.modules_to_save or ())}, but modules that are trained as a whole are "
-        "not served: merge the adapter into the base model": bool(config.modules_to_save),
-        f"target_parameters has {', '.join(config.target_parameters or ())}, but adapters of parameters, such as "
-        "those of experts, are not served": bool(config.target_parameters),
-        "trainable_token_indices is set, but adapted embeddings are not served": bool(
-            config.trainable_token_indices
+    whole, parameters = ", ".join(config.modules_to_save or ()), ", ".join(config.target_parameters or ())
+    initial = config.init_lora_weights
+    ranks = (config.r, *(config.rank_pattern or {}).values())
+    problems = (
+        (config.peft_type != "LORA", f"peft_type is {config.peft_type}, but only LORA is served"),
+        (min(ranks) < 1, f"a rank is {min(ranks)}, but must be at least 1"),
+        (config.use_dora, "use_dora is true, but DoRA is not served: merge it into the base model"),
+        (
+            config.bias != "none",
+            f"bias is {config.bias!r}, but biases of adapters are not served: train with bias='none'",
         ),
-        "layer_replication is set, but replicated layers are not served": bool(config.layer_replication),
-        "alora_invocation_tokens is set, but activated LoRA is not served": bool(
-            config.alora_invocation_tokens
+        (config.lora_bias, "lora_bias is true, but biases of adapters are not served"),
+        (config.use_qalora, "use_qalora is true, but QALoRA is not served"),
+        (
+            whole,
+            f"modules_to_save has {whole}, but modules that are trained as a whole are not served: merge the "
+            "adapter into the base model",
         ),
-        f"init_lora_weights is {config.init_lora_weights!r}, with which training changes the base model too: save the "
-        "adapter with path_initial_model_for_weight_conversion": initial.startswith(CHANGES_BASE),
-    }
-    return next((problem for problem, has in problems.items() if has), None)
+        (
+            parameters,
+            f"target_parameters has {parameters}, but adapters of parameters, such as those of experts, are "
+            "not served",
+        ),
+        (
+            config.trainable_token_indices,
+            "trainable_token_indices is set, but adapted embeddings are not served",
+        ),
+        (config.layer_replication, "layer_replication is set, but replicated layers are not served"),
+        (
+            config.alora_invocation_tokens,
+            "alora_invocation_tokens is set, but activated LoRA is not served",
+        ),
+        (
+            str(initial).lower().startswith(CHANGES_BASE),
+            f"init_lora_weights is {initial!r}, with which training changes the base model too: save the "
+            "adapter with path_initial_model_for_weight_conversion",
+        ),
+    )
+    return next((problem for has, problem in problems if has), None)
 
 
-def _find_pattern(patterns: dict[str, int] | dict[str, float] | None, module: str, default: float) -> float:
+def _find_pattern(patterns: Mapping[str, float] | None, module: str, default: float) -> float:
     for pattern, value in (patterns or {}).items():
         if re.match(rf"(.*\.)?({pattern})$", module):
             return value

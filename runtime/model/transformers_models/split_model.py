@@ -38,7 +38,7 @@ class SplitModel:
 
     def named_base_modules(self) -> Iterator[tuple[str, torch.nn.Module]]:
         """The modules below the head, under their names in the whole model."""
-        return self.base.named_modules(prefix=self._name)
+        yield from self.base.named_modules(prefix=self._name)
 
     def modules(self) -> list[torch.nn.Module]:
         """The modules of both parts, the head's last."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 from arbora.runtime.messages import DropAdapter, ReadAdapter
 from checkpoints import random_model, save_model
 from lora import ALL, merge, save_adapter
