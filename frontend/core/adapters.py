@@ -42,6 +42,13 @@ async def unload_adapter(service: Service, name: str) -> Adapter:
 
 async def _order(service: Service, order: Callable[[int], LoadAdapter | UnloadAdapter]) -> Adapter:
     service.engine.check_serving()
+    if service.config.isolate_keys:
+        raise RequestError(
+            "With --isolate keys no adapter can be loaded or unloaded, because all keys share the adapters: "
+            "name them by --lora.",
+            status=403,
+            code="adapters_are_shared",
+        )
     answer = await service.engine.ask(order, LOAD_SECONDS)
     if isinstance(answer, QueryRefused):
         raise RequestError(answer.message, status=answer.status, param=answer.param, code=answer.code)

@@ -52,7 +52,9 @@ class World:
 
     def submit(self, name: str, adapter: Adapter) -> None:
         prompt = pack(long_reply_prompt(6, 8))
-        self.handle(Generate(name, 0, prompt, SamplingParams(max_tokens=8), adapter=adapter.digest))
+        digest = adapter.digest
+        params = SamplingParams(max_tokens=8)
+        self.handle(Generate(name, 0, prompt, params, namespace=digest, adapter=digest))
 
     def places(self) -> list[int | None]:
         return [setup.adapter for plan in self.bench.model.plans for setup in plan.setups]
