@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .layout import BLOCK_ROWS, FIELDS, NO_ADAPTER, RANKS
+from .layout import BLOCK_ROWS, FIELDS, NO_ADAPTER, ProductTable
 
 __all__ = ["FIELDS", "NO_ADAPTER", "ProductAdapters", "group_rows", "select_rows"]
 
@@ -57,13 +57,8 @@ class ProductAdapters:
     def __init__(self, table: torch.Tensor, product: int, parts: Sequence[int], max_rank: int) -> None:
         """table: int64 [adapters, products, FIELDS] on the device, which may change between steps; product:
         the number of this product; parts: outputs of each part; max_rank: the largest rank of a part"""
-        self.entries, self.step = table[:, product], table.stride(0)
-        """entries: [adapters, FIELDS]; step: from one adapter's entry to the next"""
-        self.ends = torch.tensor(np.cumsum(parts), dtype=torch.int64, device=table.device)
-        """the end of each part"""
-        self.sizes, self.max_rank = tuple(parts), max_rank
-        self.width = -(-len(parts) * max_rank // RANKS) * RANKS
-        """largest number of rows of stacked matrices A, in whole pieces of the CPU's kernel"""
+        ends = torch.tensor(np.cumsum(parts), dtype=torch.int64, device=table.device)
+        self.table = ProductTable(table[:, product], table.stride(0), tuple(parts), ends, max_rank)
 
     def __call__(self, x: torch.Tensor, y: torch.Tensor) -> None:
         """Adds to y [rows, outputs] what the adapters of the selected rows make of x [rows, inputs]."""
@@ -75,8 +70,8 @@ class ProductAdapters:
         if x.is_cuda:
             from . import cuda
 
-            cuda.add_products(self, rows, x, y)
+            cuda.add_products(self.table, rows, x, y)
         else:
             from . import cpu
 
-            cpu.add_products(self, rows, x, y)
+            cpu.add_products(self.table, rows, x, y)

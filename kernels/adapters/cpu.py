@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 
@@ -12,22 +10,19 @@ from ..common.lanes import fill_lanes, load_wide, multiply_add, store_narrow, su
 from ..common.numba_tools import KIND, fetch_add, fma, load, pointer, shift, store
 from ..common.threads import ParallelKernel, thread_count
 from ..common.vectors import LANES
-from .layout import DOWN, RANK, RANKS, SCALES, UP
-
-if TYPE_CHECKING:
-    from . import ProductAdapters
+from .layout import DOWN, RANK, RANKS, SCALES, UP, ProductTable
 
 COLUMNS = 512
 """outputs that a thread adds to at a time"""
 
 
-def add_products(adapters: ProductAdapters, rows: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> None:
-    (count, inputs), outputs, parts = x.shape, y.shape[1], len(adapters.sizes)
-    low = torch.empty(count, adapters.width, dtype=torch.float32)
-    tables = rows.data_ptr(), adapters.entries.data_ptr(), adapters.step
-    sizes = count, inputs, outputs, parts, adapters.width
-    addresses = x.data_ptr(), low.data_ptr(), y.data_ptr(), adapters.ends.data_ptr()
-    threads = thread_count(count * max(inputs, outputs) * adapters.width)
+def add_products(table: ProductTable, rows: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> None:
+    (count, inputs), outputs, parts = x.shape, y.shape[1], len(table.sizes)
+    low = torch.empty(count, table.width, dtype=torch.float32)
+    tables = rows.data_ptr(), table.entries.data_ptr(), table.step
+    sizes = count, inputs, outputs, parts, table.width
+    addresses = x.data_ptr(), low.data_ptr(), y.data_ptr(), table.ends.data_ptr()
+    threads = thread_count(count * max(inputs, outputs) * table.width)
     DOWN_KERNELS[x.dtype].run((*tables, *sizes, *addresses), threads)
     UP_KERNELS[x.dtype].run((*tables, *sizes, *addresses), threads)
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import triton
 import triton.language as tl
 
-from .layout import BLOCK_ROWS, DOWN, RANK, SCALES, UP
-
-if TYPE_CHECKING:
-    from . import ProductAdapters
+from .layout import BLOCK_ROWS, DOWN, RANK, SCALES, UP, ProductTable
 
 BLOCK_OUTPUTS = {True: 64, False: 16}
 """outputs of a program: of B and of A"""
@@ -103,30 +98,30 @@ def grouped_product_kernel(
                 tl.store(to, sums * scale, mask=is_row[:, None] & is_output[None, :])
 
 
-def add_products(adapters: ProductAdapters, rows: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> None:
-    low = torch.empty(len(x), adapters.width, dtype=torch.float32, device=x.device)
-    _launch(adapters, rows, x, low, y.shape[1], add=False)
-    _launch(adapters, rows, low, y, y.shape[1], add=True)
+def add_products(table: ProductTable, rows: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> None:
+    low = torch.empty(len(x), table.width, dtype=torch.float32, device=x.device)
+    _launch(table, rows, x, low, y.shape[1], add=False)
+    _launch(table, rows, low, y, y.shape[1], add=True)
 
 
 def _launch(
-    adapters: ProductAdapters, rows: torch.Tensor, x: torch.Tensor, y: torch.Tensor, outputs: int, add: bool
+    table: ProductTable, rows: torch.Tensor, x: torch.Tensor, y: torch.Tensor, outputs: int, add: bool
 ) -> None:
-    count, parts, block = len(x), adapters.sizes, BLOCK_OUTPUTS[add]
-    ranks = [adapters.max_rank] * len(parts)
+    count, parts, block = len(x), table.sizes, BLOCK_OUTPUTS[add]
+    ranks = [table.max_rank] * len(parts)
     tiles = sum(-(-size // block) for size in (parts if add else ranks))
-    blocks = min(count, -(-count // BLOCK_ROWS) + len(adapters.entries))
+    blocks = min(count, -(-count // BLOCK_ROWS) + len(table.entries))
     grouped_product_kernel[(blocks, tiles)](
         rows,
-        adapters.entries,
-        adapters.ends,
+        table.entries,
+        table.ends,
         x,
         y,
         count,
-        adapters.step,
+        table.step,
         x.shape[1],
         outputs,
-        adapters.width,
+        table.width,
         PARTS=len(parts),
         ADD=add,
         RANK=RANK,

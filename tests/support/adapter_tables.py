@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from arbora.kernels.adapters import FIELDS, NO_ADAPTER, ProductAdapters, group_rows, select_rows
+from arbora.kernels.adapters import FIELDS, NO_ADAPTER, ProductAdapters, group_rows
+from arbora.kernels.adapters.layout import ProductTable
 from numpy.typing import NDArray
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
-Add = Callable[[ProductAdapters, torch.Tensor, torch.Tensor, torch.Tensor], None]
+Add = Callable[[ProductTable, torch.Tensor, torch.Tensor, torch.Tensor], None]
 
 
 class _Product(NamedTuple):
@@ -55,21 +56,13 @@ def fill_table(
     return table.to(device), Adapters(products)
 
 
-def _select_and_call(
-    product: ProductAdapters, grouped: torch.Tensor, x: torch.Tensor, y: torch.Tensor
-) -> None:
-    select_rows(grouped)
-    product(x, y)
-    select_rows(None)
-
-
 def check_additions(
     parts: Sequence[int],
     inputs: int,
     ranks: Sequence[int],
     rows: int,
     dtype: torch.dtype,
-    add: Add = _select_and_call,
+    add: Add,
     device: str = "cpu",
     padding: int = 0,
 ) -> None:
@@ -86,6 +79,6 @@ def check_additions(
         if adapter != NO_ADAPTER:
             expected[row] += kept.delta(adapter).cpu() @ x[row].double()
     got = y.to(device)
-    add(product, torch.from_numpy(group_rows(adapters, count)).to(device), x.to(device), got)
+    add(product.table, torch.from_numpy(group_rows(adapters, count)).to(device), x.to(device), got)
     scale = expected.abs().max().item()
     torch.testing.assert_close(got.cpu().double(), expected, atol=TOLERANCE[dtype] * scale, rtol=0)

@@ -22,6 +22,7 @@ from arbora.runtime.messages import (
 )
 from http_world import HELLO, MODEL, HttpWorld, eventually, http_world, last_generate
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 SQL = Adapter("sql", "/adapters/sql", "5" * 64)
 ANTHROPIC = {"anthropic-version": "2023-06-01"}
 FACES: dict[str, dict[str, Any]] = {

@@ -65,7 +65,7 @@ def test_a_loaded_adapter_is_listed_once_it_is_read_and_its_rows_name_its_place(
     world.handle(LoadAdapter(0, 7, "second", "/second", False))
     assert world.orders == [ReadAdapter(1, "/second")] and world.answers == []
     world.handle(AdapterRead(1, SECOND.digest))
-    assert world.answers == [AdapterChanged(7, SECOND)] and world.names == [["first", "second"]]
+    assert world.answers == [AdapterChanged(7, SECOND)] and world.names[-1] == ["first", "second"]
     world.submit("a", SECOND)
     world.submit("b", FIRST)
     world.handle(Generate("c", 0, pack([1, 2]), SamplingParams(max_tokens=1)))
@@ -101,7 +101,7 @@ def test_an_unloaded_adapter_stays_until_its_requests_have_ended() -> None:
     world.submit("b", FIRST)
     world.bench.plan()
     world.handle(UnloadAdapter(0, 1, "first"))
-    assert world.answers == [AdapterChanged(1, FIRST)] and world.names == [[]]
+    assert world.answers == [AdapterChanged(1, FIRST)] and world.names[-1] == []
     world.submit("late", FIRST)
     assert world.bench.refused["late"].status == 404
     world.handle(Abort("b"))
