@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .layout import BLOCK_ROWS, FIELDS, NO_ADAPTER, ProductTable
+from .layout import BLOCK_ROWS, FIELDS, NO_ADAPTER, RANK, ProductTable
 
-__all__ = ["FIELDS", "NO_ADAPTER", "ProductAdapters", "group_rows", "select_rows"]
+__all__ = ["FIELDS", "NO_ADAPTER", "RANK", "ProductAdapters", "group_rows", "select_rows"]
 
 _selected: torch.Tensor | None = None
 
@@ -28,9 +28,8 @@ def select_rows(rows: torch.Tensor | None) -> None:
 
 
 def group_rows(adapters: NDArray[np.int32], rows: int) -> NDArray[np.int32]:
-    """Groups the rows of a product by their adapters, which are numbers or `NO_ADAPTER`. `rows` may be more
-    than there
-    are adapters: the last rows have none.
+    """Groups the rows of a product by their adapters, which are numbers or `NO_ADAPTER`. If there are fewer
+    of them than `rows`, the last rows have none.
 
     Returns int32 [1 + 4 · rows]: the number of blocks; the rows in the order of their adapters; and for each
     block its adapter, its first place in that order, and its number of rows, at most `BLOCK_ROWS`.
@@ -59,13 +58,18 @@ class ProductAdapters:
         the number of this product; parts: outputs of each part; max_rank: the largest rank of a part"""
         ends = torch.tensor(np.cumsum(parts), dtype=torch.int64, device=table.device)
         self.table = ProductTable(table[:, product], table.stride(0), tuple(parts), ends, max_rank)
+        self.users = 0
+        """adapters that change the product"""
 
     def __call__(self, x: torch.Tensor, y: torch.Tensor) -> None:
         """Adds to y [rows, outputs] what the adapters of the selected rows make of x [rows, inputs]."""
         rows = _selected
         if rows is None:
             return
-        assert len(rows) == 1 + 4 * len(x), "the selected rows are those of another product"
+        if len(rows) != 1 + 4 * len(x):
+            # transformers' code may multiply something else than tokens.
+            assert not self.users, "the adapted product has other rows than the step"
+            return
         assert x.is_contiguous() and y.is_contiguous()
         if x.is_cuda:
             from . import cuda

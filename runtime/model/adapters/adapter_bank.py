@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from ....kernels.adapters import FIELDS, ProductAdapters
+from ....kernels.adapters import FIELDS, RANK, ProductAdapters
 from ...config import ServeConfig
 from ...errors import ConfigError
 from ...messages import Adapter
@@ -33,7 +33,7 @@ class AdapterBank:
     def __init__(self, model: Model, places: int, max_rank: int, device: torch.device) -> None:
         products = model.adaptable_products()
         self.places = places
-        self._products, self._max_rank = products, max_rank
+        self._model, self._products, self._max_rank = model, products, max_rank
         self._dtype, self._device = model.dtype, device
         self._table = torch.zeros(places, len(products), FIELDS, dtype=torch.int64, device=device)
         self._kept: dict[int, list[torch.Tensor]] = {}
@@ -56,7 +56,7 @@ class AdapterBank:
 
     def load(self, place: int, directory: Path) -> str:
         """Reads an adapter into a place. Returns its digest. Raises ConfigError if it can't be used."""
-        matrices = read_adapter(directory, self._modules, self._max_rank)
+        matrices = read_adapter(directory, self._modules, self._max_rank, self._model.progress)
         digest = hash_adapter(directory)
         kept, entries = [], torch.zeros(self._table.shape[1:], dtype=torch.int64)
         for number, (_, parts) in enumerate(self._products):
@@ -65,8 +65,10 @@ class AdapterBank:
                 down, up, scales = tensors
                 entries[number] = torch.tensor([len(up), *(each.data_ptr() for each in (down, up, scales))])
                 kept += [down, up, scales]
+            self._model.progress()
         self._table[place] = entries.to(self._device)
         self._kept[place] = kept
+        self._count_users()
         return digest
 
     def load_all(self, loras: Sequence[tuple[str, Path]]) -> list[Adapter]:
@@ -82,6 +84,13 @@ class AdapterBank:
     def drop(self, place: int) -> None:
         self._table[place] = 0
         del self._kept[place]
+        self._count_users()
+
+    def _count_users(self) -> None:
+        users = self._table[:, :, RANK].count_nonzero(0).tolist()
+        for (product, _), count in zip(self._products, users, strict=True):
+            assert product.adapters is not None
+            product.adapters.users = count
 
     def _stack(
         self, parts: Sequence[tuple[str, int]], matrices: Mapping[str, LowRank]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -45,11 +45,16 @@ def hash_adapter(directory: Path) -> str:
     return digest.hexdigest()
 
 
-def read_adapter(directory: Path, modules: Mapping[str, Shape], max_rank: int) -> dict[str, LowRank]:
+def read_adapter(
+    directory: Path,
+    modules: Mapping[str, Shape],
+    max_rank: int,
+    progress: Callable[[], None] = lambda: None,
+) -> dict[str, LowRank]:
     """The adapter's matrices by the names of their modules.
 
-    modules: the shapes of the modules that can be adapted. Raises ConfigError for an adapter that can't be
-    served, or that is none of this model.
+    modules: the shapes of the modules that can be adapted. progress: called after each. Raises ConfigError
+    for an adapter that can't be served, or that is none of this model.
     """
     config = read_peft_config(directory)
     file = _open_weights(directory)
@@ -61,10 +66,11 @@ def read_adapter(directory: Path, modules: Mapping[str, Shape], max_rank: int) -
             raise ConfigError(f"{path}: tensor {name} {_explain(name)}.")
         stored.setdefault(match["module"], {})[match["matrix"]] = name
     _check_modules(path, config, stored.keys(), modules)
-    return {
-        module: _read_module(file, path, module, tensors, config, modules[module], max_rank)
-        for module, tensors in stored.items()
-    }
+    matrices = {}
+    for module, tensors in stored.items():
+        matrices[module] = _read_module(file, path, module, tensors, config, modules[module], max_rank)
+        progress()
+    return matrices
 
 
 def _open_weights(directory: Path) -> SafetensorsFile:

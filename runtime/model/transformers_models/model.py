@@ -53,7 +53,7 @@ class TransformersModel:
         return [
             AdaptableProduct(module.product, ((name, module.out_features),))
             for name, module in self._model.named_base_modules()
-            if isinstance(module, LinearModule)
+            if isinstance(module, LinearModule) and ".experts." not in name
         ]
 
     def set_context(self, positions: int) -> None:
