@@ -82,8 +82,8 @@ class AdapterRegistry:
                     replies.add(client, refused)
                     return
                 self._unlist(loaded)
-                replies.add(client, AdapterChanged(query, loaded.adapter))
                 self._tell(replies)
+                replies.add(client, AdapterChanged(query, loaded.adapter))
 
     def take_read(self, message: AdapterRead, replies: Replies) -> list[Generate]:
         """Lists an adapter that was read. Returns the requests that have waited for it."""
@@ -91,19 +91,19 @@ class AdapterRegistry:
         order, adapter = reading.order, reading.adapter
         if message.error:
             self._free.append(message.place)
-            if order is None:
-                log.warning("the adapter %s can't be loaded again: %s", adapter.name, message.error)
-            else:
-                refused = QueryRefused(order.query, 400, message.error, "lora_path", "adapter_unusable")
-                replies.add(order.client, refused)
         else:
             adapter = Adapter(adapter.name, adapter.path, message.digest)
             if replaced := self._find_name(adapter.name):
                 self._unlist(replaced)
             self._loaded[message.place] = _Loaded(adapter, message.place)
-            if order is not None:
-                replies.add(order.client, AdapterChanged(order.query, adapter))
         self._tell(replies)
+        if order is None and message.error:
+            log.warning("the adapter %s can't be loaded again: %s", adapter.name, message.error)
+        elif order is not None and message.error:
+            refused = QueryRefused(order.query, 400, message.error, "lora_path", "adapter_unusable")
+            replies.add(order.client, refused)
+        elif order is not None:
+            replies.add(order.client, AdapterChanged(order.query, adapter))
         return reading.waiting
 
     def drop_client(self, client: int) -> None:
@@ -175,9 +175,9 @@ class AdapterRegistry:
         for loaded in list(self._loaded.values()):
             if loaded.adapter.name not in digests:
                 self._unlist(loaded)
-        for adapter in known:
-            if self._find_name(adapter.name) is None and self._free:
-                self._read(_Reading(adapter))
+        missing = [adapter for adapter in known if self._find_name(adapter.name) is None]
+        for adapter in missing[: len(self._free)]:
+            self._read(_Reading(adapter))
 
     def _tell(self, replies: Replies) -> None:
         restored = [each.adapter for each in self._reading.values() if each.order is None]

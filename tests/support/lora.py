@@ -29,7 +29,7 @@ def save_adapter(
     fields of adapter_config.json."""
     directory.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(seed)
-    tensors = {}
+    tensors: dict[str, torch.Tensor] = {}
     for name, module in model.named_modules():
         kind = name.rpartition(".")[2]
         if kind not in targets or not isinstance(module, torch.nn.Linear):
@@ -70,7 +70,5 @@ def merge(model: PreTrainedModel, directory: Path, scales: dict[str, float] | No
             module = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
             b = tensors[name.replace("lora_A", "lora_B")]
             scale = (scales or {}).get(module.rpartition(".")[2], config["lora_alpha"] / config["r"])
-            weight = merged.get_submodule(module).weight
-            assert isinstance(weight, torch.nn.Parameter)
-            weight += scale * (b @ a)
+            merged.get_parameter(f"{module}.weight").add_(scale * (b @ a))
     return merged

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -19,11 +20,24 @@ DEFAULT_RANK = 16
 
 
 def rank_limit(config: ServeConfig) -> int:
-    """The largest rank of adapters that memory is planned for. Raises ConfigError for an adapter that can't
-    be read."""
+    """The largest rank of adapters that memory is planned for. Raises ConfigError for an adapter that can't be
+    read."""
     if config.max_lora_rank is not None:
         return config.max_lora_rank
-    return max(DEFAULT_RANK, *(read_peft_config(path).max_rank() for _, path in config.loras), 0)
+    ranks = [DEFAULT_RANK]
+    for name, path in config.loras:
+        with _naming(name, path):
+            ranks.append(read_peft_config(path).max_rank())
+    return max(ranks)
+
+
+@contextmanager
+def _naming(name: str, path: Path) -> Iterator[None]:
+    """Makes errors name the option with the adapter."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"--lora {name}={path}: {error}") from None
 
 
 class AdapterBank:
@@ -75,10 +89,8 @@ class AdapterBank:
         """Reads adapters into the first places. Raises ConfigError if one can't be used."""
         loaded = []
         for place, (name, path) in enumerate(loras):
-            try:
+            with _naming(name, path):
                 loaded.append(Adapter(name, str(path), self.load(place, path)))
-            except ConfigError as error:
-                raise ConfigError(f"--lora {name}={path}: {error}") from None
         return loaded
 
     def drop(self, place: int) -> None:
