@@ -86,7 +86,9 @@ class CacheMissTracker:
         if not (config.has_several_keys and is_shared_by_keys(name)):
             comparison = self._comparisons[0]
             behind = answer.behind if answer.matched < comparison.length else b""  # else they are a reply
-            self._comparisons[0] = replace(comparison, remembered=answer.remembered, behind=behind)
+            self._comparisons[0] = replace(
+                comparison, remembered=answer.remembered, behind=behind, paged=answer.paged
+            )
         return min(answer.matched, self._comparisons[0].length - 1)
 
     async def explain(self, matched: int) -> Explanation:

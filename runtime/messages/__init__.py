@@ -106,6 +106,7 @@ from .page_store import (
     UsedPages,
 )
 from .steps import (
+    NO_STATE,
     CacheGroup,
     DropGrammar,
     GroupCost,
@@ -186,6 +187,7 @@ SupervisorInbox = Ready | KnowsReplica | Alive | Failed | Drained
 
 __all__ = [
     "BACKGROUND_PRIORITY",
+    "NO_STATE",
     "PAGE_ID_BYTES",
     "TOKEN_BYTES",
     "Abort",

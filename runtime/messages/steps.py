@@ -20,6 +20,9 @@ from .base import Message, Part, Tokens
 from .generation import Logprobs
 from .page_store import RestoredPages, SavedPages
 
+NO_STATE = -1
+"""in the place of a recurrent state's number"""
+
 
 class SlotSetup(Part):
     """A slot's state that is sent once, and again after forced tokens. It empties the slot's page table."""
@@ -34,6 +37,7 @@ class SlotSetup(Part):
     state: int = 0  # the automaton's state
     stack: bytes = b""  # the automaton's stack: int32, bottom first
     adapter: int | None = None  # place of a loaded adapter; None: the base model
+    state_place: int = NO_STATE  # the place of the slot's recurrent state, if the model has any
 
 
 class Row(Part):
@@ -51,6 +55,8 @@ class Row(Part):
     """for prompt log-probabilities: the token after each position, except after the prompt's last one"""
     untargeted: int = 0  # number of the row's first positions that have no target
     host_mask: bool = False  # whether the row's mask comes in this step's `StepMasks`
+    load_state: int = NO_STATE  # the place from which the slot's recurrent state is copied before the step
+    save_state: int = NO_STATE  # the place to which it is copied after the step
 
 
 class PageCopy(Part):
@@ -141,6 +147,8 @@ class ModelReady(Message):
     host_pages: int = 0  # pages in the page store's host memory
     adapters: list[Adapter] = []  # those in the first places
     adapter_places: int = 0  # adapters that can be loaded at a time
+    states: int = 0  # places for states of recurrent layers, at least two for each slot; 0: no such layers
+    state_bytes: int = 0  # bytes of a state
     group_cost: GroupCost = field(default_factory=GroupCost)
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
 

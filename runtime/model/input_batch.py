@@ -17,8 +17,9 @@ from ...kernels.attention.batch import DeviceTables
 from ...kernels.common.step_tokens import NO_SLOT
 from ...kernels.common.upload import upload
 from ..messages import TOKEN_BYTES, Row, RowGroup
-from .interface.input_batch import InputBatch
+from .interface.input_batch import InputBatch, RowStates
 from .page_tables import PageTables
+from .recurrent_states import RecurrentStates
 from .slot_states import NONE, SlotStates
 
 ONE_TOKEN = bytes(TOKEN_BYTES)
@@ -55,6 +56,7 @@ class StepInputs:
     """int32 [slots], on the device: the token that each slot sampled last"""
     adapters: NDArray[np.int32] | None
     """[tokens]: the place of each token's adapter, or `NO_ADAPTER`; None if no row has one"""
+    states: RowStates | None = None
 
     @property
     def size(self) -> int:
@@ -88,8 +90,8 @@ class StepInputs:
         if len(fed):
             tokens[fed_tokens] = self.last_tokens[fed_slots]
         self.tables.write(pages_at, new_pages)
-        of_outputs = None if self.all_in_order else outputs
-        return InputBatch(tokens, positions, places, self.attention, of_outputs, *adapters)
+        chosen = None if self.all_in_order else outputs
+        return InputBatch(tokens, positions, places, self.attention, chosen, self.states, *adapters)
 
     def group_adapters(self, tokens: int, outputs: int) -> list[NDArray[np.int32]]:
         """`InputBatch.adapters` and `output_adapters` of a batch that is padded to these numbers; [] for
@@ -104,7 +106,11 @@ class StepInputs:
 
 
 def build_step_inputs(
-    rows: Sequence[Row], groups: Sequence[RowGroup], tables: PageTables, states: SlotStates
+    rows: Sequence[Row],
+    groups: Sequence[RowGroup],
+    tables: PageTables,
+    states: SlotStates,
+    recurrent: RecurrentStates | None = None,
 ) -> StepInputs:
     """Builds a step's inputs once `tables` has the rows' new pages and `states` their slots' parameters. Call
     it once for each step, because it extends the slots' lengths."""
@@ -149,6 +155,7 @@ def build_step_inputs(
         tables=tables,
         last_tokens=last_tokens,
         adapters=None if (adapters == NO_ADAPTER).all() else np.repeat(adapters, tokens.lengths),
+        states=None if recurrent is None else recurrent.of_rows(rows),
     )
 
 

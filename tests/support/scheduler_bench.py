@@ -146,8 +146,9 @@ class SchedulerBench:
         max_sampled: int = 1,
         count: Callable[[int], int] = lambda most: most,
         adapters: AdapterRegistry | None = None,
+        states: int = 0,
     ) -> None:
-        """count: see `FakeModel`"""
+        """count: see `FakeModel`. states: places for recurrent states"""
         self.compiler = compiler or EvenTokens()
         self.cache = PrefixCache(
             num_pages,
@@ -155,6 +156,8 @@ class SchedulerBench:
             enabled=prefix_cache,
             check_invariants=True,
             model=b"fake" if most_stored else b"",
+            states=states,
+            slots=slots,
         )
         self.budget = budget or StepBudget(step_ms=8.0)
         self.scheduler = Scheduler(

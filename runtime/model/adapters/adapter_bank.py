@@ -20,8 +20,8 @@ DEFAULT_RANK = 16
 
 
 def rank_limit(config: ServeConfig) -> int:
-    """The largest rank of adapters that memory is planned for. Raises ConfigError for an adapter that can't be
-    read."""
+    """The largest rank of adapters that memory is planned for. Raises ConfigError for an adapter that can't
+    be read."""
     if config.max_lora_rank is not None:
         return config.max_lora_rank
     ranks = [DEFAULT_RANK]

@@ -9,6 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from .attention_calls import UnservedModelError
+from .recurrent_layers import RecurrentLayers
 
 
 class SplitModel:
@@ -18,12 +19,16 @@ class SplitModel:
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
         self._name, self.base = _find_base(model)
-        self._given = _GivenStates()
+        self.recurrent = RecurrentLayers(self.base)
+        self._given = _GivenStates(self.base)
         model.set_submodule(self._name, self._given)
 
-    def hidden(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Hidden states [tokens, hidden] of token ids int32 [tokens] at positions int64 [tokens]."""
-        result = self.base(input_ids=tokens[None], position_ids=positions[None], use_cache=False)
+    def hidden(self, tokens: torch.Tensor, positions: torch.Tensor, **cache: Any) -> torch.Tensor:
+        """Hidden states [tokens, hidden] of token ids int32 [tokens] at positions int64 [tokens].
+
+        cache: see `RecurrentLayers.handled_by`
+        """
+        result = self.base(input_ids=tokens[None], position_ids=positions[None], **cache)
         states: torch.Tensor = result.last_hidden_state[0]
         return states
 
@@ -36,9 +41,12 @@ class SplitModel:
             self._given.hidden = None
         return logits
 
-    def named_base_modules(self) -> Iterator[tuple[str, torch.nn.Module]]:
-        """The modules below the head, under their names in the whole model."""
-        yield from self.base.named_modules(prefix=self._name)
+    def name_modules_of_tokens(self) -> Iterator[tuple[str, torch.nn.Module]]:
+        """The modules below the head that compute all tokens of a step, by their names in the model."""
+        others = self.recurrent.modules()
+        for name, module in self.base.named_modules(prefix=self._name):
+            if module not in others and ".experts." not in name:
+                yield name, module
 
     def modules(self) -> list[torch.nn.Module]:
         """The modules of both parts, the head's last."""
@@ -56,9 +64,14 @@ def _find_base(model: PreTrainedModel) -> tuple[str, torch.nn.Module]:
 class _GivenStates(torch.nn.Module):
     """Stands in place of the part below the head. Returns hidden states that were computed before."""
 
-    def __init__(self) -> None:
+    def __init__(self, base: torch.nn.Module) -> None:
         super().__init__()
         self.hidden: torch.Tensor | None = None
+        self._base = (base,)  # in a tuple, so that PyTorch does not register it
+
+    def __getattr__(self, name: str) -> Any:
+        """Some heads read settings of the part below."""
+        return getattr(self._base[0], name)
 
     @property
     def decoder(self) -> _GivenStates:
