@@ -18,8 +18,8 @@ CONFIG_FILE = "adapter_config.json"
 async def load_adapter(service: Service, name: str, path: str, *, replaces: bool) -> Adapter:
     """Loads the adapter in a directory of the server under a name. `replaces`: also if the name belongs to
     another adapter. Raises `RequestError` if it can't be served."""
-    client = service.engine.client
-    directory = Path(path).expanduser().absolute()
+    _check_shared(service)
+    directory = Path(path).absolute()
     if not name.strip() or len(name) > MAX_NAME or not name.isprintable():
         raise invalid_field("lora_name", f"must have 1 to {MAX_NAME} printable characters")
     if name in service.config.model_names:
@@ -32,16 +32,17 @@ async def load_adapter(service: Service, name: str, path: str, *, replaces: bool
             param="lora_path",
             code="adapter_not_found",
         )
+    client = service.engine.client
     return await _order(service, lambda query: LoadAdapter(client, query, name, str(directory), replaces))
 
 
 async def unload_adapter(service: Service, name: str) -> Adapter:
     """Takes an adapter from new requests; those that have arrived still use it. Raises `RequestError`."""
+    _check_shared(service)
     return await _order(service, lambda query: UnloadAdapter(service.engine.client, query, name))
 
 
-async def _order(service: Service, order: Callable[[int], LoadAdapter | UnloadAdapter]) -> Adapter:
-    service.engine.check_serving()
+def _check_shared(service: Service) -> None:
     if service.config.isolate_keys:
         raise RequestError(
             "With --isolate keys no adapter can be loaded or unloaded, because all keys share the adapters: "
@@ -49,6 +50,10 @@ async def _order(service: Service, order: Callable[[int], LoadAdapter | UnloadAd
             status=403,
             code="adapters_are_shared",
         )
+
+
+async def _order(service: Service, order: Callable[[int], LoadAdapter | UnloadAdapter]) -> Adapter:
+    service.engine.check_serving()
     answer = await service.engine.ask(order, LOAD_SECONDS)
     if isinstance(answer, QueryRefused):
         raise RequestError(answer.message, status=answer.status, param=answer.param, code=answer.code)

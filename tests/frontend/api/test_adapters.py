@@ -134,3 +134,11 @@ async def test_a_server_with_keys_asks_for_one() -> None:
     async with http_world(api_keys=["secret"]) as world:
         for path in ("load", "unload"):
             assert (await world.http.post(f"/v1/{path}_lora_adapter", json={})).status_code == 401
+
+
+async def test_isolated_keys_can_not_change_the_adapters_of_all() -> None:
+    async with http_world(api_keys=["one", "two"], isolate_keys=True) as world:
+        body = {"lora_name": "a", "lora_path": "/x"}
+        for path in ("load", "unload"):
+            reply = await world.http.post(f"/v1/{path}_lora_adapter", json=body, headers={"x-api-key": "one"})
+            assert reply.status_code == 403 and "--lora" in reply.text
