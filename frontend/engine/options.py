@@ -62,8 +62,13 @@ def engine_config(model: str | None, options: EngineOptions) -> ServeConfig:
             )
     settings = {"log_level": Setting("log_level", "warning"), "data_dir": Setting("data_dir", "off")}
     settings |= {name: Setting(name, value) for name, value in options.items()}
-    if isinstance(adapters := options.get("lora"), Mapping):
-        settings["lora"] = Setting("lora", [f"{name}={path}" for name, path in adapters.items()])
+    if (adapters := options.get("lora")) is not None and not isinstance(adapters, str):
+        texts = (
+            [f"{name}={path}" for name, path in adapters.items()]
+            if isinstance(adapters, Mapping)
+            else adapters
+        )
+        settings["lora"] = Setting("lora", list(texts))
     return build_config(model, settings)
 
 
