@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .frontend.engine.engine import Engine
     from .frontend.engine.options import EngineOptions
     from .frontend.engine.sampling import ChatOptions, Sampling
-    from .frontend.engine.vllm_script import LLM, SamplingParams
+    from .frontend.engine.vllm_script import LLM, LoRARequest, SamplingParams
     from .frontend.language.calls import assistant, gen, select, system, tool, user
     from .frontend.language.default_backend import set_default_backend
     from .frontend.language.errors import ProgramError
@@ -40,6 +40,7 @@ __all__ = [
     "ConfigError",
     "Engine",
     "EngineOptions",
+    "LoRARequest",
     "ProgramError",
     "RequestError",
     "Sampling",
@@ -72,6 +73,7 @@ _HOMES = {
     "ConfigError": ".runtime.errors",
     "Engine": ".frontend.engine.engine",
     "EngineOptions": ".frontend.engine.options",
+    "LoRARequest": ".frontend.engine.vllm_script",
     "ProgramError": ".frontend.language.errors",
     "RequestError": ".runtime.errors",
     "Sampling": ".frontend.engine.sampling",

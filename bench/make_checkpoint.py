@@ -2,6 +2,8 @@
 
     PYTHONSAFEPATH=1 python bench/make_checkpoint.py --shape 0.6b build/0.6b
 
+With `--adapters 8` it also writes LoRA adapters of all linear layers: DIRECTORY/adapters/0 and so on.
+
 The shapes are Qwen3's. The tokenizer is a byte-level BPE of 32,000 tokens, trained on text that is generated
 here; prompts made of the same words (`sample_text`) are about one token a word.
 """
@@ -18,7 +20,7 @@ from typing import Any
 import torch
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.weight_formats import load_weight_formats
-from arbora.runtime.model.weights import expected_tensors
+from arbora.runtime.model.weights import expected_tensors, projections
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
@@ -149,6 +151,22 @@ def write_weights(directory: Path) -> None:
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
 
 
+def write_adapters(directory: Path, count: int, rank: int) -> None:
+    linear = [each for each in projections(load_decoder_config(directory)) if ".layers." in each.name]
+    kinds = sorted({each.name.rpartition(".")[2] for each in linear})
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": kinds}
+    for number in range(count):
+        adapter = directory / "adapters" / str(number)
+        adapter.mkdir(parents=True, exist_ok=True)
+        tensors = {}
+        for each in linear:
+            name = f"base_model.model.{each.name}"
+            tensors[f"{name}.lora_A.weight"] = random_tensor((rank, each.inputs))
+            tensors[f"{name}.lora_B.weight"] = random_tensor((each.outputs, rank))
+        save_file(tensors, adapter / "adapter_model.safetensors")
+        write_json(adapter / "adapter_config.json", config)
+
+
 def random_tensor(shape: tuple[int, ...]) -> torch.Tensor:
     """Drawn on a GPU if there is one: that takes seconds for an 8B shape. The values are then others."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -163,12 +181,15 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", choices=SHAPES, required=True)
+    parser.add_argument("--adapters", type=int, default=0, help="number of LoRA adapters")
+    parser.add_argument("--rank", type=int, default=16, help="their rank (default: %(default)s)")
     parser.add_argument("directory", type=Path)
     arguments = parser.parse_args()
     arguments.directory.mkdir(parents=True, exist_ok=True)
     write_config(arguments.directory, arguments.shape)
     write_tokenizer(arguments.directory)
     write_weights(arguments.directory)
+    write_adapters(arguments.directory, arguments.adapters, arguments.rank)
 
 
 if __name__ == "__main__":

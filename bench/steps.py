@@ -2,12 +2,14 @@
 
     python bench/steps.py CHECKPOINT --decode 0,1,4 --chunk 0,16,40,128 -- --quantize int4
     python bench/steps.py CHECKPOINT --busy 2
+    python bench/steps.py CHECKPOINT --decode 8 --chunk 0,128 --adapters 0,1,8 -- --lora
+    0=CHECKPOINT/adapters/0 …
 
 Rows in decode have `--keys` tokens already, the prompt's chunks begin at half as many. `--busy` starts
 processes that compute without end, to see what a full machine does to a step. What follows `--` are options
 of `arbora serve`. Printed are the median and the range in milliseconds, and the part outside of our kernels:
 Python's work, copies of small arrays, and what PyTorch computes. With `--kernels`, kernels run one by one,
-and the time of each kind is printed too.
+and the time of each kind is printed too. With `--adapters` rows use so many adapters in turn.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parent / "lib"))
@@ -97,6 +100,7 @@ def main() -> None:
     parser.add_argument("--chunk", default="0,16,40,128")
     parser.add_argument("--keys", type=int, default=400)
     parser.add_argument("--count", type=int, default=12, help="steps of each kind (default: %(default)s)")
+    parser.add_argument("--adapters", default="0", help="numbers of adapters (default: %(default)s)")
     parser.add_argument("--busy", type=int, default=0)
     parser.add_argument("--kernels", action="store_true")
     given = sys.argv[1:]
@@ -107,24 +111,26 @@ def main() -> None:
         os.execve(sys.executable, [sys.executable, "-P", *sys.argv], {**defaults, **os.environ})
     decodes = [int(rows) for rows in asked.decode.split(",")]
     chunks = [int(tokens) for tokens in asked.chunk.split(",")]
+    adapters = [int(number) for number in asked.adapters.split(",")]
     options = [*given[split + 1 :], *(["--debug", "eager"] if asked.kernels else [])]
     steps = Steps([asked.model, *options], max(decodes), asked.keys)
     others = [multiprocessing.Process(target=compute, daemon=True) for _ in range(asked.busy)]
     for other in others:
         other.start()
     found = []
-    for chunk in chunks:
-        for decode in decodes:
-            if chunk or decode:
-                taken, outside = times(steps, decode, chunk, asked.count)
-                middle = statistics.median(taken)
-                cells = [f"{middle:.1f}", f"{taken[0]:.1f} to {taken[-1]:.1f}"]
-                cells.append(f"{outside:.2f} ({100 * outside / middle:.1f} %)")
-                if asked.kernels:
-                    spent = kernel_times(steps, decode, chunk, asked.count)
-                    cells.append(", ".join(f"{name} {ms:.1f}" for name, ms in spent[:5]))
-                found.append([str(decode), str(chunk), *cells])
-    head = ["rows in decode", "prompt tokens", "median", "range", "outside of kernels"]
+    for chunk, decode, number in product(chunks, decodes, adapters):
+        if not (chunk or decode):
+            continue
+        steps.choose_adapters(number)
+        taken, outside = times(steps, decode, chunk, asked.count)
+        middle = statistics.median(taken)
+        cells = [f"{middle:.1f}", f"{taken[0]:.1f} to {taken[-1]:.1f}"]
+        cells.append(f"{outside:.2f} ({100 * outside / middle:.1f} %)")
+        if asked.kernels:
+            spent = kernel_times(steps, decode, chunk, asked.count)
+            cells.append(", ".join(f"{name} {ms:.1f}" for name, ms in spent[:5]))
+        found.append([str(decode), str(chunk), str(number), *cells])
+    head = ["rows in decode", "prompt tokens", "adapters", "median", "range", "outside of kernels"]
     head += ["kernels"] if asked.kernels else []
     print(table(head, found))
     for other in others:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from .adapters import cpu as adapters_cpu
 from .attention import AttentionBatch, items, paged_attention, tiles
 from .automaton import cpu as automaton_cpu
 from .automaton.pool import smallest_pool
@@ -23,7 +24,7 @@ def compile_kernels() -> None:
     groups: dict[str, Callable[[], None]] = {
         "attention": _attention,
         "matrix products": _products,
-        "norms, activations and rotations": _small_kernels,
+        "norms, activations, rotations and adapters": _small_kernels,
         "automata": _step_an_automaton,
         "sampling": _sampling,
     }
@@ -83,6 +84,8 @@ def _small_kernels() -> None:
     one = np.zeros(1, np.int64)
     step_tokens.StepTokens.of(one, one, one, np.zeros((1, 1), np.int32), one + 1, 1)
     for dtype in DTYPES:
+        adapters_cpu.DOWN_KERNELS[dtype].load()
+        adapters_cpu.UP_KERNELS[dtype].load()
         elementwise_cpu.ACTIVATIONS[dtype].load()
         elementwise_cpu.NORMS[dtype].load()
         for stored in (dtype, torch.int8):

@@ -19,6 +19,7 @@ from .option_values import (
     one_or_off,
     option,
     options_of,
+    read_adapters,
     read_certificate,
     read_data_dir,
     read_disk_cache,
@@ -36,6 +37,8 @@ from .option_values import (
 )
 
 BUILTIN_MODEL = Path(__file__).resolve().parent / "model" / "builtin"
+
+DEFAULT_LORAS = 8
 
 Device = Literal["cpu", "cuda"]
 WritePolicy = Literal["write_back", "write_through"]
@@ -118,6 +121,29 @@ class ServeConfig:
         None,
         "METHOD",
         one_of(*get_args(QuantizeMethod)),
+    )
+    loras: tuple[tuple[str, Path], ...] = option(
+        "an adapter (LoRA, as PEFT saves it) that requests choose by NAME as their model; for more, repeat "
+        "the option or give several (default: none)",
+        (),
+        "NAME=DIRECTORY",
+        read_adapters,
+        name="lora",
+        is_repeatable=True,
+        takes_several=True,
+    )
+    max_loras: int | None = option(
+        "adapters that may be loaded at a time, also by POST /v1/load_lora_adapter (default: 8, or as many "
+        "as --lora names; without --lora none)",
+        None,
+        "ADAPTERS",
+        whole_number(1, 1000),
+    )
+    max_lora_rank: int | None = option(
+        "largest rank of an adapter, for which memory is kept (default: the largest of --lora, at least 16)",
+        None,
+        "RANK",
+        whole_number(1, 256),
     )
     kv_dtype: KvDType = option(
         "dtype of the KV cache: auto, as --dtype; int8 or fp8: nearly twice the tokens in the same memory, "
@@ -325,6 +351,13 @@ class ServeConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "has_several_keys", are_several(self.api_keys))
+
+    @property
+    def adapter_places(self) -> int:
+        """Adapters that can be loaded at a time."""
+        if self.max_loras is not None:
+            return self.max_loras
+        return max(DEFAULT_LORAS, len(self.loras)) if self.loras else 0
 
     @property
     def log_texts(self) -> bool:

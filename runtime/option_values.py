@@ -333,3 +333,13 @@ def read_model_names(text: str) -> tuple[str, ...]:
     if not found:
         raise ValueError("there is no name in it. Leave it out for MODEL's own name.")
     return found
+
+
+def read_adapters(text: str) -> tuple[tuple[str, Path], ...]:
+    """Reads NAME=DIRECTORY pairs of adapters."""
+    found = []
+    for name, equals, directory in (each.partition("=") for each in split_keys(text)):
+        if not (name and equals and directory):
+            raise ValueError("expected NAME=DIRECTORY, such as sql=adapters/sql.")
+        found.append((name, read_directory(directory).absolute()))
+    return tuple(found)

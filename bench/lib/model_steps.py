@@ -27,9 +27,15 @@ class Steps:
         self._pages_of_slot = ready.num_pages // (decoding + 1)
         self._prompt, self._keys = decoding, keys
         self._lengths: dict[int, int] = {}
-        for slot in range(decoding):
+        self.choose_adapters(0)
+
+    def choose_adapters(self, number: int) -> None:
+        """Begins all slots anew: rows in decode use the first `number` adapters in turn, with 0 the base
+        model."""
+        self._adapters = number
+        for slot in range(self._prompt):
             self._begin(slot)
-            self._run([self._row(slot, keys)])
+            self._run([self._row(slot, self._keys)])
 
     def begin_prompt(self) -> None:
         self._begin(self._prompt)
@@ -49,7 +55,8 @@ class Steps:
 
     def _begin(self, slot: int) -> None:
         sampling = SamplingParams(max_tokens=1 << 20, temperature=0.0)
-        self._setups.append(SlotSetup(slot=slot, sampling=sampling))
+        adapter = slot % self._adapters if self._adapters else None
+        self._setups.append(SlotSetup(slot=slot, sampling=sampling, adapter=adapter))
         self._lengths[slot] = 0
 
     def _run(self, rows: list[Row]) -> float:

@@ -58,11 +58,19 @@ class Version(msgspec.Struct):
     version: str
 
 
-_SALT = {"cache_salt": str}
-_SHOW_CACHE = Operation(summary="Show the contents of the prefix cache", query=_SALT, reply=CacheStatus)
-_SHOW_TREE = Operation(summary="Show the largest branches of the prefix tree", query=_SALT, reply=CacheTree)
-_SHOW_NODE = Operation(summary="Show the text of a node of the prefix tree", query=_SALT, reply=NodeText)
-_DROP_CACHE = Operation(summary="Drop cached pages that are not in use", query=_SALT, reply=Freed)
+_NAMESPACE = {"cache_salt": str, "model": str}
+_SHOW_CACHE = Operation(
+    summary="Show the contents of the prefix cache", query=_NAMESPACE, errors=(404,), reply=CacheStatus
+)
+_SHOW_TREE = Operation(
+    summary="Show the largest branches of the prefix tree", query=_NAMESPACE, errors=(404,), reply=CacheTree
+)
+_SHOW_NODE = Operation(
+    summary="Show the text of a node of the prefix tree", query=_NAMESPACE, errors=(404,), reply=NodeText
+)
+_DROP_CACHE = Operation(
+    summary="Drop cached pages that are not in use", query=_NAMESPACE, errors=(404,), reply=Freed
+)
 _PIN = Operation(
     summary="Compute a prefix and keep it",
     example={"prompt": "A text of at least one page of tokens", "ttl_s": 60},
@@ -71,7 +79,9 @@ _PIN = Operation(
     errors=(404, 409, 429, 504),
 )
 _UNPIN = Operation(summary="End a pin", reply=PinDeleted)
-_END_LEASE = Operation(summary="End the leases of a key", query=_SALT, reply=LeaseEnds, status=202)
+_END_LEASE = Operation(
+    summary="End the leases of a key", query=_NAMESPACE, errors=(404,), reply=LeaseEnds, status=202
+)
 _EXPLAIN = Operation(
     summary="Say why tokens of a prompt are not cached",
     query={"path": Annotated[str, one_of(PATHS)]},

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import (
+    Adapter,
     CacheControl,
     CacheDropped,
     CacheReport,
@@ -24,7 +25,7 @@ from ...runtime.messages import (
     Tokens,
 )
 from ..core import leases
-from ..core.prepare import cache_namespace
+from ..core.prepare import cache_namespace, is_shared_by_keys
 from ..core.service import Service
 from ..core.validation import check_salt
 from ..http.apis import json_response
@@ -95,12 +96,14 @@ async def show_node(http: HttpService, request: Request) -> Response:
 
 
 async def drop_cache(http: HttpService, request: Request) -> Response:
-    """Drops unused cached pages: those of one salt, which may be empty, or all pages that the key may use."""
+    """Drops unused cached pages: those of one adapter or salt, which may be empty, or all that the key may
+    use."""
     service = http.service
     model = service.engine.check_serving()
     scope = cache_scope(request, service.config)
     salt = _read_salt(request)
-    namespace = None if salt is None else cache_namespace(scope, salt)
+    adapter = _find_adapter(service, request)
+    namespace = None if salt is None and adapter is None else cache_namespace(scope, salt, adapter)
     client = service.engine.client
     try:
         dropped = await ask_scheduler(
@@ -127,23 +130,27 @@ async def end_lease(http: HttpService, request: Request) -> Response:
 
 
 def _find_view(service: Service, request: Request, *more: str) -> _View:
-    """The caller's view. Refuses query parameters other than `cache_salt` and `more`."""
+    """The caller's view. Refuses query parameters other than `cache_salt`, `model` and `more`."""
     model = service.engine.check_serving()
     salt = _read_salt(request, *more)
     check_salt(salt)
     scope = cache_scope(request, service.config)
-    own = cache_namespace(scope, salt)
+    own = cache_namespace(scope, salt, _find_adapter(service, request))
 
     def decode(tokens: Tokens) -> str:
         return service.tokenizer.decode(tokens, skip_special_tokens=False)
 
-    is_shared = own == "" and service.config.has_several_keys
+    is_shared = is_shared_by_keys(own) and service.config.has_several_keys
     return _View(model, scope, own, None if is_shared else decode)
 
 
 def _read_salt(request: Request, *more: str) -> str | None:
-    check_query(request, "cache_salt", *more)
+    check_query(request, "cache_salt", "model", *more)
     return request.query_params.get("cache_salt")
+
+
+def _find_adapter(service: Service, request: Request) -> Adapter | None:
+    return service.find_adapter(request.query_params.get("model"))
 
 
 def check_query(request: Request, *known: str) -> None:

@@ -29,8 +29,9 @@ PIN_ATTEMPTS = 3
 """Attempts to pin a prefix, because computed pages may be evicted before they are pinned."""
 NOT_CACHED = "prefix_not_cached"
 
-PinReader: TypeAlias = Callable[[HttpService, Request], Awaitable[tuple[PinPrefix, str]]]
-"""Reads a request to pin a prefix. Returns the scheduler's message, and the name of the prefix's field."""
+PinReader: TypeAlias = Callable[[HttpService, Request], Awaitable[tuple[PinPrefix, str, str]]]
+"""Reads a request to pin a prefix. Returns the scheduler's message, the name of the prefix's field, and the
+digest of its adapter."""
 
 
 async def pin_prefix(read_pin: PinReader, http: HttpService, request: Request) -> Response:
@@ -41,7 +42,7 @@ async def pin_prefix(read_pin: PinReader, http: HttpService, request: Request) -
     return json_response(show_pin(pinned, http.service.engine.check_serving()))
 
 
-async def _pin(service: Service, request: Request, order: PinPrefix, param: str) -> Pin:
+async def _pin(service: Service, request: Request, order: PinPrefix, param: str, adapter: str) -> Pin:
     """Computes and pins a prefix. `param` is the field with the prefix, for errors."""
     key = key_of(request)
     computing = Generate(
@@ -53,6 +54,7 @@ async def _pin(service: Service, request: Request, order: PinPrefix, param: str)
         tenant=tenant_of(request, None, service.config),
         priority=0 if key is None else key.priority,
         quota=quota_of(key, len(order.tokens) // 4),
+        adapter=adapter,
     )
     check = CheckPin(order.client, 0, order.scope, order.namespace, order.tokens)
     await ask_scheduler(service, PinFits, lambda query: replace(check, query=query), param=param)

@@ -60,7 +60,8 @@ class Draft:
     comes from the request's fields, without the grammar of its calls. `logprobs` and `prompt_logprobs` are
     numbers of alternatives, None for none at all. `leases` are in addition to leases of breakpoints and
     fields.
-    `explains`: the answer says why tokens of the prompt were not cached.
+    `explains`: the answer says why tokens of the prompt were not cached. `model`: the requested model or
+    adapter.
     """
 
     fields: SamplingFields
@@ -75,3 +76,4 @@ class Draft:
     user: str | None = None
     streams: bool = False
     explains: bool = False
+    model: str | None = None

@@ -14,7 +14,15 @@ from typing import NamedTuple
 import msgspec
 
 from ...runtime.errors import RequestError
-from ...runtime.messages import Generate, GrammarSpec, LeaseTerms, LeftOutKeyword, ModelReady, Tokens
+from ...runtime.messages import (
+    Adapter,
+    Generate,
+    GrammarSpec,
+    LeaseTerms,
+    LeftOutKeyword,
+    ModelReady,
+    Tokens,
+)
 from .cache_misses.outline import NO_OUTLINE, Outline
 from .constraint import after_reasoning, enforced_as_asked
 from .conversation import render, render_beginning
@@ -48,6 +56,8 @@ from .work.thread_pool import run_now
 
 MAX_COUNTED_TOKENS = 1 << 20
 """Maximum tokens of a prompt that is only tokenized. A longer context of the model raises it."""
+_ADAPTER = "@"
+"""What stands in a namespace's name before the digest of an adapter."""
 
 
 class RenderedPrompt(NamedTuple):
@@ -76,6 +86,12 @@ class Job:
     reasoning: ReasoningFormat | None
     requests: Sequence[Generate]
     created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def model(self) -> str:
+        """The name of the model or adapter, as the answer shows it."""
+        name, config = self.draft.model, self.service.config
+        return name if name and name not in config.model_names else config.served_model_name
 
     @property
     def choices(self) -> int:
@@ -128,14 +144,21 @@ def new_id(prefix: str) -> str:
     return f"{prefix}-{secrets.token_hex(16)}"
 
 
-def cache_namespace(scope: str, salt: str | None) -> str:
-    """The namespace's name. Disks and other servers see it, so it must not reveal the salt."""
-    return scope + (sha256(salt.encode()).hexdigest() if salt else "")
+def cache_namespace(scope: str, salt: str | None, adapter: Adapter | None = None) -> str:
+    """The namespace's name. Disks and other servers see it, so it must not reveal the salt. It has the digest
+    of the adapter's weights: another adapter of the same name shares no pages with it."""
+    salted = scope + (sha256(salt.encode()).hexdigest() if salt else "")
+    return salted if adapter is None else f"{salted}{_ADAPTER}{adapter.digest}"
 
 
-def namespace_of(fields: SamplingFields, scope: str) -> str | None:
+def is_shared_by_keys(namespace: str) -> bool:
+    """Whether all API keys use the namespace, as it belongs neither to a key nor to a salt."""
+    return not namespace.partition(_ADAPTER)[0]
+
+
+def namespace_of(fields: SamplingFields, scope: str, adapter: Adapter | None = None) -> str | None:
     """The namespace in which the prompt is looked up and cached; None for a request without the cache."""
-    return None if fields.cache_prompt is False else cache_namespace(scope, fields.cache_salt)
+    return None if fields.cache_prompt is False else cache_namespace(scope, fields.cache_salt, adapter)
 
 
 async def prepare(
@@ -155,7 +178,8 @@ async def prepare(
         )
     check_choices(draft.prompt.param, len(draft.prompt.items) or 1, fields.n or 1, service.config.max_waiting)
     use, grammar, rendered = await service.work.call(caller, _render, service, draft)
-    namespace = namespace_of(fields, scope)
+    adapter = service.find_adapter(draft.model)
+    namespace = namespace_of(fields, scope, adapter)
     prompts = await _tokenize(service, draft.prompt, rendered.text, namespace, caller, model.max_model_len)
     if not all(prompts):
         raise invalid_field(draft.prompt.param, "must not be empty: it has no tokens")
@@ -167,20 +191,26 @@ async def prepare(
             reasoning = None
         grammar = reasoned or grammar
     leases = [] if namespace is None else _leases(draft, use, places)
-    requests = _generates(service, model, id, draft, prompts, grammar, namespace, tenant, leases)
+    requests = _generates(service, model, id, draft, prompts, grammar, namespace, tenant, leases, adapter)
     return Job(id, service, draft, prompts, rendered, places, use, reasoning, requests)
 
 
 async def tokenize(
-    service: Service, prompt: Prompt, salt: str | None, caller: Caller, scope: str = "", max_tokens: int = 0
+    service: Service,
+    prompt: Prompt,
+    salt: str | None,
+    caller: Caller,
+    scope: str = "",
+    max_tokens: int = 0,
+    model: str | None = None,
 ) -> Tokens:
     """The tokens of a prompt without a reply, at most `max_tokens`. The default is `MAX_COUNTED_TOKENS`, or
     the model's context if that is longer. Raises `RequestError`."""
     check_salt(salt)
-    model = service.engine.model or service.engine.check_serving()
-    max_tokens = max_tokens or max(MAX_COUNTED_TOKENS, model.max_model_len)
+    namespace = cache_namespace(scope, salt, service.find_adapter(model))
+    ready = service.engine.model or service.engine.check_serving()
+    max_tokens = max_tokens or max(MAX_COUNTED_TOKENS, ready.max_model_len)
     rendered = await service.work.call(caller, render_prompt, service, prompt)
-    namespace = cache_namespace(scope, salt)
     (tokens,) = await _tokenize(service, prompt, rendered.text, namespace, caller, max_tokens)
     return tokens
 
@@ -285,6 +315,7 @@ def _generates(
     namespace: str | None,
     tenant: str,
     leases: list[LeaseTerms],
+    adapter: Adapter | None,
 ) -> list[Generate]:
     fields, choices = draft.fields, draft.fields.n or 1
     shortest = min(len(prompt) // 4 for prompt in prompts)
@@ -313,6 +344,7 @@ def _generates(
             priority=fields.priority or 0,
             tenant=tenant,
             leases=leases,
+            adapter="" if adapter is None else adapter.digest,
             is_streamed=draft.streams,
         )
         for number, prompt in enumerate(prompts)

@@ -10,7 +10,7 @@ from importlib.metadata import version
 
 from ...runtime.config import ServeConfig
 from ...runtime.errors import RequestError
-from ...runtime.messages import ForgetPrompts, FromTokenizer, RememberReply, Tokens
+from ...runtime.messages import Adapter, ForgetPrompts, FromTokenizer, RememberReply, Tokens
 from .cache_misses.recent_prompts import RecentPrompts
 from .replica.engine_client import EngineClient
 from .text.chat_template import ChatTemplate
@@ -72,9 +72,20 @@ class Service:
         _take_shared(self.memo, self.recent, forget)
         self.engine.share(forget)
 
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """The names of the model, then those of its adapters."""
+        return (*self.config.model_names, *self.engine.adapters)
+
+    def find_adapter(self, name: str | None) -> Adapter | None:
+        """The adapter of this name; None for the model itself. Raises as `check_model`."""
+        self.check_model(name)
+        return None if name is None or name in self.config.model_names else self.engine.adapters.get(name)
+
     def check_model(self, name: str | None) -> None:
-        """Raises a 404 `RequestError` for a model that isn't served. An empty name counts as none."""
-        served = self.config.model_names
+        """Raises a 404 `RequestError` for a model or adapter that isn't served. An empty name counts as
+        none."""
+        served = self.model_names
         if name and name not in served:
             raise RequestError(
                 f"The model {name!r} does not exist; this server serves {' and '.join(map(repr, served))}.",

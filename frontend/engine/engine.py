@@ -103,4 +103,6 @@ class Engine:
     tokenize, atokenize = _wait(work.tokenize), _await(work.tokenize)
     score, ascore = _wait(work.score), _await(work.score)
     embed, aembed = _wait(work.embed), _await(work.embed)
+    load_adapter, aload_adapter = _wait(work.load_adapter), _await(work.load_adapter)
+    unload_adapter, aunload_adapter = _wait(work.unload_adapter), _await(work.unload_adapter)
     end_lease, aend_lease = _wait(work.end_lease), _await(work.end_lease)

@@ -35,6 +35,7 @@ class EngineFields(SamplingFields, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: JsonObject | None = None
+    model: str | None = None
 
     @classmethod
     def read(cls, options: Mapping[str, object]) -> EngineFields:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypedDict
 
 from ...runtime.config import OPTIONS, ServeConfig
@@ -15,13 +15,17 @@ from ..launch.options import REPLACED, Setting, build_config
 
 
 class EngineOptions(TypedDict, total=False):
-    """The options of `arbora serve` that concern the model. Sizes are bytes, or text such as "4GiB"."""
+    """The options of `arbora serve` that concern the model. Sizes are bytes, or text such as "4GiB". `lora`
+    has the directories of adapters by their names, or texts NAME=DIRECTORY."""
 
     device: str
     dtype: str
     model_impl: str
     runner: str
     quantize: str
+    lora: Mapping[str, str] | Sequence[str]
+    max_loras: int
+    max_lora_rank: int
     kv_dtype: str
     max_model_len: int
     kv_memory: int | str
@@ -59,6 +63,13 @@ def engine_config(model: str | None, options: EngineOptions) -> ServeConfig:
             )
     settings = {"log_level": Setting("log_level", "warning"), "data_dir": Setting("data_dir", "off")}
     settings |= {name: Setting(name, value) for name, value in options.items()}
+    if (adapters := options.get("lora")) is not None and not isinstance(adapters, str):
+        texts = (
+            [f"{name}={path}" for name, path in adapters.items()]
+            if isinstance(adapters, Mapping)
+            else adapters
+        )
+        settings["lora"] = Setting("lora", list(texts))
     return build_config(model, settings)
 
 

@@ -23,7 +23,7 @@ from .values import check_characters
 
 Prompt: TypeAlias = str | Sequence[int]
 Prompts: TypeAlias = list[str] | list[list[int]]
-_CACHE = ("cache_salt", "cache_prompt", "cache_lease", "priority")
+_CACHE = ("cache_salt", "cache_prompt", "cache_lease", "priority", "model")
 
 
 async def prepare_completion(service: Service, prompt: Prompt, sampling: Sampling, name: str) -> Job:
@@ -94,6 +94,7 @@ async def _prepare(
         constraint=fields.constraint(),
         logprobs=fields.logprobs,
         prompt_logprobs=fields.prompt_logprobs,
+        model=fields.model,
     )
     return await prepare.prepare(service, prepare.new_id("engine"), drafted, Caller())
 

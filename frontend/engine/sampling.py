@@ -77,6 +77,7 @@ class Sampling(ReplyOptions, total=False):
     complete_json: the reply matches even where `max_tokens` ends it
     cache_salt: cached prefixes are shared only among requests with the same salt
     cache_prompt: false to read nothing from the cache and leave nothing in it
+    model: the name of an adapter; without it the base model computes the reply
     cache_lease: {"ttl_s": 300, "key": "mine"} to evict prompt and reply last for five minutes, or until
         another request with the key; with "most" the key keeps several
     priority: lower is served earlier
@@ -95,6 +96,7 @@ class Sampling(ReplyOptions, total=False):
     choice: Sequence[str]
     grammar: str
     cache_lease: Mapping[str, object]
+    model: str
 
 
 class Rendering(TypedDict, total=False):
@@ -142,6 +144,7 @@ class ScoreOptions(TypedDict, total=False):
     cache_prompt: bool
     cache_lease: Mapping[str, object]
     priority: int
+    model: str
 
 
 _INSTEAD = {

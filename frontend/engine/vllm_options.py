@@ -48,7 +48,8 @@ _ONE_DEVICE = "one device runs the model; leave it out"
 _CONFIG = "edit the config.json of the model's directory instead"
 _TEXT = "prompts are text alone"
 _GENERATES = 'runner="pooling" has a model make embeddings, as its checkpoint says'
-_ADAPTERS = "adapters are not served; merge it into the model's weights"
+_MIN_ADAPTERS = 8
+"""adapters that can be loaded at least: vLLM's `max_loras` bounds only those of a step"""
 _KERNELS = "Arbora chooses its kernels itself"
 _GRAMMARS = "constraints are compiled by Arbora itself"
 _CHUNKS = "prompts are computed in chunks; step_ms=60 bounds the time of a step while text is streamed"
@@ -125,9 +126,8 @@ _ARGUMENTS: Mapping[str, _Argument] = {
     "convert": _Argument(("auto", "none", None), _GENERATES, True),
     "pooler_config": _Argument((None,), _GENERATES, True),
     "logits_processors": _Argument((None, []), "use logit_bias or a constraint of SamplingParams", True),
-    "enable_lora": _Argument((False, None), _ADAPTERS, True),
-    "max_loras": _Argument((1, None), _ADAPTERS),
-    "max_lora_rank": _Argument((16, None), _ADAPTERS),
+    "fully_sharded_loras": _Argument((False, None), _ONE_DEVICE),
+    "lora_dtype": _Argument(("auto", None), "adapters have the dtype of activations"),
     "limit_mm_per_prompt": _Argument((None, {}), _TEXT),
     "mm_processor_kwargs": _Argument((None, {}), _TEXT),
     "mm_processor_cache_gb": _Argument((0, 4, None), _TEXT),
@@ -169,6 +169,13 @@ def read_options(model: str | None, options: Mapping[str, Any]) -> LlmOptions:
             ]
     if (method := given.pop("quantization", None)) is not None:
         kept |= _quantize(model, method)
+    adapters = [given.pop(name, None) for name in ("max_loras", "max_cpu_loras")]
+    max_rank = given.pop("max_lora_rank", None)
+    if given.pop("enable_lora", None):
+        kept |= {
+            "max_loras": max(_MIN_ADAPTERS, *(each or 0 for each in adapters)),
+            "max_lora_rank": max_rank or 16,
+        }
     debug = ["uncached"] if given.pop("enable_prefix_caching", None) is False else []
     debug += ["eager"] if given.pop("enforce_eager", None) else []
     if debug:

@@ -72,6 +72,15 @@ class SamplingParams:
         return f"SamplingParams({', '.join(f'{name}={value!r}' for name, value in self.fields.items())})"
 
 
+@dataclass(frozen=True)
+class LoRARequest:
+    """The adapter of a call's replies. `lora_int_id` has no effect, as adapters are known by their names."""
+
+    lora_name: str
+    lora_int_id: int
+    lora_path: str
+
+
 class LLM:
     """An `Engine` with the methods and results of vLLM's `LLM`. It ends with the script.
 
@@ -86,6 +95,7 @@ class LLM:
         self._defaults = read.sampling
         self._seeds = None if seed is None else random.Random(seed)
         self._ids = map(str, itertools.count())
+        self._adapters: set[LoRARequest] = set()
 
     def get_default_sampling_params(self) -> SamplingParams:
         """Returns the sampling values that the model recommends."""
@@ -96,15 +106,16 @@ class LLM:
         prompts: str | Mapping[str, Any] | Sequence[int] | Sequence[str | list[int] | Mapping[str, Any]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
     ) -> list[RequestOutput]:
         """One result for each prompt: a text, token ids, `{"prompt": …}` or `{"prompt_token_ids": …}`.
 
-        `sampling_params` may be a list, one for each prompt.
+        `sampling_params` and `lora_request` may be lists, with one entry for each prompt.
         """
         is_one = isinstance(prompts, str | Mapping) or (bool(prompts) and hasattr(prompts[0], "__index__"))
         given = [prompts] if is_one else list(prompts)
         plain = [_prompt(each, f"prompts[{place}]") for place, each in enumerate(given)]
-        sampling = self._sampling(sampling_params, len(plain), "prompts")
+        sampling = self._sampling(sampling_params, len(plain), "prompts", lora_request)
         completions = self.engine.generate(plain, sampling, use_tqdm=use_tqdm)
         return [_output(next(self._ids), *pair) for pair in zip(plain, completions, strict=True)]
 
@@ -113,22 +124,40 @@ class LLM:
         messages: Conversation | Conversations,
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
+        lora_request: LoRARequest | Sequence[LoRARequest | None] | None = None,
         **rendering: Unpack[Rendering],
     ) -> list[RequestOutput]:
-        """One result for each conversation. `sampling_params` may be a list, one for each."""
+        """One result for each conversation. `sampling_params` and `lora_request` may be lists, with one entry
+        for each."""
         several = bool(messages) and isinstance(messages[0], list | tuple)
         conversations = cast(Conversations, messages if several else [list(messages)])
-        sampling = self._sampling(sampling_params, len(conversations), "conversations")
+        sampling = self._sampling(sampling_params, len(conversations), "conversations", lora_request)
         completions = self.engine.chat(conversations, sampling, use_tqdm=use_tqdm, **rendering)
         return [_output(next(self._ids), None, completion) for completion in completions]
 
     def _sampling(
-        self, params: SamplingParams | Sequence[SamplingParams] | None, count: int, name: str
+        self,
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        count: int,
+        name: str,
+        adapters: LoRARequest | Sequence[LoRARequest | None] | None,
     ) -> list[Sampling]:
-        """The fields for each of `count` prompts, which are called `name`."""
+        """The fields for each of `count` prompts, which are called `name`. Loads their adapters."""
         given = SamplingParams() if params is None else params
         fields = [_fields(each) for each in repeat_for_each(given, count, name)]
-        return [self._seeded({**self._defaults, **each}) for each in fields]
+        return [
+            self._seeded({**self._defaults, **each, **self._adapter(adapter)})
+            for each, adapter in zip(fields, repeat_for_each(adapters, count, name), strict=True)
+        ]
+
+    def _adapter(self, wanted: LoRARequest | None) -> Sampling:
+        """The field that chooses an adapter, which is loaded if it isn't yet."""
+        if wanted is None:
+            return {}
+        if wanted not in self._adapters:
+            self.engine.load_adapter(wanted.lora_name, wanted.lora_path)
+            self._adapters.add(wanted)
+        return {"model": wanted.lora_name}
 
     def _seeded(self, fields: Sampling) -> Sampling:
         if self._seeds is None or fields.get("seed") is not None:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeGuard, TypeVar, Unpack, cast, overload
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import ModelReady
-from ..core import leases
+from ..core import adapters, leases
 from ..core.prepare import Job, cache_namespace
 from ..core.service import Service
 from ..core.validation import invalid_field
@@ -190,6 +190,25 @@ def end_lease(key: str, cache_salt: str | None = None) -> Work[None]:
 
     async def work(service: Service, model: ModelReady) -> None:
         leases.end_lease(service.engine, cache_namespace("", cache_salt), "", key)
+
+    return lambda server: server.call(work)
+
+
+def load_adapter(name: str, path: str, *, replace: bool = False) -> Work[None]:
+    """Loads the LoRA adapter in a directory, as PEFT saves it, for requests with `model=name`. `replace`:
+    also if the name belongs to another adapter, which requests that run still use."""
+
+    async def work(service: Service, model: ModelReady) -> None:
+        await adapters.load_adapter(service, name, path, replaces=replace)
+
+    return lambda server: server.call(work)
+
+
+def unload_adapter(name: str) -> Work[None]:
+    """Takes an adapter from new requests; those that run still use it."""
+
+    async def work(service: Service, model: ModelReady) -> None:
+        await adapters.unload_adapter(service, name)
 
     return lambda server: server.call(work)
 

@@ -20,7 +20,7 @@ from ..core.cache_misses.explanation import (
 )
 from ..core.cache_misses.outline import Outline
 from ..core.cache_misses.recent_prompts import Place, Seen
-from ..core.prepare import Job
+from ..core.prepare import Job, is_shared_by_keys
 from ..core.reply import Reply
 from ..core.validation import invalid_field
 from .http_service import HttpService
@@ -83,7 +83,7 @@ class CacheMissTracker:
                 "The scheduler did not answer in time; try again in a moment.", status=503, code="no_answer"
             )
         config = self._http.service.config
-        if name or not config.has_several_keys:  # several keys share the unnamed namespace
+        if not (config.has_several_keys and is_shared_by_keys(name)):
             comparison = self._comparisons[0]
             behind = answer.behind if answer.matched < comparison.length else b""  # else they are a reply
             self._comparisons[0] = replace(

@@ -101,7 +101,8 @@ class Incoming(Generic[T]):
         service = self.http.service
         prompt = await service.work.call(self.caller, read, service, self.body)
         scope = cache_scope(self.request, service.config)
-        return await tokenize(service, prompt, salt, self.caller, scope)
+        model: str | None = getattr(self.body, "model", None)
+        return await tokenize(service, prompt, salt, self.caller, scope, model=model)
 
 
 async def read_body(http: HttpService, request: Request, kind: BodyKind[T]) -> Incoming[T]:

@@ -105,6 +105,7 @@ def build_config(
         model=BUILTIN_MODEL, served_model_name=names[0], more_model_names=names[1:], **values
     )
     _check_together(config, given)
+    _check_adapters(config)
     if config.disk_cache is not None:
         _make_directory(config.disk_cache, given["disk_cache"].label)
     if config.data_dir is not None and "data_dir" in given:
@@ -201,6 +202,21 @@ def _check_together(config: ServeConfig, given: Collection[str]) -> None:
             "--isolate: there are no keys to tell clients by; give each client an --api-key, or all keys in "
             "a file with --api-key @FILE."
         )
+
+
+def _check_adapters(config: ServeConfig) -> None:
+    """Raises ConfigError for adapters that can't all be served under their names."""
+    names = [*config.model_names, *(name for name, _ in config.loras)]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ConfigError(f"--lora {twice[0]}: there are two models or adapters of this name; rename one.")
+    if len(config.loras) > config.adapter_places:
+        raise ConfigError(
+            f"--max-loras {config.max_loras}: --lora names {len(config.loras)} adapters. Raise it, or leave "
+            "it out."
+        )
+    if config.max_lora_rank is not None and not config.adapter_places:
+        raise ConfigError("--max-lora-rank is that of adapters: give --lora or --max-loras too.")
 
 
 def _check_remote(url: str) -> None:

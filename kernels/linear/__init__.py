@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
+from ..adapters import ProductAdapters
 from ..common.rows import join_columns
 from .bfloat16_cpu import Bfloat16CpuProduct
 from .coded_weight import CodedProduct, CodedShape
@@ -31,6 +32,8 @@ class Linear:
         self._product = product
         self.out_features = out_features
         self.in_features = in_features
+        self.adapters: ProductAdapters | None = None
+        """what adapters add to the results"""
 
     @staticmethod
     def pack(weight: torch.Tensor, bias: torch.Tensor | None, batch_invariant: bool = False) -> "Linear":
@@ -107,7 +110,10 @@ class Linear:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x: [tokens, in_features] → [tokens, out_features], same dtype."""
-        return self._product(x)
+        y = self._product(x)
+        if self.adapters is not None:
+            self.adapters(x, y)
+        return y
 
 
 class JoinedProduct:

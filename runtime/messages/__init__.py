@@ -4,12 +4,16 @@
     |---|---|---|
     | tokenizer → scheduler | Generate, Abort, Finish, AwaitTools, EndLease, QueryStats | generation |
     | | QueryCache, QueryNode, DropCache, CheckPin, PinPrefix, UnpinPrefix, ExplainPrompt | cache_control |
+    | | WatchAdapters, LoadAdapter, UnloadAdapter | adapters |
     | scheduler → tokenizer | Accepted, Refused, Outputs, Stats | generation |
     | | CacheReport, NodeTokens, CacheDropped, PinFits, PrefixPinned, PromptExplained | cache_control |
     | | QueryRefused | cache_control |
+    | | AdapterList, AdapterChanged | adapters |
     | scheduler → model | StepPlan, StepMasks, LoadGrammar, DropGrammar | steps |
+    | | ReadAdapter, DropAdapter | adapters |
     | | SavePages, ForgetPages, DiscardPages, FlushPages | page_store |
     | model → scheduler | ModelReady, StepResult | steps |
+    | | AdapterRead | adapters |
     | | PagesFlushed | page_store |
     | scheduler → page store | FindPages, FetchPages, EndFetch, UsedPages, LocatePages | page_store |
     | page store → scheduler | PagesFound, PagesFetched, PagesLocated, PagesForgotten | page_store |
@@ -28,6 +32,17 @@ envelope with the epoch (`sockets`). Other packages import from here, not from t
 from __future__ import annotations
 
 from ..grammar_spec import AdditionalProperties, GrammarSpec, PropertyOrder, Unenforced, Whitespace
+from .adapters import (
+    Adapter,
+    AdapterChanged,
+    AdapterList,
+    AdapterRead,
+    DropAdapter,
+    LoadAdapter,
+    ReadAdapter,
+    UnloadAdapter,
+    WatchAdapters,
+)
 from .base import PAGE_ID_BYTES, TOKEN_BYTES, FinishReason, Message, Part, StoreCounts, Tokens
 from .cache_control import (
     CacheDropped,
@@ -129,12 +144,24 @@ CacheControl = QueryCache | QueryNode | DropCache | CheckPin | PinPrefix | Unpin
 CacheAnswer = (
     CacheReport | NodeTokens | CacheDropped | PinFits | PrefixPinned | PromptExplained | QueryRefused
 )
+AdapterOrder = WatchAdapters | LoadAdapter | UnloadAdapter
 FromSupervisor = PeerUp | PeerDown | PeerResponds | NewKeys | Drain | GiveUp
 FromTokenizer = RememberReply | ForgetPrompts
-TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | FromSupervisor | FromTokenizer
+TokenizerInbox = (
+    Accepted
+    | Refused
+    | Outputs
+    | Stats
+    | CacheAnswer
+    | AdapterList
+    | AdapterChanged
+    | FromSupervisor
+    | FromTokenizer
+)
 FromModel = (
     ModelReady
     | StepResult
+    | AdapterRead
     | PagesFound
     | PagesFetched
     | PagesLocated
@@ -150,12 +177,13 @@ SchedulerInbox = (
     | EndLease
     | QueryStats
     | CacheControl
+    | AdapterOrder
     | FromModel
     | PeerDown
     | Drain
 )
 ToPageStore = SavePages | ForgetPages | DiscardPages | FlushPages
-ModelInbox = StepPlan | StepMasks | LoadGrammar | DropGrammar | ToPageStore
+ModelInbox = StepPlan | StepMasks | LoadGrammar | DropGrammar | ReadAdapter | DropAdapter | ToPageStore
 PageStoreInbox = FindPages | FetchPages | EndFetch | UsedPages | LocatePages
 SupervisorInbox = Ready | KnowsReplica | Alive | Failed | Drained
 
@@ -166,6 +194,11 @@ __all__ = [
     "TOKEN_BYTES",
     "Abort",
     "Accepted",
+    "Adapter",
+    "AdapterChanged",
+    "AdapterList",
+    "AdapterOrder",
+    "AdapterRead",
     "AdditionalProperties",
     "Alive",
     "AwaitTools",
@@ -180,6 +213,7 @@ __all__ = [
     "DiscardPages",
     "Drain",
     "Drained",
+    "DropAdapter",
     "DropCache",
     "DropGrammar",
     "EndFetch",
@@ -205,6 +239,7 @@ __all__ = [
     "LeaseKind",
     "LeaseTerms",
     "LeftOutKeyword",
+    "LoadAdapter",
     "LoadGrammar",
     "LocatePages",
     "Logprobs",
@@ -238,6 +273,7 @@ __all__ = [
     "QueryNode",
     "QueryRefused",
     "QueryStats",
+    "ReadAdapter",
     "Ready",
     "Refused",
     "RememberReply",
@@ -266,7 +302,9 @@ __all__ = [
     "Tokens",
     "TopPrefix",
     "Unenforced",
+    "UnloadAdapter",
     "UnpinPrefix",
     "UsedPages",
+    "WatchAdapters",
     "Whitespace",
 ]

@@ -38,6 +38,7 @@ class Generate(Message):
     tenant: str = ""  # the tenant towards whose fair share the request counts
     leases: list[LeaseTerms] = []  # leases to take when it ends; ignored without a namespace
     quota: Quota | None = None  # None: its API key has no limits
+    adapter: str = ""  # digest of its adapter; empty: the base model
     is_streamed: bool = True  # False: the client gets the reply as a whole, so its tokens may come in bursts
     second: int = 0  # position of the first token of a pair's second text; 0: the prompt is no pair
 

@@ -15,6 +15,7 @@ from typing import Literal
 from msgspec import field
 
 from ..sampling_params import SamplingDefaults, SamplingParams
+from .adapters import Adapter
 from .base import Message, Part, Tokens
 from .generation import Logprobs
 from .page_store import RestoredPages, SavedPages
@@ -35,6 +36,7 @@ class SlotSetup(Part):
     grammar: int | None = None  # id of a loaded automaton; None: no grammar, or the host sends its masks
     state: int = 0  # the automaton's state
     stack: bytes = b""  # the automaton's stack: int32, bottom first
+    adapter: int | None = None  # place of a loaded adapter; None: the base model
     state_place: int = NO_STATE  # the place of the slot's recurrent state, if the model has any
 
 
@@ -156,6 +158,8 @@ class ModelReady(Message):
     page_model: bytes = b""
     """hash of everything besides its tokens on which a page's content depends; empty: no page store"""
     host_pages: int = 0  # pages in the page store's host memory
+    adapters: list[Adapter] = []  # those in the first places
+    adapter_places: int = 0  # adapters that can be loaded at a time
     states: int = 0  # places for states of recurrent layers, at least two for each slot; 0: no such layers
     state_bytes: int = 0  # bytes of a state
     group_cost: GroupCost = field(default_factory=GroupCost)

@@ -35,7 +35,9 @@ class CudaExecutor:
     and ConfigError if memory is too small for graphs, because steps would then fail too.
     """
 
-    def __init__(self, model: Model, tables: PageTables, states: SlotStates) -> None:
+    def __init__(
+        self, model: Model, tables: PageTables, states: SlotStates, has_adapters: bool = False
+    ) -> None:
         self._model = model
         self._device = states.sampling.last_tokens.device
         size = states.sampling.padding_slot, model.config.hidden_size
@@ -43,7 +45,8 @@ class CudaExecutor:
         with self._capturing("sampling"):
             capture = CudaCapture()
             self._captures = Captures(capture, capture.measure)
-            self._forward = ForwardGraphs(model.config.cache_spec, hidden, tables.on_device, states)
+            spec = model.config.cache_spec
+            self._forward = ForwardGraphs(spec, hidden, tables.on_device, states, has_adapters)
             self._sampling = SamplingGraphs(model, states, hidden, self._captures)
 
     def forward_bytes(self, kvs: Sequence[torch.Tensor]) -> int:

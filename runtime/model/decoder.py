@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ...kernels.adapters import select_rows
 from ...kernels.attention import Reach, paged_attention
 from ...kernels.common.rows import take_rows
 from ...kernels.elementwise import add_rms_norm, gelu_and_mul, rms_norm, scale_and_cap, silu_and_mul
@@ -13,9 +14,9 @@ from ...kernels.linear import Linear, as_float32
 from ...kernels.rotary import rotary_write_kv
 from .decoder_config import Activation, DecoderConfig
 from .interface.input_batch import InputBatch
-from .interface.model import HiddenStates, Layer, LayerInputs
+from .interface.model import AdaptableProduct, HiddenStates, Layer, LayerInputs
 from .rope import RotaryTable
-from .weights import DecoderWeights, LayerWeights
+from .weights import DecoderWeights, LayerWeights, layer_projections
 
 _ACTIVATE: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": silu_and_mul,
@@ -52,6 +53,7 @@ class DecoderLayer:
         attended = self._attention(q, step)
         if outputs is not None:
             attended, residual = take_rows(attended, outputs), take_rows(residual, outputs)
+            select_rows(step.batch.output_adapters)
         output_norm, added = weights.attention_output_norm, weights.output(attended)
         normal = self._add(added, residual, output_norm, weights.mlp_norm)
         added = weights.down(self._activate(weights.gate_up(normal)))
@@ -127,6 +129,13 @@ class Decoder:
         layers = [(each.qkv, each.output, each.gate_up, each.down) for each in self._weights.layers]
         return [*(product for layer in layers for product in layer), self._head]
 
+    def adaptable_products(self) -> list[AdaptableProduct]:
+        return [
+            AdaptableProduct(product, tuple((each.name, each.outputs) for each in parts))
+            for number, weights in enumerate(self._weights.layers)
+            for product, parts in weights.name_products(layer_projections(self.config, number))
+        ]
+
     def set_context(self, positions: int) -> None:
         ropes = dict.fromkeys(layer.rope for layer in self.config.layers)
         self._rotary = {rope: RotaryTable(rope, positions, self._device) for rope in ropes}
@@ -149,6 +158,7 @@ class Decoder:
         kvs: Sequence[torch.Tensor],
         arrive: Callable[[int], None] | None = None,
     ) -> torch.Tensor:
+        select_rows(batch.adapters)
         residual = self._weights.embedding(batch.tokens)
         if self._embedding_multiplier != 1.0:
             residual = scale_and_cap(residual, self._embedding_multiplier)

@@ -13,6 +13,7 @@ from ...kernels.sampling import TokenMask, sample
 from ...kernels.sampling.batch import HostMask, listed
 from ...kernels.sampling.packed_results import PackedResults
 from ..messages import StepPlan
+from .adapters import AdapterBank
 from .input_batch import StepInputs, build_step_inputs
 from .interface.model import Model
 from .page_tables import PageTables
@@ -35,6 +36,8 @@ class DeviceState:
     """the states of recurrent layers; None: the model has none"""
     pooler: Pooler | None = None
     """None: the model generates"""
+    adapters: AdapterBank | None = None
+    """None: no adapter can be loaded"""
 
 
 class StepExecutor(Protocol):

@@ -54,6 +54,14 @@ class SideStream:
         current.wait_stream(self._stream)
 
 
+class _Kind(NamedTuple):
+    """The steps that a graph serves."""
+
+    tokens: int
+    tiles: tuple[Tiles, ...]
+    has_adapters: bool
+
+
 class _Captured(NamedTuple):
     frame: Frame
     replay: Replay
@@ -71,13 +79,19 @@ class ForwardGraphs:
 
     @torch.inference_mode()
     def __init__(
-        self, spec: CacheSpec, hidden: torch.Tensor, tables: torch.Tensor, states: SlotStates
+        self,
+        spec: CacheSpec,
+        hidden: torch.Tensor,
+        tables: torch.Tensor,
+        states: SlotStates,
+        has_adapters: bool = False,
     ) -> None:
         """Allocates the inputs of the graphs.
 
         hidden: [rows, hidden], where the graphs write their results; as many rows as a step can have
         tables: the page tables of all slots, as in `PageTables`
         states: the last token and the automaton of each slot
+        has_adapters: whether rows may have adapters. Steps in which some have one run in graphs of their own
         """
         rows = len(hidden)
         heads = (spec.heads, spec.kv_heads, spec.head_dim)
@@ -87,16 +101,17 @@ class ForwardGraphs:
         self._hidden, self._states = hidden, states
         self._side = SideStream(hidden.device)
         self._sizes = choose_sizes(self._max_tokens)
-        self._graphs: dict[tuple[int, tuple[Tiles, ...]], _Captured] = {}
+        self._adapted = (False, True) if has_adapters else (False,)
+        self._graphs: dict[_Kind, _Captured] = {}
 
     @torch.inference_mode()
     def capture(self, model: Model, kvs: Sequence[torch.Tensor], captures: Captures) -> None:
         """Call once. Captures the largest first, so that the others fit into its memory."""
-        for size, tiles in self._kinds():
-            frame, work = self._forward(size, tiles, model, kvs)
-            replay = captures.capture(work, f"{size} tokens")
+        for kind in self._kinds():
+            frame, work = self._forward(kind, model, kvs)
+            replay = captures.capture(work, f"{kind.tokens} tokens")
             if replay is not None:
-                self._graphs[size, tiles] = _Captured(frame, replay)
+                self._graphs[kind] = _Captured(frame, replay)
 
     @torch.inference_mode()
     def bytes(self, model: Model, kvs: Sequence[torch.Tensor], captures: Captures) -> int:
@@ -104,9 +119,9 @@ class ForwardGraphs:
 
         kvs: few pages suffice
         """
-        size, tiles = next(self._kinds())
-        _, work = self._forward(size, tiles, model, kvs)
-        memory = captures.measure(work, f"{size} tokens")
+        kind = next(self._kinds())
+        _, work = self._forward(kind, model, kvs)
+        memory = captures.measure(work, f"{kind.tokens} tokens")
         return memory.driver * sum(1 for _ in self._kinds()) + memory.tensors
 
     def forward(self, inputs: StepInputs) -> torch.Tensor | None:
@@ -116,10 +131,10 @@ class ForwardGraphs:
             return None
         size = find_size(inputs.size, self._sizes)
         tiles = needed_tiles(inputs.attention, self._shapes[0], self._hidden.element_size())
-        captured = self._graphs.get((size, tiles))
+        captured = self._graphs.get(_Kind(size, tiles, inputs.adapters is not None))
         many_pages = len(inputs.new_pages[0]) > size
         if captured is None or not captured.frame.load(
-            inputs.attention, self._arrays(inputs, with_pages=not many_pages)
+            inputs.attention, self._arrays(inputs, size, with_pages=not many_pages)
         ):
             return None
         if many_pages:
@@ -127,17 +142,22 @@ class ForwardGraphs:
         captured.replay()
         return self._hidden[:outputs]
 
-    def _kinds(self) -> Iterator[tuple[int, tuple[Tiles, ...]]]:
+    def _kinds(self) -> Iterator[_Kind]:
         for size in reversed(self._sizes):
             for tiles in frame_tiles(self._shapes[0], size, self._hidden.element_size()):
-                yield size, tiles
+                for has_adapters in self._adapted:
+                    yield _Kind(size, tiles, has_adapters)
 
-    def _forward(
-        self, size: int, tiles: tuple[Tiles, ...], model: Model, kvs: Sequence[torch.Tensor]
-    ) -> tuple[Frame, Replay]:
-        defaults = _defaults(size, min(size, len(self._hidden)), self._states.registers.padding_slot)
-        frame = Frame(self._shapes, size, self._scratch, self._hidden.element_size(), tiles, defaults)
+    def _forward(self, kind: _Kind, model: Model, kvs: Sequence[torch.Tensor]) -> tuple[Frame, Replay]:
+        size = kind.tokens
+        defaults = _defaults(size, self._max_outputs(size), self._states.registers.padding_slot)
+        if not kind.has_adapters:
+            del defaults["adapters"], defaults["output adapters"]
+        frame = Frame(self._shapes, size, self._scratch, self._hidden.element_size(), kind.tiles, defaults)
         return frame, partial(self._run, frame, model, kvs)
+
+    def _max_outputs(self, tokens: int) -> int:
+        return min(tokens, len(self._hidden))
 
     def _run(self, frame: Frame, model: Model, kvs: Sequence[torch.Tensor]) -> None:
         at = frame.tensors
@@ -150,12 +170,16 @@ class ForwardGraphs:
                 places=at["places"],
                 attention=frame.batch,
                 outputs=at["outputs"],
+                adapters=at.get("adapters"),
+                output_adapters=at.get("output adapters"),
             )
             hidden = model.forward(batch, kvs)
             self._hidden[: len(hidden)].copy_(hidden)
 
-    def _arrays(self, inputs: StepInputs, *, with_pages: bool) -> dict[str, NDArray[Any]]:
+    def _arrays(self, inputs: StepInputs, size: int, *, with_pages: bool) -> dict[str, NDArray[Any]]:
+        """The inputs of a graph of `size` tokens."""
         places, pages = inputs.new_pages
+        grouped = inputs.group_adapters(size, self._max_outputs(size))
         return {
             "tokens": inputs.tokens,
             "slots": inputs.slots,
@@ -164,6 +188,7 @@ class ForwardGraphs:
             "outputs": inputs.outputs,
             "sampled slots": inputs.sampled_slots,
             "automata": self._states.table_addresses(),
+            **dict(zip(("adapters", "output adapters"), grouped, strict=False)),
             **({"new places": places, "new pages": pages} if with_pages else {}),
         }
 
@@ -180,4 +205,6 @@ def _defaults(tokens: int, outputs: int, padding_slot: int) -> dict[str, NDArray
         "automata": np.zeros(TABLES, np.int64),
         "new places": np.full(tokens, SKIPPED, np.int64),
         "new pages": np.zeros(tokens, np.int32),
+        "adapters": np.zeros(1 + 4 * tokens, np.int32),
+        "output adapters": np.zeros(1 + 4 * outputs, np.int32),
     }

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ...kernels.adapters import NO_ADAPTER, group_rows
 from ...kernels.attention import AttentionBatch
 from ...kernels.attention.batch import DeviceTables
 from ...kernels.common.step_tokens import NO_SLOT
@@ -54,6 +55,8 @@ class StepInputs:
     tables: PageTables
     last_tokens: torch.Tensor
     """int32 [slots], on the device: the token that each slot sampled last"""
+    adapters: NDArray[np.int32] | None
+    """[tokens]: the place of each token's adapter, or `NO_ADAPTER`; None if no row has one"""
     states: RowStates | None = None
 
     @property
@@ -76,16 +79,21 @@ class StepInputs:
         """The inputs on the device. The first access moves them there, and the new pages into the tables."""
         fed = np.flatnonzero(self.slots != NO_SLOT)
         arrays: list[NDArray[Any]] = [self.tokens, self.positions, self.places, self.outputs]
-        arrays += [fed, self.slots[fed].astype(np.int64), *self.new_pages]
-        tokens, positions, places, outputs, fed_tokens, fed_slots, *new_pages = upload(
+        arrays += [
+            fed,
+            self.slots[fed].astype(np.int64),
+            *self.new_pages,
+            *self.group_adapters(self.size, len(self.outputs)),
+        ]
+        tokens, positions, places, outputs, fed_tokens, fed_slots, pages_at, new_pages, *adapters = upload(
             arrays, self.last_tokens.device
         )
         if len(fed):
             tokens[fed_tokens] = self.last_tokens[fed_slots]
-        self.tables.write(*new_pages)
-        wanted = None if self.all_in_order else outputs
+        self.tables.write(pages_at, new_pages)
+        chosen = None if self.all_in_order else outputs
         texts = self._text_numbers()
-        return InputBatch(tokens, positions, places, self.attention, wanted, self.states, texts)
+        return InputBatch(tokens, positions, places, self.attention, chosen, self.states, texts, *adapters)
 
     def _text_numbers(self) -> torch.Tensor | None:
         """See `InputBatch.texts`."""
@@ -94,6 +102,13 @@ class StepInputs:
         seconds = np.array([row.second or NEVER for row in self.rows], np.int64)
         texts = self.positions >= np.repeat(seconds, self.attention.query_lengths)
         return upload([texts.astype(np.int64)], self.last_tokens.device)[0]
+
+    def group_adapters(self, tokens: int, outputs: int) -> list[NDArray[np.int32]]:
+        """`InputBatch.adapters` and `output_adapters` of a batch that is padded to these numbers; [] for
+        None."""
+        if self.adapters is None:
+            return []
+        return [group_rows(self.adapters, tokens), group_rows(self.adapters[self.outputs], outputs)]
 
     def move_pages(self) -> None:
         """Moves only the new pages into the tables on the device."""
@@ -123,6 +138,7 @@ def build_step_inputs(
         ends = tokens.ends.tolist()
         outputs = np.concatenate([outputs, *(_find_targets(rows[row], ends[row]) for row in targeted)])
     sampled_slots = slots[chosen].astype(np.int32)
+    adapters = states.adapters[slots]
     all_in_order = needs_all or (len(sampled) == len(tokens.slots) and not targeted)
     return StepInputs(
         tokens=np.frombuffer(b"".join([row.tokens or ONE_TOKEN for row in rows]), np.int32).copy(),
@@ -149,6 +165,7 @@ def build_step_inputs(
         target_rows=[rows[row] for row in targeted],
         tables=tables,
         last_tokens=last_tokens,
+        adapters=None if (adapters == NO_ADAPTER).all() else np.repeat(adapters, tokens.lengths),
         states=None if recurrent is None else recurrent.of_rows(rows),
     )
 

@@ -18,6 +18,7 @@ from ..config import ServeConfig
 from ..errors import ConfigError
 from ..messages import CacheGroup, GroupCost, ModelReady
 from ..vocabulary import Vocabulary
+from .adapters import AdapterBank, rank_limit
 from .cpu_executor import CpuExecutor
 from .devices import choose_device, kv_dtype, outside_heap
 from .executor import DeviceState, EagerExecutor, StepExecutor
@@ -66,15 +67,18 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         _refuse_page_store(config)
     bytes_per_page = page_bytes(shape.cache_spec, config.page_size, cells)
     store = open_page_store(config, bytes_per_page, device)
+    max_rank = rank_limit(config)
     with outside_heap():
         model = source.load(device, config.deterministic)
+    bank = AdapterBank(model, config.adapter_places, max_rank, device) if config.adapter_places else None
     config = replace(config, max_running=limit_slots(config, shape, source.dtype, device))
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
     tables = PageTables(config.max_running, source.context, config.page_size, device)
     graphs, graph_bytes = _open_graphs(
         config, model, tables, states, cells, store, source.pooling is not None
     )
-    pool = plan_pages(config, shape, source.context, source.dtype, device, graph_bytes)
+    adapter_bytes = 0 if bank is None else bank.bytes()
+    pool = plan_pages(config, shape, source.context, source.dtype, device, graph_bytes, adapter_bytes)
     model.set_context(pool.max_model_len)
     spec = model.config.cache_spec
     kvs = allocate_pool(spec, pool.num_pages, config.page_size, cells, device)
@@ -88,8 +92,9 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
             str(cells).removeprefix("torch."),
             in_units(pool.num_pages * bytes_per_page),
         )
+    adapters = [] if bank is None else bank.load_all(config.loras)
     pooling, pooler = source.open_pooler(model, config.max_running)
-    state = DeviceState(model, kvs, tables, states, recurrent, pooler)
+    state = DeviceState(model, kvs, tables, states, recurrent, pooler, bank)
     runner = _start_runner(config, source, state, pool, store, graphs)
     ready = ModelReady(
         groups=[CacheGroup(model.config.cache_spec.layers, None, pool.num_pages, bytes_per_page)],
@@ -100,6 +105,8 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         device=str(device),
         group_cost=group_cost(model.config.cache_spec, cells, device),
         sampling=source.sampling,
+        adapters=adapters,
+        adapter_places=config.adapter_places,
         states=pool.states,
         state_bytes=spec.state_bytes(source.dtype),
         pooling=pooling,
@@ -158,7 +165,7 @@ def _open_graphs(
 
     with _undisturbed(store):
         choose_products(model)
-        graphs = CudaExecutor(model, tables, states)
+        graphs = CudaExecutor(model, tables, states, config.adapter_places > 0)
         # Triton would compile a 1 as a constant.
         few_pages = allocate_pool(model.config.cache_spec, 2, config.page_size, cells, device)
         return graphs, graphs.forward_bytes(few_pages)

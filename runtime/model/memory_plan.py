@@ -27,15 +27,17 @@ def plan_pages(
     dtype: torch.dtype,
     device: torch.device,
     graph_bytes: int,
+    adapter_bytes: int = 0,
 ) -> PoolSize:
     """The number of pages that fit beside the loaded weights, and the context that they allow.
 
-    context: tokens of the longest request. dtype: of activations. graph_bytes: bytes
-    of CUDA graphs that are captured later. Raises ConfigError if the memory does not suffice.
+    context: tokens of the longest request. dtype: of activations. graph_bytes: bytes of CUDA graphs that are
+    captured later. adapter_bytes: bytes of adapters that are loaded later. Raises ConfigError if the memory
+    does not suffice.
     """
     if shape.cache_spec.is_empty:
         return PoolSize(MAX_PAGES_OF_INPUT * config.max_running, context)
-    budget = _kv_budget(config, shape, dtype, device, graph_bytes)
+    budget = _kv_budget(config, shape, dtype, device, graph_bytes, adapter_bytes)
     bytes_per_page = page_bytes(shape.cache_spec, config.page_size, kv_dtype(config, dtype))
     state_bytes = shape.cache_spec.state_bytes(dtype)
     fixed = state_bytes * count_places(config.max_running, 0)
@@ -50,7 +52,7 @@ def plan_pages(
     )
     if state_bytes:
         pool = pool._replace(states=count_places(config.max_running, pool.num_pages * config.page_size))
-    _check_room(config, pool.num_pages * bytes_per_page + fixed, device)
+    _check_room(config, pool.num_pages * bytes_per_page + fixed, adapter_bytes, device)
     if config.kv_memory is not None and pool.num_pages < budget // bytes_per_page:
         log.warning(
             "--kv-memory %s: only %s are used: %d requests (--max-running) of %s tokens can't fill more; for "
@@ -96,17 +98,18 @@ def limit_slots(config: ServeConfig, shape: ModelConfig, dtype: torch.dtype, dev
     return slots
 
 
-def _check_room(config: ServeConfig, kv_bytes: int, device: torch.device) -> None:
-    """Raises ConfigError if the machine lacks memory for the KV cache beside the loaded weights.
+def _check_room(config: ServeConfig, kv_bytes: int, adapter_bytes: int, device: torch.device) -> None:
+    """Raises ConfigError if the machine lacks memory for the KV cache beside the loaded weights and adapters.
 
     Pages on the CPU take memory when `PageMemory` asks for it, so without this check the server would die
     later.
     """
     free = free_memory(device)
     kept = host_bytes(config) if device.type == "cpu" else 0
-    if kv_bytes + kept <= free:
+    if kv_bytes + kept + adapter_bytes <= free:
         return
     beside = f" and --host-cache {as_given(kept)}" if kept else ""
+    beside += f" and adapters {in_units(adapter_bytes, up=True)}" if adapter_bytes else ""
     given, needed = as_given(config.kv_memory or kv_bytes), in_units(kv_bytes, up=True)
     raise ConfigError(
         f"--kv-memory {given}: the KV cache would take {needed}{beside}, but beside the model only "
@@ -120,11 +123,18 @@ def _kv_budget(
     dtype: torch.dtype,
     device: torch.device,
     graph_bytes: int = 0,
+    adapter_bytes: int = 0,
 ) -> int:
     """Bytes for the KV cache. On a CPU, the host tier takes part of the same memory."""
     if config.kv_memory is not None:
         return config.kv_memory
-    free = free_memory(device)
+    free = free_memory(device) - adapter_bytes
+    if free <= 0:
+        raise ConfigError(
+            f"--max-loras {config.adapter_places}: the adapters may take {in_units(adapter_bytes, up=True)}, "
+            f"but beside the model only {in_units(free + adapter_bytes)} are free: lower --max-loras or "
+            "--max-lora-rank."
+        )
     kept = host_bytes(config) if device.type == "cpu" else 0
     if kept >= free:
         raise ConfigError(

@@ -21,6 +21,7 @@ from ..errors import ConfigError
 from ..logs import write_log
 from ..messages import (
     DiscardPages,
+    DropAdapter,
     DropGrammar,
     Failed,
     FlushPages,
@@ -29,6 +30,7 @@ from ..messages import (
     ModelInbox,
     PagesFlushed,
     PageStoreInbox,
+    ReadAdapter,
     SavePages,
     StepMasks,
     StepPlan,
@@ -63,10 +65,10 @@ WITHOUT_GRAPHS = "ARBORA_WITHOUT_GRAPHS"
 """environment variable that tells a restarted process to do without CUDA graphs"""
 log = logging.getLogger(__name__)
 
-Work = StepPlan | LoadGrammar | DropGrammar | ToPageStore
-_AFTER_STEPS = (LoadGrammar, FlushPages)
+Work = StepPlan | LoadGrammar | DropGrammar | ReadAdapter | DropAdapter | ToPageStore
+_AFTER_STEPS = (LoadGrammar, ReadAdapter, DropAdapter, FlushPages)
 """Messages that are handled after the running step's result is sent, whose tokens would otherwise wait until
-a grammar is loaded or pages are written."""
+a grammar or an adapter is loaded or pages are written. A running step may read an adapter's memory."""
 
 
 class StepQueue:
@@ -148,6 +150,10 @@ def serve(runner: Runner, queue: StepQueue, scheduler: Outbox) -> None:
                 runner.load_grammar(grammar)
             case DropGrammar() as grammar:
                 runner.drop_grammar(grammar)
+            case ReadAdapter() as adapter:
+                scheduler.send(runner.read_adapter(adapter))
+            case DropAdapter() as adapter:
+                runner.drop_adapter(adapter)
             case (SavePages() | ForgetPages() | DiscardPages() | FlushPages()) as message:
                 assert mover is not None, "the process has no page store"
                 mover.handle(message)

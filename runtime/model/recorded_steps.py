@@ -31,8 +31,9 @@ AfterForward = Callable[[torch.Tensor], None]
 """launches kernels after the forward pass, given its hidden states [output tokens, hidden]"""
 _LayerKind = tuple[Reach, bool]
 """a layer's reach, and whether it attends only from output tokens, as the last layer does"""
-_Size = tuple[int, int | None, bool]
-"""a step's numbers of tokens and of output tokens (None: all), and whether kernels follow the forward pass"""
+_Size = tuple[int, int | None, bool, bool]
+"""a step's numbers of tokens and of output tokens (None: all), whether kernels follow the forward pass, and
+whether rows have adapters"""
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,10 @@ class RecordedStep:
         batch.places.numpy()[:] = inputs.places
         if batch.outputs is not None:
             batch.outputs.numpy()[:] = inputs.outputs
+        grouped = inputs.group_adapters(inputs.size, len(inputs.outputs))
+        for target, values in zip((batch.adapters, batch.output_adapters), grouped, strict=False):
+            if target is not None:
+                target.numpy()[:] = values
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,8 @@ class RecordedSteps:
         outputs, is_followed = len(inputs.outputs), after_forward is not None
         if inputs.size > self._most_tokens or (is_followed and outputs > self._most_outputs):
             return None
-        size = inputs.size, None if inputs.all_in_order else outputs, is_followed
+        has_adapters = inputs.adapters is not None
+        size = inputs.size, None if inputs.all_in_order else outputs, is_followed, has_adapters
         plans = self._plan_attention(inputs)
         recorded = self._recorded.get(size) or self._record(inputs, plans, after_forward)
         if recorded is None:
@@ -193,5 +199,9 @@ def _own_inputs(inputs: StepInputs) -> tuple[InputBatch, torch.Tensor]:
         places=torch.empty(tokens, dtype=torch.int64),
         attention=inputs.attention,
         outputs=None if outputs is None else torch.empty(outputs, dtype=torch.int64),
+        adapters=None if inputs.adapters is None else torch.empty(1 + 4 * tokens, dtype=torch.int32),
+        output_adapters=None
+        if inputs.adapters is None or outputs is None
+        else torch.empty(1 + 4 * outputs, dtype=torch.int32),
     )
     return batch, torch.empty(tokens, dtype=torch.int32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,9 +13,13 @@ from numpy.typing import NDArray
 
 from ...kernels.pages import copy_pages
 from ...kernels.sampling.batch import HostMask
+from ..errors import ConfigError
 from ..messages import (
+    AdapterRead,
+    DropAdapter,
     DropGrammar,
     LoadGrammar,
+    ReadAdapter,
     StepMasks,
     StepPlan,
     StepResult,
@@ -41,6 +46,7 @@ class Runner:
     ) -> None:
         self._model, self._kvs = device.model, device.kvs
         self._tables, self._states, self._recurrent = device.tables, device.states, device.recurrent
+        self._adapters = device.adapters
         self._executor, self._pooler = executor, device.pooler
         self.mover = mover
         """moves pages to and from the page store; None: there is no page store"""
@@ -58,6 +64,17 @@ class Runner:
 
     def drop_grammar(self, message: DropGrammar) -> None:
         self._states.drop_grammar(message)
+
+    def read_adapter(self, message: ReadAdapter) -> AdapterRead:
+        assert self._adapters is not None, "the process has no places for adapters"
+        try:
+            return AdapterRead(message.place, self._adapters.load(message.place, Path(message.path)))
+        except (ConfigError, OSError, torch.OutOfMemoryError, MemoryError) as error:
+            return AdapterRead(message.place, "", str(error))
+
+    def drop_adapter(self, message: DropAdapter) -> None:
+        assert self._adapters is not None, "the process has no places for adapters"
+        self._adapters.drop(message.place)
 
     def run(self, plan: StepPlan, masks: MasksSource) -> StepResult:
         """Runs a whole step. If a sampling row has `host_mask`, calls `masks` after the forward pass to get

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ...kernels.adapters import NO_ADAPTER
 from ...kernels.automaton import AutomatonPool, SlotRegisters
 from ...kernels.automaton.layout import TABLES
 from ...kernels.sampling import SamplingBatch, TokenMask
@@ -32,6 +33,8 @@ class SlotStates:
         self.logprobs = np.full(slots, NONE, np.int32)
         """number of alternatives to report with each sampled token, by slot"""
         self.prompt_logprobs = np.zeros(slots, np.int32)
+        self.adapters = np.full(slots, NO_ADAPTER, np.int32)
+        """place of each slot's adapter"""
         self.vocab_size = vocab_size
         self._load_vocabulary = load_vocabulary
         self._pool: AutomatonPool | None = None
@@ -54,6 +57,7 @@ class SlotStates:
         )
         self.logprobs[setup.slot] = NONE if params.logprobs is None else params.logprobs
         self.prompt_logprobs[setup.slot] = params.prompt_logprobs or 0
+        self.adapters[setup.slot] = NO_ADAPTER if setup.adapter is None else setup.adapter
         if setup.grammar is not None:
             assert self._pool is not None, "no grammar is loaded"
             self._pool.enter(setup.slot, setup.grammar, setup.state, _ints(setup.stack).tolist())

@@ -66,17 +66,21 @@ def cuda_plans(limits: Sequence[int | None], pool: PoolSize, config: ServeConfig
     starts = {0, *(limit for limit in limits if limit is not None)}
     for start, chunk in product(sorted(starts), CUDA_CHUNKS):
         yield from _one_row(start, chunk, pool, config.page_size)
+    if config.adapter_places:
+        yield from _one_row(0, PROMPT, pool, config.page_size, adapter=0)
     yield from _group(pool, config.page_size, min(config.max_running, CUDA_GROUP))
 
 
-def _one_row(start: int, length: int, pool: PoolSize, page_size: int) -> Iterator[StepPlan]:
+def _one_row(
+    start: int, length: int, pool: PoolSize, page_size: int, adapter: int | None = None
+) -> Iterator[StepPlan]:
     """A chunk of `length` tokens after `start` others, then one token; shorter if the context is."""
     end = min(start + length, pool.max_model_len - 1)
     if end <= start:
         return
     pages = np.zeros(end // page_size + 1, np.int32).tobytes()
     tokens = np.zeros(end - start, np.int32).tobytes()
-    setup = SlotSetup(slot=0, sampling=FILTERED)
+    setup = SlotSetup(slot=0, sampling=FILTERED, adapter=adapter)
     yield StepPlan(step=0, rows=[Row(slot=0, start=start, tokens=tokens, new_pages=pages)], setups=[setup])
     yield StepPlan(step=0, rows=[Row(slot=0)])
 

@@ -58,6 +58,15 @@ class LayerWeights:
     attention_output_norm: torch.Tensor | None = None
     mlp_output_norm: torch.Tensor | None = None
 
+    def name_products(self, names: LayerProjections) -> list[tuple[Linear, tuple[Projection, ...]]]:
+        """The products, each with the projections whose outputs it has."""
+        return [
+            (self.qkv, names.qkv),
+            (self.output, (names.output,)),
+            (self.gate_up, names.gate_up),
+            (self.down, (names.down,)),
+        ]
+
 
 @dataclass(frozen=True)
 class DecoderWeights:

@@ -2,15 +2,15 @@
 
     | method | phase | gets | gives back |
     |---|---|---|---|
-    | create | → COMPILING | place in the queue | |
+    | create | → COMPILING | place in the queue, adapter | |
     | wait | COMPILING → WAITING | | |
-    | refuse | COMPILING → ENDED | | place, fetch |
+    | refuse | COMPILING → ENDED | | place, fetch, adapter |
     | start | WAITING → RUNNING | slot, pages, locks, automaton | place; fetch, if nothing is to restore |
     | retract | RUNNING → RETRACTING | | fetch |
     | answer | RUNNING → ANSWERED, or as `end` if no forced tokens are left to compute | | |
-    | end | any → ENDED | | compilation, place (COMPILING, WAITING), fetch |
+    | end | any → ENDED | | compilation, place and adapter (COMPILING, WAITING), fetch |
     | step_done | RETRACTING → WAITING | place | slot, pages, locks, automaton |
-    | | ENDED → forgotten | | slot, pages, locks, automaton |
+    | | ENDED → forgotten | | slot, pages, locks, automaton, adapter |
 
 A request that has no step in flight goes through `step_done`'s transition at once. While its prompt waits or
 is computed its tenant contends for a fair share.
@@ -24,6 +24,7 @@ from enum import Enum, auto
 
 from ...radix_cache import PrefixCache, PrefixMatch
 from ..messages import EndLease, Generate
+from .adapters import AdapterRegistry
 from .allocation import Allocation
 from .fairness import Fairness
 from .grammar_loader import GrammarLoader
@@ -57,6 +58,7 @@ class Lifecycle:
         waiting: WaitingQueue,
         places: QueuePlaces,
         slots: int,
+        adapters: AdapterRegistry,
     ) -> None:
         self.waiting = waiting
         self.residents: dict[int, Request] = {}  # slot -> request; an ENDED one stays until its last step
@@ -66,6 +68,7 @@ class Lifecycle:
         self._leases = leases
         self._stored = stored
         self._grammars = grammars
+        self._adapters = adapters
         self._fairness = fairness
         self._places = places
         self._free_slots = deque(range(slots))
@@ -112,6 +115,7 @@ class Lifecycle:
         self._places.take(message.tenant)
         self._arrivals += 1
         request = Request.from_message(message, self._arrivals)
+        request.adapter = self._adapters.acquire(message.adapter)
         self._open[request.id] = self._compiling[request.id] = request
         self._stored.look_up(request)
         return request
@@ -127,6 +131,7 @@ class Lifecycle:
         request.phase = Phase.ENDED
         self._places.give_back(request.tenant)
         self._stored.end(request)
+        self._adapters.release(request.adapter)
 
     def start(self, request: Request, found: PrefixMatch) -> Start:
         """Starts the request, whose match in the tree is `found`, unless grammar memory or pages are short.
@@ -182,6 +187,8 @@ class Lifecycle:
         request.phase = Phase.ENDED
         if request.held is not None:
             self._release_if_done(request)
+        else:
+            self._adapters.release(request.adapter)
 
     def step_done(self, flight: StepInFlight) -> None:
         """Releases slots and pages that only the step `flight` still used."""
@@ -213,6 +220,7 @@ class Lifecycle:
             self._queue(request, first=True)
         else:
             self._places.count_ended()
+            self._adapters.release(request.adapter)
 
     def drop_lease_terms(self, order: EndLease) -> None:
         """Removes the lease terms that the order ends from the tenant's requests that have not ended."""

@@ -37,6 +37,7 @@ from ..processes.sockets import (
 )
 from ..processes.time_slices import short_slices, use_short_slices
 from ..vocabulary import FILE_NAME, TOKENIZER_NAME, Vocabulary, load_vocabulary
+from .adapters import AdapterRegistry
 from .budget import StepBudget
 from .grammar_loader import GrammarLoader
 from .refusals import Limits
@@ -196,6 +197,7 @@ def _build_scheduler(
         tokenizer,
         host_pages=ready.host_pages,
         write_through=config.write_policy == "write_through",
+        adapters=AdapterRegistry(ready.adapters, ready.adapter_places),
     )
 
 

@@ -62,6 +62,7 @@ class Request:
     # `Lifecycle` writes these:
     phase: Phase = Phase.COMPILING
     held: Allocation | None = None  # None without a slot. Planner and results write its positions.
+    adapter: int | None = None  # place of its adapter in the model process; None: the base model
     charged: int = 0  # leading prompt tokens that earlier starts computed and that the tenant has paid for
 
     # `WaitingQueue` and `Admission` write these:
@@ -208,5 +209,6 @@ class Request:
             grammar=at.grammar if at else None,
             state=at.state if at else 0,
             stack=at.stack if at else b"",
+            adapter=self.adapter,
             state_place=NO_STATE if self.allocation.lock.state is None else self.allocation.lock.state,
         )

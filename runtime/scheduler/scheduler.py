@@ -15,6 +15,7 @@ from typing import NamedTuple, assert_never
 from ...radix_cache import PrefixCache
 from ..messages import (
     Abort,
+    AdapterRead,
     AwaitTools,
     CheckPin,
     Drain,
@@ -23,6 +24,7 @@ from ..messages import (
     ExplainPrompt,
     Finish,
     Generate,
+    LoadAdapter,
     Message,
     ModelReady,
     PagesFetched,
@@ -40,8 +42,11 @@ from ..messages import (
     Stats,
     StepResult,
     StoreReport,
+    UnloadAdapter,
     UnpinPrefix,
+    WatchAdapters,
 )
+from .adapters import AdapterRegistry
 from .admission import Admission
 from .arrivals import Arrivals
 from .budget import StepBudget
@@ -100,10 +105,12 @@ class Scheduler:
         host_pages: int = 0,
         write_through: bool = False,
         wait_budget: WaitBudget | None = None,
+        adapters: AdapterRegistry | None = None,
     ) -> None:
         self._cache = cache
         self._budget = budget
         self._grammars = grammars
+        self._adapters = adapters or AdapterRegistry()
         self._mask_words = -(-vocab_size // 32)
         eos = frozenset(eos_tokens)
         self._planner = StepPlanner(cache, lambda request: list_banned_tokens(request, eos), limits)
@@ -123,6 +130,7 @@ class Scheduler:
             WaitingQueue(self._fairness, bounds),
             self._places,
             limits.slots,
+            self._adapters,
         )
         self._admission = Admission(cache, self._stored, self._requests, self._fairness, bounds)
         self._in_flight: deque[StepInFlight] = deque()
@@ -171,7 +179,13 @@ class Scheduler:
             case StepResult():
                 self._apply(message)
             case Generate():
-                self._arrivals.submit(message, now.monotonic)
+                if not self._adapters.hold_back(message):
+                    self._submit(message, now.monotonic)
+            case WatchAdapters() | LoadAdapter() | UnloadAdapter():
+                self._adapters.handle(message, self._replies)
+            case AdapterRead():
+                for waited in self._adapters.take_read(message, self._replies):
+                    self._submit(waited, now.monotonic)
             case Abort() | Finish():
                 self._drop(message.request)
             case (
@@ -247,7 +261,8 @@ class Scheduler:
 
     def take_outgoing(self) -> Outgoing:
         """Returns the messages since the last call."""
-        to_model, self._to_model = [*self._to_model, *self._stored.take_messages_to_model()], []
+        to_model = [*self._to_model, *self._stored.take_messages_to_model(), *self._adapters.take_messages()]
+        self._to_model = []
         to_store = [*self._stored.take_messages(), *self._cache_control.reports.take_messages()]
         to_clients = self._replies.take()
         for messages in to_clients.values():
@@ -255,8 +270,16 @@ class Scheduler:
                 self._key_rates.see(message)
         return Outgoing(to_model, to_store, to_clients)
 
+    def _submit(self, message: Generate, now: float) -> None:
+        refused = self._adapters.find_refusal(message)
+        if refused is None:
+            self._arrivals.submit(message, now)
+        else:
+            self._replies.add(message.client, refused)
+
     def _drop(self, request_id: str) -> None:
         """Ends a request without a reply: a stop string completed it, or its client is gone."""
+        self._adapters.forget(request_id)
         request = self._requests.find(request_id)
         if request is not None:
             self._requests.end(request)
@@ -268,6 +291,7 @@ class Scheduler:
             self._requests.end(request)
         self._key_rates.drop_client(client)
         self._cache_control.drop_client(client)
+        self._adapters.drop_client(client)
         self._replies.drop_client(client)
 
     def plan(self, now: Now) -> bool:

@@ -11,11 +11,13 @@ import numpy as np
 from arbora.runtime.messages import (
     NO_STATE,
     DiscardPages,
+    DropAdapter,
     DropGrammar,
     FlushPages,
     ForgetPages,
     LoadGrammar,
     Message,
+    ReadAdapter,
     Row,
     RowVector,
     SavedPages,
@@ -111,6 +113,7 @@ class FakeModel:
         self.masks: dict[int, StepMasks] = {}
         self.loaded: list[int] = []  # grammar ids, once for each load
         self.grammars: dict[int, LoadGrammar] = {}  # loaded ones
+        self.adapter_orders: list[Message] = []
 
     def receive(self, messages: list[Message]) -> None:
         for message in messages:
@@ -126,6 +129,8 @@ class FakeModel:
                     self.automata.load(message)
             elif isinstance(message, DropGrammar):
                 del self.grammars[message.grammar]
+            elif isinstance(message, ReadAdapter | DropAdapter):
+                self.adapter_orders.append(message)
             elif isinstance(message, SavePages) and self.plans:
                 self.saves_after.setdefault(self.plans[-1].step, []).extend(message.saves)
             elif isinstance(message, SavePages):

@@ -12,6 +12,8 @@ from arbora.radix_cache import PrefixCache
 from arbora.runtime.grammar_spec import GrammarKind
 from arbora.runtime.messages import (
     Accepted,
+    AdapterChanged,
+    AdapterList,
     CacheAnswer,
     CacheControl,
     CacheReport,
@@ -30,6 +32,7 @@ from arbora.runtime.messages import (
     SchedulerInbox,
 )
 from arbora.runtime.sampling_params import SamplingParams
+from arbora.runtime.scheduler.adapters import AdapterRegistry
 from arbora.runtime.scheduler.budget import StepBudget
 from arbora.runtime.scheduler.fairness import USUAL_BOUNDS, Bounds
 from arbora.runtime.scheduler.grammar_loader import GrammarLoader
@@ -144,6 +147,7 @@ class SchedulerBench:
         max_sampled: int = 1,
         count: Callable[[int], int] = lambda most: most,
         pooling: Pooling | None = None,
+        adapters: AdapterRegistry | None = None,
         states: int = 0,
     ) -> None:
         """count: see `FakeModel`. states: places for recurrent states"""
@@ -179,12 +183,14 @@ class SchedulerBench:
             host_pages=most_stored if host_pages is None else host_pages,
             write_through=write_through,
             wait_budget=wait_budget,
+            adapters=adapters,
         )
         self.model = FakeModel(num_pages, page_size, automata, most_stored, count)
         self.accepted: set[str] = set()
         self.refused: dict[str, Refused] = {}
         self.outputs: dict[str, list[Output]] = defaultdict(list)
         self.answers: list[CacheAnswer] = []
+        self.told: list[AdapterList | AdapterChanged] = []
         self.now = 0.0
 
     def submit(
@@ -299,6 +305,8 @@ class SchedulerBench:
                 elif isinstance(message, Outputs):
                     for output in message.items:
                         self.outputs[output.request].append(output)
+                elif isinstance(message, AdapterList | AdapterChanged):
+                    self.told.append(message)
                 elif isinstance(message, CacheAnswer):
                     self.answers.append(message)
 

@@ -57,6 +57,7 @@ def _read(service: Service, request: MessagesRequest) -> Draft:
         user=None if request.metadata is None else request.metadata.user_id,
         streams=bool(request.stream),
         explains=bool(request.explain_cache),
+        model=request.model,
     )
 
 
@@ -64,7 +65,7 @@ def _context(request: MessagesRequest, job: Job) -> MessageContext:
     max_tokens = job.requests[0].sampling.max_tokens
     return MessageContext(
         id=job.id,
-        model=job.service.config.served_model_name,
+        model=job.model,
         context_left=max_tokens if max_tokens < request.max_tokens else None,
         page_tokens=job.service.engine.check_serving().page_size,
         breakpoints=job.positions,

@@ -22,7 +22,7 @@ MAX_DIGITS = 20  # decimal digits of `limit`; Python's int takes at most 4,300
 async def list_models(http: HttpService, request: Request) -> Response:
     """A page of the models, as `limit`, `after_id` and `before_id` of the query say."""
     service, query = http.service, request.query_params
-    names = list(service.config.model_names)
+    names = list(service.model_names)
     limit = _limit(query.get("limit"))
     after, before = query.get("after_id"), query.get("before_id")
     if after is not None:

@@ -39,7 +39,7 @@ async def prepare_generate(http: HttpService, http_request: Request, form: Form 
     context = AnswerContext(
         form=form,
         id=job.id,
-        model=job.service.config.served_model_name,
+        model=job.model,
         fingerprint=job.service.fingerprint,
         prompts=job.prompts,
         choices=job.choices,
@@ -71,6 +71,7 @@ def _read(form: Form, service: Service, request: GenerateRequest) -> Draft:
         user=request.user,
         streams=bool(request.stream) or form.always_streams,
         explains=bool(request.explain_cache),
+        model=request.model,
     )
 
 

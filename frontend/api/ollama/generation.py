@@ -25,7 +25,7 @@ from ...http.tenants import cache_scope, tenant_of
 from .answers import AnswerContext, LineAnswer, error_line, now
 from .fields import IN_CHATS, IN_PROMPTS, INERT
 from .keep_alive import conversation_key, keep_alive_seconds
-from .models import checked_name
+from .models import checked_name, find_name
 from .prompt import read_chat, read_generate
 from .protocol import ChatRequest, GenerateRequest, PromptRequest
 from .responses import Answer, ReplyMessage
@@ -97,7 +97,8 @@ def _unload(http: HttpService, http_request: Request, request: PromptRequest) ->
     with the model."""
     config = http.service.config
     check_salt(request.cache_salt)
-    namespace = cache_namespace(cache_scope(http_request, config), request.cache_salt)
+    adapter = http.service.find_adapter(find_name(http.service, request.model))
+    namespace = cache_namespace(cache_scope(http_request, config), request.cache_salt, adapter)
     end_kept_alive(http.service.engine, namespace, tenant_of(http_request, None, config))
 
 

@@ -46,7 +46,7 @@ class Models:
                         digest=files.digest,
                         details=files.details,
                     )
-                    for name in http.service.config.model_names
+                    for name in http.service.model_names
                 ]
             )
         )
@@ -55,7 +55,7 @@ class Models:
         """Lists the loaded model. The list is empty before the model is loaded."""
         service, files = http.service, self._files
         model = service.engine.model
-        names = () if model is None else service.config.model_names
+        names = () if model is None else service.model_names
         expires = datetime.fromtimestamp(service.started, UTC) + FOR_EVER
         return json_response(
             RunningList(
@@ -110,9 +110,13 @@ def _capabilities(service: Service) -> list[str]:
 
 def checked_name(service: Service, name: str | None) -> str:
     """The name to show in the reply. Raises a 404 `RequestError` for a model that isn't served."""
-    if name and name not in service.config.model_names:
-        service.check_model(name.removesuffix(_LATEST))
+    service.check_model(find_name(service, name))
     return name or service.config.served_model_name
+
+
+def find_name(service: Service, name: str | None) -> str | None:
+    """The name without a tag that it need not have."""
+    return name.removesuffix(_LATEST) if name and name not in service.model_names else name
 
 
 def add_tag(name: str) -> str:

@@ -22,6 +22,7 @@ from ...core.service import Service
 from ...core.tool_choice import calls_wanted
 from ...core.validation import check_declared, count_alternatives, invalid_field
 from .conversation import chat_conversation, check_think, prompt_conversation
+from .models import find_name
 from .options import limits, sampling_fields
 from .protocol import ChatRequest, GenerateRequest, PromptRequest
 
@@ -55,6 +56,7 @@ def _draft(service: Service, request: PromptRequest, prompt: Prompt) -> Draft:
         logprobs=count_alternatives(request.logprobs, request.top_logprobs),
         streams=request.stream is not False,
         explains=bool(request.explain_cache),
+        model=find_name(service, request.model),
     )
 
 

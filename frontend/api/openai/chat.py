@@ -64,6 +64,7 @@ def _read(service: Service, request: ChatRequest) -> Draft:
         user=request.user,
         streams=bool(request.stream),
         explains=bool(request.explain_cache),
+        model=request.model,
     )
 
 

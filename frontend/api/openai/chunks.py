@@ -27,8 +27,7 @@ class Head(NamedTuple):
 
     @classmethod
     def of(cls, job: Job) -> Head:
-        service = job.service
-        return cls(job.id, job.created, service.config.served_model_name, service.fingerprint)
+        return cls(job.id, job.created, job.model, job.service.fingerprint)
 
 
 class _Ending(Struct, kw_only=True):

@@ -57,6 +57,7 @@ def _read(service: Service, request: CompletionRequest) -> Draft:
         user=request.user,
         streams=bool(request.stream),
         explains=bool(request.explain_cache),
+        model=request.model,
     )
 
 

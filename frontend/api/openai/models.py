@@ -12,7 +12,7 @@ from .responses import ModelCard, ModelList
 
 
 async def list_models(http: HttpService, request: Request) -> Response:
-    cards = [_card(http.service, name) for name in http.service.config.model_names]
+    cards = [_card(http.service, name) for name in http.service.model_names]
     return json_response(ModelList(cards))
 
 
@@ -24,10 +24,16 @@ async def show_model(http: HttpService, request: Request) -> Response:
 
 
 def _card(service: Service, name: str) -> ModelCard:
-    model = service.engine.model
+    """The card of the model or an adapter, whose `parent` is the model, and whose `root` is its directory."""
+    model, adapter, served = (
+        service.engine.model,
+        service.find_adapter(name),
+        service.config.served_model_name,
+    )
     return ModelCard(
         id=name,
         created=service.started,
-        root=service.config.served_model_name,
+        root=served if adapter is None else adapter.path,
+        parent=None if adapter is None else served,
         max_model_len=model.max_model_len if model else None,
     )

@@ -24,15 +24,16 @@ from .tokenize import prompt_of
 _BODY = BodyKind(PinRequest, INERT, IN_PROMPTS)
 
 
-async def read_pin(http: HttpService, http_request: Request) -> tuple[PinPrefix, str]:
-    """Reads a request to pin a prefix: the scheduler's message, and the name of the field with the prefix.
+async def read_pin(http: HttpService, http_request: Request) -> tuple[PinPrefix, str, str]:
+    """Reads a request to pin a prefix: the scheduler's message, the name of the field with the prefix, and
+    the digest of its adapter.
 
     Raises `RequestError` for a prefix that can't be pinned.
     """
     service = http.service
     caller = caller_of(http_request, service.config)
     request = await http.bodies.read(http_request, caller, _BODY)
-    service.check_model(request.model)
+    adapter = service.find_adapter(request.model)
     model = service.engine.check_serving()
     check_declared(request)
     check_salt(request.cache_salt)
@@ -40,9 +41,9 @@ async def read_pin(http: HttpService, http_request: Request) -> tuple[PinPrefix,
     param = "prompt" if request.messages is None else "messages"
     tokens = await _read_prefix(service, scope, request, model, caller)
     _check_length(model, len(tokens) // 4, param)
-    namespace = cache_namespace(scope, request.cache_salt)
+    namespace = cache_namespace(scope, request.cache_salt, adapter)
     pin = PinPrefix(service.engine.client, 0, new_id("pin"), scope, namespace, tokens, request.ttl_s)
-    return pin, param
+    return pin, param, "" if adapter is None else adapter.digest
 
 
 async def _read_prefix(
@@ -54,7 +55,8 @@ async def _read_prefix(
     # The next message of the conversation may not be a reply.
     fields = replace(request, add_generation_prompt=request.add_generation_prompt is True)
     prompt = prompt_of(fields, request.prompt)
-    return await tokenize(service, prompt, fields.cache_salt, caller, scope, model.max_model_len)
+    most = model.max_model_len
+    return await tokenize(service, prompt, fields.cache_salt, caller, scope, most, request.model)
 
 
 def _check_length(model: ModelReady, count: int, param: str) -> None:

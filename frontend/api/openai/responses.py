@@ -214,7 +214,7 @@ class ModelCard(Struct, kw_only=True):
     created: int
     owned_by: str = "arbora"
     root: str
-    parent: None = None
+    parent: str | None = None
     max_model_len: int | None
 
 

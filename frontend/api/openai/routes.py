@@ -11,6 +11,7 @@ from ...http.endpoint import GenerationEndpoint
 from ...http.http_service import HttpService
 from ...http.operation import GENERATES, DescribedRoute, Operation
 from ...http.pooling_endpoint import PoolingEndpoint
+from .adapters import LoadRequest, UnloadRequest, load_adapter, unload_adapter
 from .chat import prepare_chat
 from .completions import prepare_completion
 from .errors import error_json
@@ -71,6 +72,20 @@ _DETOKENIZE = Operation(
     example={"tokens": [1, 2, 3]},
     reply=DetokenizeResponse,
 )
+_LOAD_ADAPTER = Operation(
+    summary="Load a LoRA adapter",
+    body=LoadRequest,
+    example={"lora_name": "sql", "lora_path": "/adapters/sql"},
+    reply_type="text/plain",
+    errors=(404,),
+)
+_UNLOAD_ADAPTER = Operation(
+    summary="Unload a LoRA adapter",
+    body=UnloadRequest,
+    example={"lora_name": "sql"},
+    reply_type="text/plain",
+    errors=(404,),
+)
 
 
 _POOLS = (404, 429, 504)
@@ -124,6 +139,8 @@ def _routes(http: HttpService) -> Sequence[Route]:
             for paths, prepare, operation in _POOLING
             for path in paths
         ),
+        route("POST", "/v1/load_lora_adapter", http, load_adapter, _LOAD_ADAPTER),
+        route("POST", "/v1/unload_lora_adapter", http, unload_adapter, _UNLOAD_ADAPTER),
     ]
 
 

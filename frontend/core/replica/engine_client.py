@@ -20,6 +20,9 @@ from ....runtime.api_keys import ApiKey
 from ....runtime.errors import RequestError
 from ....runtime.messages import (
     Accepted,
+    Adapter,
+    AdapterChanged,
+    AdapterList,
     CacheDropped,
     CacheReport,
     Drain,
@@ -44,6 +47,7 @@ from ....runtime.messages import (
     RememberReply,
     Stats,
     TokenizerInbox,
+    WatchAdapters,
 )
 from ....runtime.processes.async_inbox import AsyncInbox
 from ....runtime.processes.sockets import (
@@ -65,7 +69,7 @@ class Choice(NamedTuple):
 
 class EngineClient:
     """The connection to the replica that is up. `model` describes the last model, None before the first;
-    `epoch` is the epoch of the last replica.
+    `adapters` are those that requests may use, by name; `epoch` is the epoch of the last replica.
 
     `informed` is set once the supervisor has said whether the replica is up, or has asked to drain, and
     `knows_replica` once a replica has been up. `drain_requested` is set when the supervisor asks the process
@@ -80,6 +84,7 @@ class EngineClient:
         self.on_shared: Callable[[FromTokenizer], None] = lambda message: None
         self.on_new_keys: Callable[[tuple[ApiKey, ...]], None] = lambda keys: None
         self.model: ModelReady | None = None
+        self.adapters: dict[str, Adapter] = {}
         self.epoch = ANY_EPOCH
         self.informed = asyncio.Event()
         self.knows_replica = asyncio.Event()
@@ -104,6 +109,7 @@ class EngineClient:
         self._responds = True
         self._choices: dict[str, Choice] = {}
         self._questions = Questions()
+        self._knows_adapters = False
 
     @property
     def is_up(self) -> bool:
@@ -201,8 +207,11 @@ class EngineClient:
                 | PromptExplained()
                 | NodeTokens()
                 | QueryRefused()
+                | AdapterChanged()
             ):
                 self._questions.answer(message)
+            case AdapterList(adapters):
+                self._set_adapters(adapters)
             case PeerUp():
                 self._peer_up(message)
                 self.informed.set()
@@ -252,9 +261,18 @@ class EngineClient:
         self.epoch = message.epoch
         self._inbox.move_to(message.epoch)
         self._outbox = Outbox(self._context, Replica(self.directory, message.epoch).scheduler, message.epoch)
+        if message.ready.adapter_places:
+            known = list(self.adapters.values()) if self._knows_adapters else None
+            self._send(WatchAdapters(self.client, known))
+            if known is None:
+                self._set_adapters(message.ready.adapters)
         self.knows_replica.set()
         for generation in self._open_generations():
             self._send_all(generation)
+
+    def _set_adapters(self, adapters: Sequence[Adapter]) -> None:
+        self._knows_adapters = True
+        self.adapters = {adapter.name: adapter for adapter in adapters}
 
     def _peer_down(self) -> None:
         if self._outbox is not None:

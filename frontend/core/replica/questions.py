@@ -8,10 +8,10 @@ import secrets
 from collections.abc import Callable
 from typing import TypeAlias
 
-from ....runtime.messages import CacheAnswer, Message, Stats
+from ....runtime.messages import AdapterChanged, CacheAnswer, Message, Stats
 
 NUMBER_BITS = 48  # bits of the random first number
-Answer: TypeAlias = Stats | CacheAnswer
+Answer: TypeAlias = Stats | CacheAnswer | AdapterChanged
 
 
 class Questions:

@@ -135,6 +135,7 @@ def _read(
         user=request.user,
         streams=bool(request.stream),
         explains=bool(request.explain_cache),
+        model=request.model,
     )
 
 
@@ -232,7 +233,7 @@ def _begun(job: Job, request: ResponsesRequest, defaults: SamplingDefaults, *, s
         background=bool(request.background),
         instructions=request.instructions,
         max_output_tokens=request.max_output_tokens,
-        model=job.service.config.served_model_name,
+        model=job.model,
         parallel_tool_calls=request.parallel_tool_calls is not False,
         previous_response_id=request.previous_response_id,
         conversation=None if conversation is None else ConversationId(conversation),

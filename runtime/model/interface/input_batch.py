@@ -41,6 +41,10 @@ class InputBatch:
     texts: torch.Tensor | None = None
     """int64 [tokens]: 0 for tokens of a pair's first text, 1 for those of its second one; None: no row is a
     pair"""
+    adapters: torch.Tensor | None = None
+    """the tokens by their adapters (see `kernels.adapters.group_rows`); None: all use the base model"""
+    output_adapters: torch.Tensor | None = None
+    """the same for `outputs`, if they are not all tokens"""
 
     @property
     def size(self) -> int:

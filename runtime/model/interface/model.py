@@ -33,6 +33,14 @@ class LayerInputs:
     """the rotary embeddings by `LayerConfig.rope`; see `RotaryTable.values`"""
 
 
+class AdaptableProduct(NamedTuple):
+    """A product to whose results adapters may add."""
+
+    product: Linear
+    parts: tuple[tuple[str, int], ...]
+    """its modules' names in checkpoints, and their outputs, which follow each other"""
+
+
 class Layer(Protocol):
     def forward(self, x: HiddenStates, step: LayerInputs) -> HiddenStates:
         """Computes the layer, and writes the keys and values of the step's tokens. The last layer
@@ -86,6 +94,10 @@ class Model(Protocol):
 
     def products(self) -> list[Linear]:
         """All matrix products of a step, the head last."""
+        ...
+
+    def adaptable_products(self) -> list[AdaptableProduct]:
+        """The products that adapters may change. `forward` calls `select_rows` for them."""
         ...
 
     def set_context(self, positions: int) -> None:

@@ -10,10 +10,12 @@ import torch
 import torch.nn.functional as F
 from transformers import DynamicCache, PreTrainedModel
 
+from ....kernels.adapters import select_rows
 from ....kernels.attention import paged_attention
 from ....kernels.linear import Linear, as_float32
 from ....kernels.rotary import rotary_write_kv
 from ..interface.input_batch import InputBatch
+from ..interface.model import AdaptableProduct
 from .attention_calls import AttentionCall, handled_by
 from .description import TransformersConfig
 from .modules import LinearModule
@@ -50,6 +52,13 @@ class TransformersModel:
     def products(self) -> list[Linear]:
         return [module.product for module in self._model.modules() if isinstance(module, LinearModule)]
 
+    def adaptable_products(self) -> list[AdaptableProduct]:
+        return [
+            AdaptableProduct(module.product, ((name, module.out_features),))
+            for name, module in self._model.name_modules_of_tokens()
+            if isinstance(module, LinearModule)
+        ]
+
     def set_context(self, positions: int) -> None:
         pass
 
@@ -70,6 +79,7 @@ class TransformersModel:
         kvs: Sequence[torch.Tensor],
         arrive: Callable[[int], None] | None = None,
     ) -> torch.Tensor:
+        select_rows(batch.adapters)
         attention = _PagedAttention(self, batch, kvs, arrive)
         with handled_by(attention), self._handle_states(batch) as cache:
             hidden = self._model.hidden(batch.tokens, batch.positions, **cache)

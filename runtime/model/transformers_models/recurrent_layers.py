@@ -109,6 +109,10 @@ class RecurrentLayers:
     def __bool__(self) -> bool:
         return bool(self._found)
 
+    def modules(self) -> set[torch.nn.Module]:
+        """The layers and all modules in them."""
+        return {module for layer in self._found for module in layer.modules()}
+
     @contextmanager
     def handled_by(self, handler: StateHandler) -> Iterator[dict[str, Any]]:
         """Context in which `handler` computes them. Yields the arguments that the model needs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -18,10 +18,10 @@ class SplitModel:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
-        name, self.base = _find_base(model)
+        self._name, self.base = _find_base(model)
         self.recurrent = RecurrentLayers(self.base)
         self._given = GivenStates(self.base)
-        model.set_submodule(name, self._given)
+        model.set_submodule(self._name, self._given)
 
     def hidden(self, tokens: torch.Tensor, positions: torch.Tensor, **cache: Any) -> torch.Tensor:
         """Hidden states [tokens, hidden] of token ids int32 [tokens] at positions int64 [tokens].
@@ -40,6 +40,13 @@ class SplitModel:
         finally:
             self._given.hidden = None
         return logits
+
+    def name_modules_of_tokens(self) -> Iterator[tuple[str, torch.nn.Module]]:
+        """The modules below the head that compute all tokens of a step, by their names in the model."""
+        others = self.recurrent.modules()
+        for name, module in self.base.named_modules(prefix=self._name):
+            if module not in others and ".experts." not in name:
+                yield name, module
 
     def modules(self) -> list[torch.nn.Module]:
         """The modules of both parts, the head's last."""

@@ -137,7 +137,6 @@ def test_the_warning_names_the_line_that_made_the_llm() -> None:
         ({"pipeline_parallel_size": 4}, "one device runs the model"),
         ({"cpu_offload_gb": 10}, "all weights are on the device"),
         ({"tokenizer": "other/tokenizer"}, "the tokenizer is that of the model"),
-        ({"enable_lora": True}, "adapters are not served"),
         ({"task": "embed"}, 'runner="pooling" has a model make embeddings'),
         ({"load_format": "dummy"}, "weights are read from safetensors or GGUF files"),
         ({"hf_overrides": {"a": 1}}, "edit the config.json"),

@@ -25,6 +25,7 @@ from arbora.runtime.model.input_batch import StepInputs
 from arbora.runtime.model.tiers import Restore
 from arbora.runtime.sampling_params import SamplingParams
 from checkpoints import WINDOWED, random_model, save_model
+from lora import save_adapter
 from recorded_launches import capture
 from step_driver import StepDriver, device_of, packed
 from triton_device import DEVICE, cache_as_on_a_gpu, triton_kernels  # noqa: F401
@@ -50,7 +51,8 @@ class Compared(EagerExecutor):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(forward_graphs, "MAX_TOKENS", SIZES[-1])
             patch.setattr(forward_graphs, "choose_sizes", lambda most: SIZES)
-            self._graphs = ForwardGraphs(self._model.config.cache_spec, hidden, tables, states)
+            has_adapters = driver.runner._adapters is not None
+            self._graphs = ForwardGraphs(self._model.config.cache_spec, hidden, tables, states, has_adapters)
         self._graphs.capture(self._model, self._kvs, Captures(capture()))
         driver.runner._executor = self
 
@@ -69,8 +71,14 @@ class Compared(EagerExecutor):
         return hidden
 
 
-def started(model: Path) -> StepDriver:
-    fields = {"page_size": PAGE, "max_model_len": CONTEXT, "max_running": SLOTS, "enforce_eager": True}
+def started(model: Path, **more: Any) -> StepDriver:
+    fields = {
+        **more,
+        "page_size": PAGE,
+        "max_model_len": CONTEXT,
+        "max_running": SLOTS,
+        "enforce_eager": True,
+    }
     return StepDriver.load(model, device=DEVICE.type, **fields)
 
 
@@ -145,6 +153,22 @@ def test_a_group_and_a_chunk_are_replayed_together(model: Path) -> None:
         rows = [driver.row(slot) for slot in (0, 1, 2)]
         driver.run([*rows, driver.row(3, [1, 2, 3, 4])], GROUPS)
     assert compared.replayed == [7]
+
+
+def test_rows_of_adapters_are_replayed_in_graphs_of_their_own(tmp_path: Path) -> None:
+    base = random_model("qwen3", num_hidden_layers=1)
+    model = save_model(base, tmp_path / "model")
+    loras = [(name, save_adapter(tmp_path / name, base, seed)) for seed, name in enumerate("ab")]
+    driver = started(model, loras=tuple(loras))
+    for slot, adapter in enumerate([0, None, 1]):
+        driver.start(slot, adapter=adapter)
+        driver.run([driver.row(slot, PROMPTS[0])])
+    with triton_kernels():
+        compared = Compared(driver)
+        driver.run([driver.row(slot) for slot in (0, 1, 2)])
+        driver.run([driver.row(2, [3, 4]), driver.row(0, [5], samples=0)])
+        driver.run([driver.row(1)])
+    assert compared.replayed == [3, 3, 1]
 
 
 def test_steps_with_more_tokens_or_outputs_than_a_graph_holds_run_without_it(model: Path) -> None:

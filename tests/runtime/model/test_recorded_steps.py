@@ -12,7 +12,7 @@ import torch
 from arbora.kernels.linear.bfloat16_cpu import has_bfloat16_dots
 from arbora.kernels.linear.half import FEW_ROWS
 from arbora.kernels.linear.onednn import onednn_multiplies
-from arbora.runtime.messages import RowGroup
+from arbora.runtime.messages import DropAdapter, ReadAdapter, RowGroup
 from arbora.runtime.model import recorded_steps
 from arbora.runtime.model.cpu_executor import CpuExecutor
 from arbora.runtime.model.executor import EagerExecutor
@@ -20,6 +20,7 @@ from arbora.runtime.model.input_batch import StepInputs
 from arbora.runtime.model.recorded_steps import RecordedSteps
 from arbora.runtime.model.tiers import Restore
 from checkpoints import WINDOWED, random_model, save_model
+from lora import save_adapter
 from quantized_checkpoints import CASES, write_quantized
 from step_driver import StepDriver, device_of
 
@@ -52,7 +53,7 @@ class Compared(EagerExecutor):
         driver.runner._executor = self
 
     @property
-    def programs(self) -> list[tuple[int, int | None, bool]]:
+    def programs(self) -> list[tuple[int, int | None, bool, bool]]:
         """The sizes of the steps whose programs are kept."""
         return list(self.recorded._recorded)
 
@@ -109,6 +110,28 @@ def test_steps_of_quantized_models_are_replayed_on_every_processor(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert replayed(started(model, dtype=dtype, quantize=quantize)) == TWICE
+
+
+def test_rows_of_adapters_are_replayed_in_programs_that_outlive_the_adapters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    base = random_model("qwen3", num_hidden_layers=2)
+    model, paths = save_model(base, tmp_path / "model"), [tmp_path / name for name in "abc"]
+    loras = tuple((path.name, save_adapter(path, base, seed)) for seed, path in enumerate(paths))
+    driver = StepDriver.load(model, quantize="int8", enforce_eager=True, loras=loras[:2])
+    for slot, adapter in enumerate([0, None, 1]):
+        driver.start(slot, adapter=adapter)
+        driver.run([driver.row(slot, PROMPTS[0])])
+    compared = Compared(driver, False)
+    for _ in range(2):
+        driver.run([driver.row(slot) for slot in (0, 1, 2)])
+        driver.run([driver.row(2, [3, 4]), driver.row(0, [5], samples=0)])
+        driver.run([driver.row(1)])
+        driver.runner.drop_adapter(DropAdapter(1))
+        assert not driver.runner.read_adapter(ReadAdapter(1, str(paths[2]))).error
+    assert compared.replayed == [3, 3, 1] * 2
+    assert [size[-1] for size in compared.programs] == [True, True, False]
 
 
 def test_steps_of_fp8_models_in_bfloat16_are_replayed_like_those_of_unquantized_ones(
