@@ -18,7 +18,7 @@ from ..linear.half import multiply, to_float32
 from . import sorting_cpu
 from .grouped_cpu import GroupedProduct
 
-__all__ = ["Experts", "Router", "Routing"]
+__all__ = ["Experts", "Router", "Routing", "StackedWeights"]
 
 
 class Routing(NamedTuple):
@@ -42,7 +42,7 @@ class Router:
         batch_invariant: bool = False,
     ) -> None:
         """weight: [experts, hidden]; bias: [experts]. renormalizes: the shares of a token's experts sum to 1;
-        otherwise those of all experts do."""
+        otherwise those of all experts do. batch_invariant: see `Linear.pack`."""
         self._weight, self._k, self._renormalizes = weight, k, renormalizes
         self._bias = bias if bias is None or weight.is_cuda else bias.float()
         self._invariant = Linear.pack(weight, bias, batch_invariant) if batch_invariant else None
@@ -52,7 +52,8 @@ class Router:
         if x.is_cuda:
             from . import cuda
 
-            return Routing(*cuda.choose(F.linear(x, self._weight, self._bias), self._k, self._renormalizes))
+            logits = F.linear(x, self._weight, self._bias)
+            return Routing(*cuda.choose(logits, self._k, self._renormalizes))
         if self._invariant is not None:
             logits = self._invariant(x)
         else:
@@ -61,50 +62,92 @@ class Router:
         return Routing(*sorting_cpu.choose(logits, self._k, self._renormalizes))
 
 
-Activation = Callable[[torch.Tensor], torch.Tensor]
-"""[rows, outputs of the first product] → [rows, inputs of the second], contiguous"""
+class StackedWeights(NamedTuple):
+    """The weights of all experts on CUDA."""
+
+    weight: torch.Tensor
+    """[experts, outputs, inputs], contiguous"""
+    bias: torch.Tensor | None
+    """[experts, outputs], contiguous"""
+
+
+ExpertWeights = Sequence[Linear] | StackedWeights
+"""a product for each expert, all of one shape, or the weights of all"""
+RowFunction = Callable[[torch.Tensor], torch.Tensor]
+"""computes each row [rows, …] by itself; the result is contiguous"""
 
 
 class Experts:
-    """Σ shares · second(activation(first(x))) over each token's experts, with two products for each expert."""
+    """Σ shares · second(activation(first(x))) over each token's experts."""
 
     def __init__(
         self,
-        first: Sequence[Linear],
-        second: Sequence[Linear],
-        activation: Activation,
+        first: ExpertWeights,
+        second: ExpertWeights,
+        activation: RowFunction,
+        finish: RowFunction | None = None,
         batch_invariant: bool = False,
     ) -> None:
-        """The products of all experts have equal shapes. batch_invariant: see `Linear.pack`."""
-        self._first, self._second = (_ExpertProducts(each, batch_invariant) for each in (first, second))
-        self._activation = activation
+        """finish: computes an expert's result from that of its second product. batch_invariant: see
+        `Linear.pack`."""
+        self.first, self.second = first, second
+        self._count = len(first.weight if isinstance(first, StackedWeights) else first)
+        self._activation, self._finish = activation, finish
+        self._grouped = {
+            id(each): GroupedProduct.of(each, batch_invariant)
+            for each in (first, second)
+            if not isinstance(each, StackedWeights)
+        }
+
+    @property
+    def is_capturable(self) -> bool:
+        """Whether the host never waits for the numbers of an expert's rows."""
+        return isinstance(self.first, StackedWeights) and isinstance(self.second, StackedWeights)
 
     def __call__(self, x: torch.Tensor, routing: Routing) -> torch.Tensor:
         """x: [tokens, hidden], contiguous → [tokens, hidden]"""
-        order = sorting_cpu.sort(routing.experts, len(self._first))
-        inner = self._activation(self._first(take_rows(x, order.tokens), order))
-        return sorting_cpu.combine(self._second(inner, order), order.places, routing.shares)
+        if x.is_cuda:
+            return self._run_on_cuda(x, routing)
+        order = sorting_cpu.sort(routing.experts, self._count)
+        inner = self._activation(self._multiply(take_rows(x, order.tokens), self.first, order))
+        results = self._multiply(inner, self.second, order)
+        if self._finish is not None:
+            results = self._finish(results)
+        return sorting_cpu.combine(results, order.places, routing.shares)
 
-    @property
-    def counts(self) -> tuple[int, int]:
-        """the numbers of products before and after the activation"""
-        return len(self._first), len(self._second)
+    def _multiply(self, x: torch.Tensor, weights: ExpertWeights, order: sorting_cpu.Order) -> torch.Tensor:
+        assert not isinstance(weights, StackedWeights)
+        grouped = self._grouped[id(weights)]
+        if grouped is not None and grouped.takes(len(x)):
+            return grouped(x, order.works)
+        return _multiply_each(x, weights, sorting_cpu.read_works(order.works, is_recording()))
+
+    def _run_on_cuda(self, x: torch.Tensor, routing: Routing) -> torch.Tensor:
+        from . import cuda
+
+        order = cuda.sort(routing.experts, self._count)
+        works: list[tuple[int, int, int]] = []
+        if not self.is_capturable:
+            starts = order.starts.tolist()
+            ranges = enumerate(zip(starts, starts[1:], strict=False))
+            works = [(expert, begin, end - begin) for expert, (begin, end) in ranges if end > begin]
+
+        def multiply_rows(x: torch.Tensor, weights: ExpertWeights, gathers: bool) -> torch.Tensor:
+            if isinstance(weights, StackedWeights):
+                return cuda.multiply(x, *weights, order, gathers)
+            return _multiply_each(x[order.tokens] if gathers else x, weights, works)
+
+        results = multiply_rows(self._activation(multiply_rows(x, self.first, True)), self.second, False)
+        if self._finish is not None:
+            results = self._finish(results)
+        return cuda.combine(results, order, routing.shares)
 
 
-class _ExpertProducts:
-    """y[i] = x[i] · the weight of its expert, for rows that are sorted by experts."""
-
-    def __init__(self, products: Sequence[Linear], batch_invariant: bool) -> None:
-        self._products = products
-        self._grouped = GroupedProduct.of(products, batch_invariant)
-
-    def __len__(self) -> int:
-        return len(self._products)
-
-    def __call__(self, x: torch.Tensor, order: sorting_cpu.Order) -> torch.Tensor:
-        if self._grouped is not None and self._grouped.takes(len(x)):
-            return self._grouped(x, order.works)
-        y = torch.zeros(len(x), self._products[0].out_features, dtype=x.dtype)
-        for expert, first, count in sorting_cpu.read_works(order.works, is_recording()):
-            y[first : first + count] = self._products[expert](x[first : first + count])
-        return y
+def _multiply_each(
+    x: torch.Tensor, products: Sequence[Linear], works: Sequence[tuple[int, int, int]]
+) -> torch.Tensor:
+    """works: an expert, its first row and its number of rows"""
+    y = torch.zeros(len(x), products[0].out_features, dtype=x.dtype, device=x.device)
+    for expert, first, count in works:
+        y[first : first + count] = products[expert](x[first : first + count])
+    return y

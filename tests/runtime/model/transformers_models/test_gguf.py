@@ -10,9 +10,9 @@ import gguf
 import pytest
 import torch
 from arbora.frontend.model_files.gguf.config import model_config
+from arbora.kernels.experts import Experts
 from arbora.runtime.gguf_families import GGUF_FAMILIES
 from arbora.runtime.gguf_file import GgufFile
-from arbora.runtime.model.transformers_models.experts import ExpertProducts
 from arbora.runtime.model.transformers_models.model import TransformersModel
 from gguf import GGMLQuantizationType as Type
 from gguf_models import finish_file
@@ -150,7 +150,7 @@ def test_experts_stay_quantized(tmp_path: Path) -> None:
     assert isinstance(loaded, TransformersModel)
     experts = loaded._model.base.get_submodule("layers.1.mlp.experts")
     products = experts.expert_products
-    assert isinstance(products, ExpertProducts)
+    assert isinstance(products, Experts)
     x = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
     weights = original.get_parameter("model.layers.1.mlp.experts.gate_up_proj")
     for expert, product in enumerate(products.first):

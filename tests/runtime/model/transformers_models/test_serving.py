@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from arbora.kernels.experts import Experts
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.messages import RowGroup
 from arbora.runtime.model.decoder import Decoder
 from arbora.runtime.model.transformers_models import description
 from arbora.runtime.model.transformers_models.architecture import TransformersArchitecture
-from arbora.runtime.model.transformers_models.experts import ExpertProducts, is_experts
+from arbora.runtime.model.transformers_models.experts import is_experts
 from arbora.runtime.model.transformers_models.model import TransformersModel
 from arbora.runtime.model.transformers_models.modules import StoredEmbedding
 from arbora.runtime.model.weight_formats import Checkpoint
@@ -160,10 +161,9 @@ def test_each_expert_gets_a_product(method: str | None, tmp_path: Path) -> None:
     assert len(experts) == LAYERS
     for module in experts:
         products = module.expert_products
-        assert isinstance(products, ExpertProducts)
-        first, second = products
-        assert [each.out_features for each in first] == [64] * 4
-        assert [each.out_features for each in second] == [64] * 4
+        assert isinstance(products, Experts)
+        assert [each.out_features for each in products.first] == [64] * 4
+        assert [each.out_features for each in products.second] == [64] * 4
         assert not list(module.parameters())
 
 
