@@ -15,10 +15,10 @@ from ..common.rows import take_rows
 from ..common.threads import is_recording
 from ..linear import Linear
 from ..linear.half import multiply, to_float32
-from . import sorting_cpu
+from . import gate_cpu, sorting_cpu
 from .grouped_cpu import GroupedProduct
 
-__all__ = ["Experts", "Router", "Routing", "StackedWeights"]
+__all__ = ["Experts", "ExpertWeights", "Router", "Routing", "RowFunction", "StackedWeights", "clamp_and_gate"]
 
 
 class Routing(NamedTuple):
@@ -60,6 +60,16 @@ class Router:
             logits = torch.empty(len(x), len(self._weight), dtype=x.dtype)
             multiply(to_float32(x), self._weight, self._bias, logits)
         return Routing(*sorting_cpu.choose(logits, self._k, self._renormalizes))
+
+
+def clamp_and_gate(gate_up: torch.Tensor, alpha: float, limit: float) -> torch.Tensor:
+    """g · sigmoid(alpha · g) · (u + 1) for g and u, the first and the second half of gate_up [rows, 2 × inner],
+    where g is at most `limit` and u from -limit to limit. Computed in float32. Returns [rows, inner]."""
+    if gate_up.is_cuda:
+        from . import cuda
+
+        return cuda.clamp_and_gate(gate_up, alpha, limit)
+    return gate_cpu.clamp_and_gate(gate_up, alpha, limit)
 
 
 class StackedWeights(NamedTuple):

@@ -18,6 +18,8 @@ OUTPUTS = {2: 64, 4: 32}
 INPUTS = {2: 64, 4: 32}
 """outputs of a program, and inputs that it multiplies at a time, by bytes of an element"""
 STAGES = 3
+GATED = 1024
+"""columns of a program of `gate_kernel`"""
 
 
 class Order(NamedTuple):
@@ -53,6 +55,28 @@ def combine(results: torch.Tensor, order: Order, shares: torch.Tensor) -> torch.
     exists = (order.places < order.starts[-1])[..., None]
     chosen = torch.where(exists, results[order.places].float(), 0)
     return (chosen * shares[..., None].float()).sum(1).to(results.dtype)
+
+
+@triton.jit(do_not_specialize=["alpha", "limit"])
+def gate_kernel(gate_up, out, width, alpha, limit, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < width
+    gate = tl.load(gate_up + 2 * row * width + column, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + (2 * row + 1) * width + column, mask=inside, other=0.0).to(tl.float32)
+    gate = tl.where(gate > limit, limit, gate)  # NaN stays
+    up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
+    gated = (up + 1.0) * gate / (1.0 + tl.exp(-alpha * gate))
+    tl.store(out + row * width + column, gated.to(out.dtype.element_ty), mask=inside)
+
+
+def clamp_and_gate(gate_up: torch.Tensor, alpha: float, limit: float) -> torch.Tensor:
+    """As `experts.clamp_and_gate`."""
+    assert gate_up.is_contiguous()
+    rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+    out = torch.empty(rows, width, dtype=gate_up.dtype, device=gate_up.device)
+    gate_kernel[(rows, triton.cdiv(width, GATED))](gate_up, out, width, alpha, limit, BLOCK=GATED)
+    return out
 
 
 @triton.jit(do_not_specialize=["rows", "blocks"])

@@ -8,7 +8,7 @@ import torch
 
 from ...kernels.attention import paged_attention
 from ...kernels.common.rows import take_rows
-from ...kernels.elementwise import add_rms_norm, rms_norm, silu_and_mul
+from ...kernels.elementwise import add_rms_norm, rms_norm
 from ...kernels.linear import Linear, as_float32
 from ...kernels.rotary import rotary_write_kv
 from .decoder_config import DecoderConfig
@@ -19,7 +19,7 @@ from .weights import DecoderWeights, LayerWeights
 
 
 class DecoderLayer:
-    """Attention and a gated SiLU feed-forward layer."""
+    """Attention and a feed-forward layer."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class DecoderLayer:
         if outputs is not None:
             attended, residual = take_rows(attended, outputs), take_rows(residual, outputs)
         normal = add_rms_norm(weights.output(attended), residual, weights.post_attention_norm, self._eps)
-        added = weights.down(silu_and_mul(weights.gate_up(normal)))
+        added = weights.feed_forward(normal)
         return HiddenStates(residual, add_rms_norm(added, residual, self._next_norm, self._eps))
 
     def _write_kv(self, x: torch.Tensor, step: LayerInputs) -> torch.Tensor:
@@ -90,14 +90,15 @@ class Decoder:
 
     @property
     def is_recordable(self) -> bool:
-        return True
+        on_cpu = self._device.type == "cpu"
+        return on_cpu or all(layer.feed_forward.is_capturable for layer in self._weights.layers)
 
     @property
     def dtype(self) -> torch.dtype:
         return self._weights.norm.dtype
 
     def products(self) -> list[Linear]:
-        layers = [(each.qkv, each.output, each.gate_up, each.down) for each in self._weights.layers]
+        layers = [(each.qkv, each.output, *each.feed_forward.products) for each in self._weights.layers]
         return [*(product for layer in layers for product in layer), self._head]
 
     def set_context(self, positions: int) -> None:

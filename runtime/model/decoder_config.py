@@ -10,6 +10,7 @@ import msgspec
 from ..checkpoint_json import CONFIG_FILE, read_config
 from ..errors import ConfigError
 from ..families import Family, family_of
+from .experts_config import ExpertsConfig, read_experts
 from .interface.cache_spec import CacheSpec
 from .rope_config import RopeConfig, parse_rope
 
@@ -38,6 +39,8 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
     qk_norm: bool
     tied_embeddings: bool
     windows: tuple[int | None, ...]
+    experts: tuple[ExpertsConfig | None, ...]
+    """of each layer; None: it has one gated feed-forward layer"""
     rope: RopeConfig
     max_positions: int
     default_positions: int
@@ -108,6 +111,7 @@ def load_decoder_config(model: Path) -> DecoderConfig:
         qk_norm=family.qk_norm,
         tied_embeddings=file.tie_word_embeddings,
         windows=_windows(path, file, family),
+        experts=tuple(read_experts(model, family.experts)),
         rope=rope,
         max_positions=stretched if rope.kind in STRETCHED else file.max_position_embeddings,
         default_positions=stretched if rope.kind in ("linear", "yarn") else file.max_position_embeddings,

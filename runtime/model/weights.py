@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 
+from ...kernels.elementwise import silu_and_mul
 from ...kernels.linear import Linear
 from ...kernels.rotary import HeadNorms
 from .decoder_config import DecoderConfig
+from .feed_forward import FeedForward, GatedFeedForward, expert_projections, load_experts, router_tensors
 from .weight_formats import (
     ChooseFormat,
     EmbeddingRows,
@@ -40,9 +43,7 @@ class LayerWeights:
     head_norms: HeadNorms | None
     output: Linear
     post_attention_norm: torch.Tensor
-    gate_up: Linear
-    """hidden → 2 × intermediate: gate, up"""
-    down: Linear
+    feed_forward: FeedForward
 
 
 @dataclass(frozen=True)
@@ -62,17 +63,18 @@ class LayerProjections:
 
     qkv: tuple[Projection, Projection, Projection]
     output: Projection
-    gate_up: tuple[Projection, Projection]
-    down: Projection
+    feed_forward: tuple[tuple[tuple[Projection, Projection], Projection], ...]
+    """gate and up, and down: of the layer, or of each of its experts"""
 
     def all(self) -> tuple[Projection, ...]:
-        return (*self.qkv, self.output, *self.gate_up, self.down)
+        of_parts = ((*gate_up, down) for gate_up, down in self.feed_forward)
+        return (*self.qkv, self.output, *chain.from_iterable(of_parts))
 
 
 def layer_projections(config: DecoderConfig, layer: int) -> LayerProjections:
-    hidden, inner = config.hidden_size, config.intermediate_size
+    hidden = config.hidden_size
     q_size, kv_size = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    attention, mlp = f"model.layers.{layer}.self_attn.", f"model.layers.{layer}.mlp."
+    attention = f"model.layers.{layer}.self_attn."
     return LayerProjections(
         qkv=(
             Projection(attention + "q_proj", q_size, hidden, config.qkv_bias),
@@ -80,12 +82,19 @@ def layer_projections(config: DecoderConfig, layer: int) -> LayerProjections:
             Projection(attention + "v_proj", kv_size, hidden, config.qkv_bias),
         ),
         output=Projection(attention + "o_proj", hidden, q_size, config.output_bias),
-        gate_up=(
-            Projection(mlp + "gate_proj", inner, hidden, config.mlp_bias),
-            Projection(mlp + "up_proj", inner, hidden, config.mlp_bias),
-        ),
-        down=Projection(mlp + "down_proj", hidden, inner, config.mlp_bias),
+        feed_forward=_feed_forward_projections(config, layer),
     )
+
+
+def _feed_forward_projections(
+    config: DecoderConfig, layer: int
+) -> tuple[tuple[tuple[Projection, Projection], Projection], ...]:
+    experts, hidden, inner = config.experts[layer], config.hidden_size, config.intermediate_size
+    if experts is not None:
+        return tuple(expert_projections(experts, layer, hidden))
+    mlp, biased = f"model.layers.{layer}.mlp.", config.mlp_bias
+    gate, up = (Projection(mlp + name, inner, hidden, biased) for name in ("gate_proj", "up_proj"))
+    return (((gate, up), Projection(mlp + "down_proj", hidden, inner, biased)),)
 
 
 def _embedding(config: DecoderConfig) -> Projection:
@@ -120,6 +129,9 @@ def _norm_sizes(config: DecoderConfig) -> dict[str, int]:
 def expected_tensors(config: DecoderConfig, choose: ChooseFormat) -> dict[str, TensorSpec]:
     """The tensors of a checkpoint of this decoder, by name."""
     expected = {name: TensorSpec(((size,),)) for name, size in _norm_sizes(config).items()}
+    for layer, experts in enumerate(config.experts):
+        if experts is not None:
+            expected |= router_tensors(experts, layer, config.hidden_size)
     for projection in projections(config):
         expected |= projection_tensors(projection, choose)
     return expected
@@ -153,6 +165,13 @@ def _load_layer(loader: ProjectionLoader, config: DecoderConfig, layer: int) -> 
         else None,
         output=loader.load_linear(projections.output),
         post_attention_norm=loader.load_vector(prefix + POST_ATTENTION_NORM),
-        gate_up=loader.load_linear(*projections.gate_up),
-        down=loader.load_linear(projections.down),
+        feed_forward=_load_feed_forward(loader, config, layer),
     )
+
+
+def _load_feed_forward(loader: ProjectionLoader, config: DecoderConfig, layer: int) -> FeedForward:
+    experts = config.experts[layer]
+    if experts is not None:
+        return load_experts(loader, experts, layer, config.hidden_size)
+    ((gate_up, down),) = _feed_forward_projections(config, layer)
+    return GatedFeedForward(loader.load_linear(*gate_up), loader.load_linear(down), silu_and_mul)

@@ -11,7 +11,7 @@ from arbora.kernels.common.program import Program
 from arbora.kernels.common.reused_memory import Blocks, NotRecordableError, ReusedMemory
 from arbora.kernels.common.threads import recorded_calls
 from arbora.kernels.elementwise import silu_and_mul
-from arbora.kernels.experts import Experts, Router, Routing
+from arbora.kernels.experts import Experts, Router, Routing, clamp_and_gate
 from arbora.kernels.experts.sorting_cpu import MAX_ROWS
 from arbora.kernels.linear import CodedShape, Linear, find_packer
 from arbora.kernels.linear.half import FEW_ROWS, HalfWidenedOnUseProduct
@@ -162,6 +162,16 @@ def test_equal_logits_choose_the_lowest_numbers() -> None:
     numbers, shares = Router(torch.zeros(9, 4), None, 3, renormalizes=False)(torch.ones(2, 4))
     assert numbers.tolist() == [[0, 1, 2]] * 2
     assert_near(shares, torch.full((2, 3), 1 / 9), 1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_clamped_gate_agrees_with_the_reference(dtype: torch.dtype) -> None:
+    gate_up = (8 * torch.randn(5, 2 * 37, generator=torch.Generator().manual_seed(0))).to(dtype)
+    gate_up[3, 4], gate_up[4, 5] = torch.nan, -1e4
+    got, expected = clamp_and_gate(gate_up, 1.702, 7.0), reference.clamp_and_gate(gate_up, 1.702, 7.0)
+    assert got.dtype == dtype
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+    torch.testing.assert_close(got, expected, atol=tolerance, rtol=tolerance, equal_nan=True)
 
 
 def test_a_logit_that_is_no_number_makes_the_shares_no_numbers() -> None:

@@ -45,6 +45,12 @@ def test_experts_agree_with_the_reference(
     torch.testing.assert_close(got, expected, atol=tolerance, rtol=tolerance)
 
 
+def test_the_clamped_gate_agrees_with_the_reference() -> None:
+    gate_up = 8 * torch.randn(5, 2 * 37, generator=torch.Generator().manual_seed(0))
+    got = cuda.clamp_and_gate(gate_up.to(DEVICE), 1.702, 7.0).cpu()
+    torch.testing.assert_close(got, reference.clamp_and_gate(gate_up, 1.702, 7.0), atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("renormalizes", [False, True])
 def test_the_largest_logits_are_chosen(renormalizes: bool) -> None:
     logits = torch.randn(7, 9, generator=torch.Generator().manual_seed(0))

@@ -38,4 +38,12 @@ CASES = [
     _product("bf16", 64, gathers=False),
     _product("bf16", 32, gathers=True, whole=False),
     _product("fp32", 16, gathers=True),
+    AotCase(
+        name="experts-gate",
+        kernel="experts.cuda:gate_kernel",
+        signature={"gate_up": "*bf16", "out": "*bf16", "width": "i32", "alpha": "fp32", "limit": "fp32"},
+        constants={"BLOCK": 1024},
+        max_shared=0,
+        aligned=("width",),
+    ),
 ]

@@ -12,17 +12,21 @@ from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
     PreTrainedConfig,
     PreTrainedModel,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 CONFIGS: dict[str, type[PreTrainedConfig]] = {
     "llama": LlamaConfig,
     "mistral": MistralConfig,
+    "mixtral": MixtralConfig,
     "qwen2": Qwen2Config,
     "qwen3": Qwen3Config,
+    "qwen3_moe": Qwen3MoeConfig,
 }
 VOCAB_SIZE = 300
 SHAPE: dict[str, Any] = {
@@ -40,6 +44,14 @@ SHAPE: dict[str, Any] = {
 OF_FAMILY: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": None},
     "qwen3": {"head_dim": 32},
+    "mixtral": {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": None},
+    "qwen3_moe": {
+        "head_dim": 32,
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "norm_topk_prob": True,
+    },
 }
 
 

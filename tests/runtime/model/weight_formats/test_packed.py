@@ -53,7 +53,7 @@ def directory(pair: Pair) -> Path:
 def joined(directory: Path) -> list[tuple[Projection, ...]]:
     config = load_decoder_config(directory)
     layers = [layer_projections(config, layer) for layer in range(config.layers)]
-    return [run for each in layers for run in (each.qkv, (each.output,), each.gate_up, (each.down,))]
+    return [run for each in layers for run in (each.qkv, (each.output,), each.feed_forward[0][0], (each.feed_forward[0][1],))]
 
 
 def test_results_differ_from_the_expanded_weights_by_the_rounding_of_activations(directory: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_projection_with_nan_in_fp8_is_named(tmp_path: Path) -> None:
 
 def test_every_format_with_a_product_stays_packed(directory: Path, request: pytest.FixtureRequest) -> None:
     case = next(name for name in CASES if directory.name.startswith(name.replace(" ", "-") + "0"))
-    down = loader_of(directory)._find_packing(layer_projections(load_decoder_config(directory), 0).down)
+    down = loader_of(directory)._find_packing(layer_projections(load_decoder_config(directory), 0).feed_forward[0][1])
     assert (down is None) == any(case.startswith(name) for name in EXPANDED), case
 
 

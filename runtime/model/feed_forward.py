@@ -1,0 +1,107 @@
+"""The feed-forward part of a layer: one gated layer, or experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Protocol
+
+import torch
+
+from ...kernels.elementwise import silu_and_mul
+from ...kernels.experts import Experts, ExpertWeights, Router, StackedWeights, clamp_and_gate
+from ...kernels.experts import RowFunction as Activation
+from ...kernels.linear import Linear
+from .experts_config import ExpertsConfig
+from .weight_formats import Projection, ProjectionLoader, TensorSpec
+from .weight_formats.weight_format import FLOATS
+
+
+class FeedForward(Protocol):
+    @property
+    def products(self) -> Sequence[Linear]:
+        """the matrix products that every token goes through"""
+        ...
+
+    @property
+    def is_capturable(self) -> bool:
+        """whether CUDA graphs capture it"""
+        ...
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x: [tokens, hidden] → [tokens, hidden]"""
+        ...
+
+
+class GatedFeedForward:
+    is_capturable = True
+
+    def __init__(self, gate_up: Linear, down: Linear, activation: Activation) -> None:
+        """gate_up: hidden → 2 × intermediate: gate, up"""
+        self._gate_up, self._down, self._activation = gate_up, down, activation
+        self.products = (gate_up, down)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self._down(self._activation(self._gate_up(x)))
+
+
+class ExpertFeedForward:
+    products = ()
+
+    def __init__(self, router: Router, experts: Experts) -> None:
+        self._router, self._experts = router, experts
+        self.is_capturable = experts.is_capturable
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self._experts(x, self._router(x))
+
+
+def expert_projections(
+    config: ExpertsConfig, layer: int, hidden: int
+) -> Iterator[tuple[tuple[Projection, Projection], Projection]]:
+    """Gate and up, then down, of each expert of a layer."""
+    inner, family = config.intermediate_size, config.family
+    for expert in range(config.count):
+        gate, up, down = (f"model.layers.{layer}.{family.experts}.{expert}.{part}" for part in family.parts)
+        first = Projection(gate, inner, hidden, family.biased), Projection(up, inner, hidden, family.biased)
+        yield first, Projection(down, hidden, inner, family.biased)
+
+
+def router_tensors(config: ExpertsConfig, layer: int, hidden: int) -> dict[str, TensorSpec]:
+    """The router's tensors in a checkpoint, by name, the weight first. It is never quantized."""
+    name = f"model.layers.{layer}.{config.family.router}"
+    tensors = {f"{name}.weight": TensorSpec(((config.count, hidden),), tuple(FLOATS))}
+    if config.family.biased:
+        tensors[f"{name}.bias"] = TensorSpec(((config.count,),), tuple(FLOATS))
+    return tensors
+
+
+def load_experts(
+    loader: ProjectionLoader, config: ExpertsConfig, layer: int, hidden: int
+) -> ExpertFeedForward:
+    weight, *bias = (loader.load_vector(name) for name in router_tensors(config, layer, hidden))
+    router = Router(
+        weight, bias[0] if bias else None, config.per_token, config.renormalizes, loader.batch_invariant
+    )
+    firsts, seconds = zip(*expert_projections(config, layer, hidden), strict=True)
+    first, second = _load(loader, firsts), _load(loader, [(down,) for down in seconds])
+    activation: Activation = silu_and_mul
+    if config.family.clamps:
+        activation = partial(clamp_and_gate, alpha=config.swiglu_alpha, limit=config.swiglu_limit)
+    return ExpertFeedForward(router, Experts(first, second, activation, None, loader.batch_invariant))
+
+
+def _load(loader: ProjectionLoader, experts: Sequence[tuple[Projection, ...]]) -> ExpertWeights:
+    """The weights of each expert's projections, which read the same input. A GPU has those in 16 or 32 bits
+    stacked."""
+    first = experts[0]
+    if loader.device.type == "cpu" or loader.is_packed(first[0]):
+        return [loader.load_linear(*projections) for projections in experts]
+    shape = (len(experts), sum(each.outputs for each in first), first[0].inputs)
+    weights = torch.empty(shape, dtype=loader.dtype, device=loader.device)
+    for weight, projections in zip(weights, experts, strict=True):
+        weight.copy_(loader.load_weight(*projections))
+    if not first[0].biased:
+        return StackedWeights(weights, None)
+    biases = [loader.load_vector(*(f"{each.name}.bias" for each in projections)) for projections in experts]
+    return StackedWeights(weights, torch.stack(biases))
