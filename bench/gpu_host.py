@@ -29,7 +29,7 @@ from arbora.runtime.messages import Row, SlotSetup, StepPlan
 from arbora.runtime.model import cuda_executor
 from arbora.runtime.model.capture import GraphMemory, Replay
 from arbora.runtime.model.decoder import Decoder
-from arbora.runtime.model.decoder_config import DecoderConfig
+from arbora.runtime.model.decoder_config import DecoderConfig, LayerConfig
 from arbora.runtime.model.executor import DeviceState
 from arbora.runtime.model.page_tables import PageTables
 from arbora.runtime.model.process import SWITCH_S
@@ -48,19 +48,33 @@ CPU = torch.device("cpu")
 SHAPE = DecoderConfig(
     vocab_size=VOCAB,
     hidden_size=HIDDEN,
-    intermediate_size=HIDDEN,
-    layers=32,
-    heads=32,
-    kv_heads=8,
-    head_dim=128,
+    layers=(
+        LayerConfig(
+            heads=32,
+            kv_heads=8,
+            head_dim=128,
+            scale=128**-0.5,
+            softcap=None,
+            window=None,
+            rope=RopeConfig(kind="default", theta=10_000.0, dim=128, original_positions=CONTEXT),
+            qk_norm=False,
+            qkv_bias=False,
+            output_bias=False,
+            intermediate_size=HIDDEN,
+            activation="silu",
+            mlp_bias=False,
+            norms="before",
+            residual_multiplier=1.0,
+        ),
+    )
+    * 32,
     rms_norm_eps=1e-5,
-    qkv_bias=False,
-    output_bias=False,
-    mlp_bias=False,
-    qk_norm=False,
+    norm_offset=None,
+    is_fused=False,
     tied_embeddings=False,
-    windows=(None,) * 32,
-    rope=RopeConfig(kind="default", theta=10_000.0, dim=128, original_positions=CONTEXT),
+    embedding_multiplier=1.0,
+    logit_multiplier=1.0,
+    logit_softcap=None,
     max_positions=CONTEXT,
     default_positions=CONTEXT,
     dtype="bfloat16",
@@ -85,8 +99,8 @@ class Steps:
         tables = PageTables(rows + len(CHUNKS), CONTEXT, PAGE_SIZE, CPU)
         head = SimpleNamespace(in_features=HIDDEN, out_features=VOCAB)
         norm = torch.zeros(HIDDEN, dtype=torch.bfloat16)
-        weights = SimpleNamespace(head=head, norm=norm, layers=[SimpleNamespace(input_norm=norm)])
-        decoder = Decoder(SHAPE, cast(Any, weights), CPU)
+        weights = SimpleNamespace(head=head, norm=norm, layers=[SimpleNamespace(attention_norm=norm)])
+        decoder = Decoder(SHAPE, cast(Any, weights), CPU, torch.bfloat16)
         device = DeviceState(decoder, [], tables, states)
         with mock.patch.object(cuda_executor, "CudaCapture", NoLaunch):
             executor = cuda_executor.CudaExecutor(decoder, tables, states)

@@ -90,7 +90,7 @@ def attention_case(
     pairs = rows * sum(range(length - queries + 1, length + 1))
     return Case(
         name,
-        lambda: cuda.paged_attention(q, kv, batch, head_dim**-0.5, None),
+        lambda: cuda.paged_attention(q, kv, batch, head_dim**-0.5),
         cells * (shared + rows * (length - shared)),
         flops=4 * heads * head_dim * pairs if queries > 1 else 0,
     )

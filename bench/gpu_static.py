@@ -33,6 +33,7 @@ import torch
 from aot_attention import Variant, attention_case, variants
 from aot_cases import TARGETS, AotCase, all_cases, all_jobs, faults, programs_at_a_time
 from aot_compile import compile_and_measure
+from arbora.kernels.attention import FULL_REACH
 
 CASES: dict[str, AotCase] = {case.name: case for case in all_cases()}
 SHAPES = ((None, "decode"), (None, "group"), (None, "chunk"), ("int8", "decode"), ("fp8", "decode"))
@@ -120,7 +121,7 @@ def print_all() -> None:
     found: list[str] = []
     jobs = [(attention_case(variant), variant.architecture) for variant in chosen]
     for variant, each in zip(chosen, compiled(jobs), strict=True):
-        more = variant.stored or ("window" if variant.window else "")
+        more = variant.stored or variant.reach or ("capped" if variant.capped else "")
         key = (variant.kind, more, f"sm_{variant.architecture}", str(variant.head_dim))
         found += [f"{variant.name} sm_{variant.architecture}: {fault}" for fault in each.faults]
         if "error" not in each.result:
@@ -163,7 +164,7 @@ def print_plans(kernels: Mapping[Variant, Compiled]) -> None:
     from arbora.kernels.attention.batch import AttentionBatch
     from arbora.kernels.attention.cuda_tiles import Tiles
 
-    shape = cuda.Shape(HEADS, KV_HEADS, HEAD_DIM, None)
+    shape = cuda.Shape(HEADS, KV_HEADS, HEAD_DIM, FULL_REACH)
     device = torch.device("cpu")
 
     def line(name: str, queries: list[int], lengths: list[int]) -> None:

@@ -5,21 +5,30 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn.functional as F
 
-from .attention.batch import AttentionBatch
+from .attention.batch import FULL_REACH, AttentionBatch, Reach
 from .elementwise import HeadNorms
 from .pages.cells import CellFormat
 from .pages.segments import gather_pages, set_pages
 
 
 def paged_attention(
-    q: torch.Tensor, kv: torch.Tensor, batch: AttentionBatch, scale: float, window: int | None = None
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    batch: AttentionBatch,
+    scale: float,
+    reach: Reach = FULL_REACH,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     outputs = []
     start = 0
     for row, count in enumerate(batch.query_lengths.tolist()):
         length = int(batch.kv_lengths[row])
         keys, values = _row_kv(kv, batch, row, length, q.shape[2])
-        outputs.append(_causal_attention(q[start : start + count], keys, values, scale, window))
+        of_row = slice(start, start + count)
+        scores = _scores(q[of_row], keys, scale, softcap)
+        scores[:, ~_visible(count, length, reach, q.device)] = float("-inf")
+        outputs.append(_mix(scores, values, sinks).to(q.dtype))
         start += count
     return torch.cat(outputs) if outputs else torch.empty_like(q)
 
@@ -35,32 +44,53 @@ def _row_kv(
     return keys, values
 
 
-def _causal_attention(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, window: int | None
-) -> torch.Tensor:
-    count, heads, _ = q.shape
-    kv_heads, length, _ = keys.shape
-    repeat = heads // kv_heads
-    keys = keys.repeat_interleave(repeat, dim=0)
-    values = values.repeat_interleave(repeat, dim=0)
+def _scores(q: torch.Tensor, keys: torch.Tensor, scale: float, softcap: float | None) -> torch.Tensor:
+    """float64 [heads, count, length]"""
+    keys = keys.repeat_interleave(q.shape[1] // len(keys), dim=0)
     scores = q.double().transpose(0, 1) @ keys.transpose(1, 2) * scale
-    query_position = torch.arange(length - count, length, device=q.device)[:, None]
-    key_position = torch.arange(length, device=q.device)[None, :]
-    visible = key_position <= query_position
-    if window is not None:
-        visible &= key_position > query_position - window
-    weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
-    return (weights @ values).transpose(0, 1).to(q.dtype)
+    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
+
+
+def _visible(count: int, length: int, reach: Reach, device: torch.device) -> torch.Tensor:
+    """Which keys each of a row's query tokens sees, bool [count, length]."""
+    query = torch.arange(length - count, length, device=device)[:, None]
+    key = torch.arange(length, device=device)[None, :]
+    visible = key <= query
+    if reach.window is not None:
+        visible &= key > query - reach.window
+    if reach.chunk is not None:
+        visible &= key >= query // reach.chunk * reach.chunk
+    return visible
+
+
+def _mix(scores: torch.Tensor, values: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
+    """The values weighted by the softmax of the scores, float64 [count, heads, head_dim]."""
+    heads, count, _ = scores.shape
+    values = values.repeat_interleave(heads // len(values), dim=0)
+    if sinks is None:
+        weights = scores.softmax(-1)
+    else:
+        sink = sinks.double().view(heads, 1, 1).expand(-1, count, 1)
+        weights = torch.cat([scores, sink], -1).softmax(-1)[..., :-1]
+    return (weights @ values).transpose(0, 1)
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     wide = x.float()
     normal = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
-    return weight * normal.to(x.dtype)
+    return (weight * normal.to(weight.dtype)).to(x.dtype)
 
 
-def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    residual.add_(x)
+def add_rms_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    multiplier: float = 1.0,
+    own_weight: torch.Tensor | None = None,
+) -> torch.Tensor:
+    added = x if own_weight is None else rms_norm(x, own_weight, eps)
+    residual.add_(added * multiplier)
     return rms_norm(residual, weight, eps)
 
 
@@ -77,8 +107,8 @@ def rotary_write_kv(
     cos, sin = cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
     queries, keys = q.float(), k.float()
     if norms is not None:
-        queries = rms_norm(queries, norms.q.float(), norms.eps)
-        keys = rms_norm(keys, norms.k.float(), norms.eps)
+        queries = rms_norm(queries, norms.q, norms.eps)
+        keys = rms_norm(keys, norms.k, norms.eps)
     kept = places >= 0
     q[kept] = _rotate(queries, cos, sin).to(q.dtype)[kept]
     both = torch.stack((_rotate(keys, cos, sin), v.float()))[:, kept].transpose(1, 2)
@@ -124,6 +154,19 @@ def run_experts(
             if number < len(first):
                 out[token] += factor * second[number](activation(first[number](x[token : token + 1])))[0].float()
     return out.to(x.dtype)
+
+
+def gelu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    gate, up = gate_up.chunk(2, dim=-1)
+    # In float32 PyTorch subtracts nearly equal numbers far below 0.
+    return F.gelu(gate.double(), approximate="tanh").to(gate.dtype) * up
+
+
+def scale_and_cap(
+    x: torch.Tensor, factor: float, softcap: float | None = None, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    scaled = x.double() * factor
+    return (scaled if softcap is None else softcap * torch.tanh(scaled / softcap)).to(dtype or x.dtype)
 
 
 def copy_pages(

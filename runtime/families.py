@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -9,6 +10,9 @@ import msgspec
 
 from .checkpoint_json import CONFIG_FILE, read_config
 from .errors import ConfigError
+
+Norms = Literal["before", "around"]
+"""where a layer normalises: the inputs of attention and of the feed-forward layer, or their outputs too"""
 
 
 class ExpertFamily(NamedTuple):
@@ -19,7 +23,8 @@ class ExpertFamily(NamedTuple):
     """followed by an expert's number and one of `parts`"""
     parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
     renormalizes: bool = False
-    """whether the shares of a token's experts always sum to 1; otherwise `norm_topk_prob` in config.json decides"""
+    """whether the shares of a token's experts always sum to 1; otherwise `norm_topk_prob` in config.json
+    decides"""
     biased: bool = False
     """whether the router and the experts have biases"""
     clamps: bool = False
@@ -29,29 +34,74 @@ class ExpertFamily(NamedTuple):
 class Family(NamedTuple):
     """What distinguishes one family. A bias of None: `attention_bias` in config.json decides."""
 
-    qkv_bias: bool | None
-    output_bias: bool | None
-    qk_norm: bool
-    window: Literal["never", "all layers", "by layer"]
+    qkv_bias: bool | None = None
+    output_bias: bool | None = None
+    qk_norm: bool = False
+    window: Literal["never", "all layers", "by layer"] = "never"
+    full_period: int | None = None
+    """by layer, without `layer_types`: each layer whose number is a multiple of it has full attention"""
+    norms: Norms = "before"
+    norm_offset: float | None = None
+    """what is added to the weights of norms, which then multiply before anything is rounded. None: weights
+    are as stored, and the normalised values are rounded first."""
+    local_theta: float | None = None
+    """the base of rotation in layers with a window, if it is another than that of the other layers"""
+    scales_embedding: bool = False
+    """by the square root of the hidden size"""
+    is_fused: bool = False
+    """whether checkpoints have one matrix for queries, keys and values, and one for gate and up"""
     experts: ExpertFamily | None = None
     """of all layers, or of those that config.json names; None: no layer has any"""
+    defaults: Mapping[str, object] = {}
+    """fields of config.json that the family's checkpoints may lack"""
 
+
+_GEMMA: Mapping[str, object] = {
+    "hidden_act": "gelu_pytorch_tanh",
+    "head_dim": 256,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+}
+_WINDOWED_GEMMA = {**_GEMMA, "query_pre_attn_scalar": 256, "sliding_window": 4096, "use_sliding_window": True}
+_GRANITE: Mapping[str, object] = {"attention_multiplier": 1.0, "logits_scaling": 1.0}
+_MIXTRAL = ExpertFamily(
+    "block_sparse_moe.gate", "block_sparse_moe.experts", ("w1", "w3", "w2"), renormalizes=True
+)
 
 FAMILIES = {
-    "LlamaForCausalLM": Family(None, None, False, "never"),
-    "MistralForCausalLM": Family(False, False, False, "all layers"),
-    "MixtralForCausalLM": Family(
-        False,
-        False,
-        False,
-        "all layers",
-        ExpertFamily(
-            "block_sparse_moe.gate", "block_sparse_moe.experts", ("w1", "w3", "w2"), renormalizes=True
-        ),
+    "GemmaForCausalLM": Family(norm_offset=1.0, scales_embedding=True, defaults=_GEMMA),
+    "Gemma2ForCausalLM": Family(
+        window="by layer",
+        full_period=2,
+        norms="around",
+        norm_offset=1.0,
+        scales_embedding=True,
+        defaults={**_WINDOWED_GEMMA, "final_logit_softcapping": 30.0, "attn_logit_softcapping": 50.0},
     ),
-    "Qwen2ForCausalLM": Family(True, False, False, "by layer"),
-    "Qwen3ForCausalLM": Family(None, None, True, "by layer"),
-    "Qwen3MoeForCausalLM": Family(None, None, True, "by layer", ExpertFamily("mlp.gate", "mlp.experts")),
+    "Gemma3ForCausalLM": Family(
+        qk_norm=True,
+        window="by layer",
+        full_period=6,
+        norms="around",
+        norm_offset=1.0,
+        local_theta=10_000.0,
+        scales_embedding=True,
+        defaults={**_WINDOWED_GEMMA, "max_position_embeddings": 131_072, "rope_theta": 1e6},
+    ),
+    "GraniteForCausalLM": Family(defaults=_GRANITE),
+    "LlamaForCausalLM": Family(),
+    "MistralForCausalLM": Family(False, False, window="all layers"),
+    "MixtralForCausalLM": Family(False, False, window="all layers", experts=_MIXTRAL),
+    "Phi3ForCausalLM": Family(False, False, window="all layers", is_fused=True),
+    "Qwen2ForCausalLM": Family(True, False, window="by layer"),
+    "Qwen3ForCausalLM": Family(qk_norm=True, window="by layer"),
+    "Qwen3MoeForCausalLM": Family(
+        qk_norm=True, window="by layer", experts=ExpertFamily("mlp.gate", "mlp.experts")
+    ),
+    "SmolLM3ForCausalLM": Family(
+        window="by layer",
+        defaults={"rope_theta": 2e6, "no_rope_layer_interval": 4, "tie_word_embeddings": True},
+    ),
 }
 
 

@@ -14,6 +14,35 @@ Group = tuple[int, int, int]
 """(first row, row count, shared tokens): rows whose first pages are the same"""
 
 
+class Reach(NamedTuple):
+    """The earlier tokens that a token sees: all, or those of a window or of a chunk."""
+
+    window: int | None = None
+    """token i sees tokens (i - window, i]"""
+    chunk: int | None = None
+    """token i sees the tokens since the last position that is a multiple of `chunk`"""
+
+    def within(self, longest: int) -> "Reach":
+        """The reach of tokens in rows of at most `longest` tokens: full if it hides none of them."""
+        return FULL_REACH if self.limit is None or self.limit >= longest else self
+
+    @property
+    def limit(self) -> int | None:
+        """The most tokens that a token sees; rows of so many tokens have no hidden ones."""
+        return self.chunk if self.window is None else self.window
+
+    @property
+    def code(self) -> int:
+        """For kernels: the tokens of the window, the negative ones of the chunk, or `NO_WINDOW`."""
+        assert self.window is None or self.chunk is None, "a layer has windows or chunks"
+        return -self.chunk if self.chunk is not None else NO_WINDOW if self.window is None else self.window
+
+
+FULL_REACH = Reach()
+NO_WINDOW = 1 << 30
+"""More than any position."""
+
+
 def first_keys(groups: Sequence[Group]) -> list[int]:
     """The first key of each group that no outer group shares. groups: see `AttentionBatch.build`."""
     keys: list[int] = []

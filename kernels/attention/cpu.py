@@ -15,9 +15,9 @@ from ..pages.cells import CellFormat
 from ..pages.segments import Segments
 from . import items as column
 from . import tiles
-from .batch import AttentionBatch, Group, first_keys
+from .batch import FULL_REACH, AttentionBatch, Group, Reach, first_keys
 from .growing import GrowingRows
-from .plan import BEGIN, END, NO_WINDOW, Cut, plan_items
+from .plan import BEGIN, END, Cut, plan_items
 from .runs import Runs
 
 MAX_ITEM_QUERIES = 64
@@ -38,7 +38,7 @@ OF_STEP = (
     column.RUNS,
     column.PARTIAL_OUT,
     column.PARTIAL_SUM,
-    column.WINDOW,
+    column.REACH,
     column.MERGES,
     column.MERGE_COUNT,
 )
@@ -53,33 +53,35 @@ def paged_attention(
     kv: torch.Tensor,
     batch: AttentionBatch,
     scale: float,
-    window: int | None,
+    reach: Reach,
     batch_invariant: bool,
     outputs_only: bool,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    return plan_attention(q, kv, batch, window, batch_invariant, outputs_only).run(q, kv, scale)
+    plan = plan_attention(q, kv, batch, reach, batch_invariant, outputs_only)
+    return plan.run(q, kv, scale, softcap, sinks)
 
 
 def plan_attention(
     q: torch.Tensor,
     kv: torch.Tensor,
     batch: AttentionBatch,
-    window: int | None,
+    reach: Reach,
     batch_invariant: bool,
     outputs_only: bool,
 ) -> "CpuAttention":
     """The batch's plan for layers of this shape, made at the first call. Of q, only shape and dtype count."""
-    if window is not None and window >= int(batch.kv_lengths.max(initial=0)):
-        window = None
+    reach = reach.within(int(batch.kv_lengths.max(initial=0)))
     outputs = batch.outputs if outputs_only else None
     shape = (q.shape[1], kv.shape[1], q.shape[2], q.dtype, kv.dtype)
-    key = (*shape, window, batch_invariant, outputs is not None)
+    key = (*shape, reach, batch_invariant, outputs is not None)
     plan = batch.plans.get(key)
     if plan is None and outputs is not None:
-        whole = plan_attention(q, kv, batch, window, batch_invariant, False)
+        whole = plan_attention(q, kv, batch, reach, batch_invariant, False)
         plan = batch.plans[key] = whole.for_tokens(outputs)
     elif plan is None:
-        plan = batch.plans[key] = CpuAttention(batch, q, kv, window, batch_invariant)
+        plan = batch.plans[key] = CpuAttention(batch, q, kv, reach, batch_invariant)
     assert isinstance(plan, CpuAttention)
     return plan
 
@@ -96,7 +98,7 @@ class CpuAttention:
         batch: AttentionBatch,
         q: torch.Tensor,
         kv: torch.Tensor,
-        window: int | None,
+        reach: Reach,
         batch_invariant: bool,
     ) -> None:
         heads, head_dim = q.shape[1:]
@@ -106,7 +108,7 @@ class CpuAttention:
         repeat = heads // kv_heads
         self._invariant = batch_invariant
         # A window hides a different part of the shared keys from each row, so few keys are shared.
-        groups = batch.groups if window is None else ()
+        groups = batch.groups if reach == FULL_REACH else ()
         tiled = _has_tiles(q.dtype, head_dim)
         if batch_invariant:
             groups = _whole_items(groups)
@@ -116,9 +118,9 @@ class CpuAttention:
         tokens = self._item_queries // repeat
         self._split = partial(_split, batch_invariant, kv_heads, len(batch.kv_lengths))
         cut = Cut(self._split(int(batch.kv_lengths.max(initial=1))), aligned=batch_invariant)
-        self._batch, self._window = batch, window
+        self._batch, self._reach = batch, reach
         every_row = np.ones(len(batch.kv_lengths), np.bool_)
-        self._items = plan_items(batch, groups, every_row, tokens, cut, window)
+        self._items = plan_items(batch, groups, every_row, tokens, cut, reach)
         self._segments = Segments.of(kv)
         self._runs = Runs.find(batch, self._segments)
         self._item_runs = self._runs.of_items(self._items.items)
@@ -129,10 +131,10 @@ class CpuAttention:
         self._threads = thread_count() if threaded else 1
         self._attend = tiles.KERNELS[kv.dtype] if tiled else column.KERNELS[q.dtype, kv.dtype]
         self._merge = column.MERGE_KERNELS[q.dtype]
-        self._arguments = self._fixed_arguments(kv, repeat, head_dim, window)
+        self._arguments = self._fixed_arguments(kv, repeat, head_dim)
         self._set_items()
 
-    def _fixed_arguments(self, kv: torch.Tensor, repeat: int, head_dim: int, window: int | None) -> list[int]:
+    def _fixed_arguments(self, kv: torch.Tensor, repeat: int, head_dim: int) -> list[int]:
         arguments = [0] * column.ARGUMENTS
         arguments[column.RUNS] = self._runs.table.ctypes.data
         arguments[column.PARTIAL_OUT] = self._partial.data_ptr()
@@ -143,7 +145,7 @@ class CpuAttention:
         arguments[column.CELL] = kv.shape[4]
         arguments[column.HEAD_CELLS] = self._segments.head
         arguments[column.MAX_QUERIES] = self._item_queries
-        arguments[column.WINDOW] = NO_WINDOW if window is None else window
+        arguments[column.REACH] = self._reach.code
         fewest = tiles.MIN_AMX_QUERIES if self._by_amx else tiles.MIN_QUERIES
         arguments[column.MIN_TILED] = 0 if self._invariant else fewest
         arguments[column.BY_AMX] = self._by_amx
@@ -177,9 +179,9 @@ class CpuAttention:
 
     def growing(self) -> GrowingRows | None:
         """This plan for later steps, in which the same rows have one more token each. None if a row has more
-        than one query token, or if a window hides keys."""
+        than one query token, or if keys are hidden."""
         batch = self._batch
-        if self._window is not None or bool(batch.is_chunk().any()):
+        if self._reach != FULL_REACH or bool(batch.is_chunk().any()):
             return None
         return GrowingRows(
             self._items.items,
@@ -190,16 +192,27 @@ class CpuAttention:
             self._split,
         )
 
-    def run(self, q: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor:
-        assert scale >= 0, "tiles look for the largest score before they scale"
-        out = torch.empty(q.shape, dtype=q.dtype)
-        if len(self._items.items):
-            self._run_items(q, kv, scale, out)
-        return out
-
-    def _run_items(self, q: torch.Tensor, kv: torch.Tensor, scale: float, out: torch.Tensor) -> None:
+    def run(
+        self,
+        q: torch.Tensor,
+        kv: torch.Tensor,
+        scale: float,
+        softcap: float | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        assert scale > 0, "tiles look for the largest score before they scale"
+        assert sinks is None or (sinks.dtype == torch.float32 and sinks.is_contiguous())
         arguments = self._arguments
         arguments[column.SCALE] = pack_float(scale)
+        arguments[column.SOFTCAP] = pack_float(softcap or 0.0)
+        arguments[column.SINKS] = 0 if sinks is None else sinks.data_ptr()
+        out = torch.empty(q.shape, dtype=q.dtype)
+        if len(self._items.items):
+            self._run_items(q, kv, out)
+        return out
+
+    def _run_items(self, q: torch.Tensor, kv: torch.Tensor, out: torch.Tensor) -> None:
+        arguments = self._arguments
         arguments[column.Q] = q.data_ptr()
         arguments[column.Q_STRIDE] = q.stride(0)
         arguments[column.KEYS] = kv.data_ptr()

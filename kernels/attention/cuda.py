@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..common.upload import upload
 from ..pages.cells import FP8, CellFormat, codes_and_scales
-from .batch import AttentionBatch, Group, first_keys
+from .batch import FULL_REACH, AttentionBatch, Group, Reach, first_keys
 from .cuda_kernels import attend_kernel, merge_kernel
 from .cuda_tiles import GROUP, Tiles, programs_of_processor, stages
 from .plan import COLUMNS, NOTHING, PARTIAL, ROW, TOKEN, TOKENS, Cut, ItemPlan, best_split, plan_items
@@ -45,7 +45,7 @@ GROUP_QUERIES = GROUP
 class Plan(Protocol):
     """The attention of a step for all layers of one shape."""
 
-    def run(self, q: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor: ...
+    def run(self, q: torch.Tensor, kv: torch.Tensor, scores: "Scores") -> torch.Tensor: ...
 
 
 class Shape(NamedTuple):
@@ -54,7 +54,7 @@ class Shape(NamedTuple):
     heads: int
     kv_heads: int
     head_dim: int
-    window: int | None
+    reach: Reach
 
     @property
     def repeat(self) -> int:
@@ -62,16 +62,29 @@ class Shape(NamedTuple):
         return self.heads // self.kv_heads
 
 
+class Scores(NamedTuple):
+    """How the products of queries and keys become scores; see `attention.paged_attention`."""
+
+    scale: float
+    softcap: float | None
+    sinks: torch.Tensor | None
+
+
 def paged_attention(
-    q: torch.Tensor, kv: torch.Tensor, batch: AttentionBatch, scale: float, window: int | None
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    batch: AttentionBatch,
+    scale: float,
+    reach: Reach = FULL_REACH,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    if window is not None and window >= int(batch.kv_lengths.max(initial=0)):
-        window = None
-    shape = Shape(q.shape[1], kv.shape[1], q.shape[2], window)
+    reach = reach.within(int(batch.kv_lengths.max(initial=0)))
+    shape = Shape(q.shape[1], kv.shape[1], q.shape[2], reach)
     plan = cast(Plan | None, batch.plans.get(shape))
     if plan is None:
         batch.plans[shape] = plan = BatchPlan(batch, shape, q.element_size(), q.device)
-    return plan.run(q, kv, scale)
+    return plan.run(q, kv, Scores(scale, softcap, sinks))
 
 
 class Launch(NamedTuple):
@@ -90,7 +103,7 @@ class Work:
     """int32 [query tokens]: see `StepItems`"""
     partial: torch.Tensor
     partial_sum: torch.Tensor
-    window: int | None
+    reach: Reach
 
 
 class StepItems(NamedTuple):
@@ -130,7 +143,7 @@ class StepTiles(NamedTuple):
 
     @staticmethod
     def choose(batch: AttentionBatch, shape: Shape, element_size: int) -> "StepTiles":
-        parts = _apart(batch, visible_groups(batch, shape.window))
+        parts = _apart(batch, visible_groups(batch, shape.reach))
         longest = max([int(batch.query_lengths.max(initial=1)), *_group_tokens(batch, parts.of_chunks)])
         chunks = Tiles.choose(longest * shape.repeat, shape.repeat, shape.head_dim, element_size)
         return StepTiles(decode_tiles(shape, parts.of_decode, element_size), chunks)
@@ -151,10 +164,10 @@ class BatchPlan:
         self._launches = [Launch(*each) for each in zip((small, *tiles), items, strict=True)]
         partial = torch.empty(plan.partials, shape.heads, shape.head_dim, device=device)
         partial_sum = torch.empty(plan.partials, shape.heads, device=device)
-        self._work = Work(tables, places, partial, partial_sum, shape.window)
+        self._work = Work(tables, places, partial, partial_sum, shape.reach)
 
-    def run(self, q: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor:
-        return attend(self._work, self._launches, self._merges, q, kv, scale)
+    def run(self, q: torch.Tensor, kv: torch.Tensor, scores: Scores) -> torch.Tensor:
+        return attend(self._work, self._launches, self._merges, q, kv, scores)
 
 
 def plan_step(
@@ -165,20 +178,20 @@ def plan_step(
     device: torch.device,
 ) -> StepItems:
     """The items of all rows. table_starts: where the page table of each row begins."""
-    parts = _apart(batch, visible_groups(batch, shape.window))
+    parts = _apart(batch, visible_groups(batch, shape.reach))
     decode = plan_rows(batch, ~parts.rows, parts.of_decode, shape, tiles.decode, device)
     chunks = plan_rows(batch, parts.rows, parts.of_chunks, shape, tiles.chunks, device)
     return StepItems.of(decode, chunks, table_starts, batch.tokens)
 
 
-def visible_groups(batch: AttentionBatch, window: int | None) -> tuple[Group, ...]:
+def visible_groups(batch: AttentionBatch, reach: Reach) -> tuple[Group, ...]:
     """The groups whose rows all see the shared keys."""
-    if window is None:
+    if reach.limit is None:
         return batch.groups
     return tuple(
         (first, count, shared)
         for first, count, shared in batch.groups
-        if int(batch.kv_lengths[first : first + count].max()) <= window
+        if int(batch.kv_lengths[first : first + count].max()) <= reach.limit
     )
 
 
@@ -233,8 +246,8 @@ def plan_rows(
     if not rows.any():
         return NOTHING
     together = max(1, tiles.queries // shape.repeat)
-    keys = keys_to_read(batch, rows, groups, together, shape.window)
-    return plan_items(batch, groups, rows, together, _cut(keys, shape, tiles, device), shape.window)
+    keys = keys_to_read(batch, rows, groups, together, shape.reach)
+    return plan_items(batch, groups, rows, together, _cut(keys, shape, tiles, device), shape.reach)
 
 
 def keys_to_read(
@@ -242,12 +255,12 @@ def keys_to_read(
     rows: NDArray[np.bool_],
     groups: tuple[Group, ...],
     together: int,
-    window: int | None,
+    reach: Reach,
 ) -> NDArray[np.int64]:
-    """The keys of each item of `rows` before items are split. `together` query tokens share one item."""
+    """The keys of each item of `rows` before items are split, or more. `together` query tokens share one."""
     keys = batch.kv_lengths.astype(np.int64)
-    if window is not None:
-        keys = np.minimum(keys, window - 1 + np.minimum(batch.query_lengths, together))
+    if reach.limit is not None:
+        keys = np.minimum(keys, reach.limit - 1 + np.minimum(batch.query_lengths, together))
     shared: list[int] = []
     for (first, count, end), begin, tokens in zip(
         groups, first_keys(groups), _group_tokens(batch, groups), strict=True
@@ -313,7 +326,7 @@ def attend(
     merges: torch.Tensor,
     q: torch.Tensor,
     kv: torch.Tensor,
-    scale: float,
+    scores: Scores,
 ) -> torch.Tensor:
     """Runs all items and merges their partial results.
 
@@ -322,14 +335,16 @@ def attend(
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     for tiles, items in launches:
         if len(items):
-            _run_items(work, tiles, items, q, kv, out, scale)
+            _run_items(work, tiles, items, q, kv, out, scores)
     if len(merges):
         heads, head_dim = out.shape[1:]
         merge_kernel[(len(merges), heads)](
             work.partial,
             work.partial_sum,
             merges,
+            out if scores.sinks is None else scores.sinks,
             out,
+            SINKS=scores.sinks is not None,
             HEADS=heads,
             HEAD_DIM=head_dim,
             BLOCK_DIM=triton.next_power_of_2(head_dim),
@@ -346,7 +361,7 @@ def _run_items(
     q: torch.Tensor,
     kv: torch.Tensor,
     out: torch.Tensor,
-    scale: float,
+    scores: Scores,
 ) -> None:
     _, kv_heads, pages, page_size, cell = kv.shape
     cells, head_dim = CellFormat(kv.dtype), q.shape[2]
@@ -354,6 +369,7 @@ def _run_items(
     assert cell == cells.elements(head_dim)
     codes, scales = codes_and_scales(kv)
     tiles = tiles.of_scaled_cells() if cells.is_scaled else tiles
+    cap = scores.softcap
     attend_kernel[(len(items) * kv_heads,)](
         q,
         codes,
@@ -364,10 +380,12 @@ def _run_items(
         items,
         work.tables,
         work.places,
+        out if scores.sinks is None else scores.sinks,
         q.stride(0),
         pages * page_size,
-        scale * LOG2_E,
-        work.window or 0,
+        scores.scale * LOG2_E if cap is None else scores.scale / cap,
+        (cap or 0.0) * LOG2_E,
+        abs(work.reach.code),
         KV_HEADS=kv_heads,
         REPEAT=q.shape[1] // kv_heads,
         HEAD_DIM=head_dim,
@@ -379,7 +397,10 @@ def _run_items(
         COLUMNS=COLUMNS,
         SCALED=cells.is_scaled,
         FP8=kv.dtype == FP8,
-        WINDOW=work.window is not None,
+        WINDOW=work.reach.window is not None,
+        CHUNK=work.reach.chunk is not None,
+        SOFTCAP=cap is not None,
+        SINKS=scores.sinks is not None,
         num_warps=tiles.warps,
         num_stages=stages(head_dim),
     )

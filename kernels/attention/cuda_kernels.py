@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from ..common.codes_cuda import FP8_UNIT, widen
+from ..elementwise.cuda import tanh
 from .plan import UNLIMITED
 
 SEES_ALL = tl.constexpr(UNLIMITED)
@@ -12,12 +13,14 @@ SEES_ALL = tl.constexpr(UNLIMITED)
 @triton.jit
 def _attend_block(
     query, table, keys_at, values_at, key_scales, value_scales, start, end, page, low, high, total,
-    largest, summed, scale_log2,
+    largest, summed, scale_log2, softcap_log2,
     HEAD_DIM: tl.constexpr, CELL: tl.constexpr, PAGE_SIZE: tl.constexpr, BLOCK_KEYS: tl.constexpr,
-    BLOCK_DIM: tl.constexpr, SCALED: tl.constexpr, FP8: tl.constexpr, MASKED: tl.constexpr,
+    BLOCK_DIM: tl.constexpr, SCALED: tl.constexpr, FP8: tl.constexpr, SOFTCAP: tl.constexpr,
+    MASKED: tl.constexpr,
 ):  # fmt: skip
     """One turn of the online softmax over keys from `start`; query j sees keys [low[j], high[j]).
 
+    With SOFTCAP, scale_log2 is the scale divided by the cap.
     Takes the page id of each key, and returns those of the next block: keys and values whose addresses are
     known a turn ahead can be copied while the turn before them computes. If a block has whole pages, only
     the page ids change from turn to turn. Codes of scaled cells are multiplied as they are; their scales
@@ -59,6 +62,9 @@ def _attend_block(
     score = tl.dot(query, tl.trans(keys), input_precision="ieee")
     if SCALED:
         score = score * key_scale[None, :]
+    if SOFTCAP:
+        score = softcap_log2 * tanh(score * scale_log2)
+        scale_log2 = 1.0
     if MASKED:
         visible = (key[None, :] >= low[:, None]) & (key[None, :] < high[:, None])
         score = tl.where(visible, score, float("-inf"))
@@ -74,18 +80,28 @@ def _attend_block(
 
 
 @triton.jit
+def share_of_keys(sinks, head, exists, logsum):
+    """The part of the softmax that is not the sink's. logsum: the binary logarithm of the keys' sum"""
+    sink = tl.load(sinks + head, mask=exists, other=0.0)
+    return 1.0 / (1.0 + tl.exp2(sink * 1.4426950408889634 - logsum))
+
+
+@triton.jit
 def attend_kernel(
-    q, kv, scales, out, partial, partial_sum, items, tables, places, q_stride, slots, scale_log2, window,
+    q, kv, scales, out, partial, partial_sum, items, tables, places, sinks, q_stride, slots, scale_log2,
+    softcap_log2, reach,
     KV_HEADS: tl.constexpr, REPEAT: tl.constexpr, HEAD_DIM: tl.constexpr, CELL: tl.constexpr,
     PAGE_SIZE: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr,
     COLUMNS: tl.constexpr, SCALED: tl.constexpr, FP8: tl.constexpr, WINDOW: tl.constexpr,
+    CHUNK: tl.constexpr, SOFTCAP: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
     """Run item program_id(0) // KV_HEADS for KV head program_id(0) % KV_HEADS.
 
     So the programs of unused items, which follow the others, run last.
 
     kv: int8 if SCALED; then `scales` is the same memory as float32. slots: tokens that the cache can hold.
-    places: the first partial result of each query token
+    places: the first partial result of each query token. reach: tokens of the window or chunk.
+    With SOFTCAP, scale_log2 is the scale divided by the cap.
     """
     item = items + tl.program_id(0) // KV_HEADS * COLUMNS
     head = tl.program_id(0) % KV_HEADS
@@ -119,11 +135,18 @@ def attend_kernel(
     if BLOCK_KEYS % PAGE_SIZE == 0:  # so that each block has whole pages, of whose keys some are masked
         first = begin // PAGE_SIZE * PAGE_SIZE
     unmasked_begin = first
-    if WINDOW:
-        window = tl.where(position == SEES_ALL, 2 * SEES_ALL, window)
-        low = tl.maximum(position + token + 1 - window, begin)
+    if WINDOW or CHUNK:
+        reach = tl.where(position == SEES_ALL, 2 * SEES_ALL, reach)
+        last = position + tokens - 1
+        if WINDOW:
+            low = position + token + 1 - reach
+            of_last = last + 1 - reach
+        else:
+            low = (position + token) // reach * reach
+            of_last = last // reach * reach
+        low = tl.maximum(low, begin)
         # The keys that all queries of the item see.
-        unmasked_begin = tl.minimum(end, tl.maximum(begin, position + tokens - window))
+        unmasked_begin = tl.minimum(end, tl.maximum(begin, of_last))
         unmasked_begin = first + tl.cdiv(unmasked_begin - first, BLOCK_KEYS) * BLOCK_KEYS
     unmasked_end = tl.minimum(position + 1, end)
     unmasked_end = first + tl.maximum(unmasked_end - first, 0) // BLOCK_KEYS * BLOCK_KEYS
@@ -135,29 +158,33 @@ def attend_kernel(
     total = tl.zeros([BLOCK_QUERIES, BLOCK_DIM], tl.float32)
     first_key = first + tl.arange(0, BLOCK_KEYS)
     page = tl.load(table + first_key // PAGE_SIZE, mask=first_key < end)
-    if WINDOW:
+    if WINDOW or CHUNK:
         for start in range(first, unmasked_begin, BLOCK_KEYS):
             total, largest, summed, page = _attend_block(
                 query, table, keys_at, values_at, key_scales, value_scales, start, end, page, low, high,
-                total, largest, summed, scale_log2,
-                HEAD_DIM, CELL, PAGE_SIZE, BLOCK_KEYS, BLOCK_DIM, SCALED, FP8, True,
+                total, largest, summed, scale_log2, softcap_log2,
+                HEAD_DIM, CELL, PAGE_SIZE, BLOCK_KEYS, BLOCK_DIM, SCALED, FP8, SOFTCAP, True,
             )  # fmt: skip
     for start in range(unmasked_begin, unmasked_end, BLOCK_KEYS):
         total, largest, summed, page = _attend_block(
             query, table, keys_at, values_at, key_scales, value_scales, start, end, page, low, high,
-            total, largest, summed, scale_log2,
-            HEAD_DIM, CELL, PAGE_SIZE, BLOCK_KEYS, BLOCK_DIM, SCALED, FP8, False,
+            total, largest, summed, scale_log2, softcap_log2,
+            HEAD_DIM, CELL, PAGE_SIZE, BLOCK_KEYS, BLOCK_DIM, SCALED, FP8, SOFTCAP, False,
         )  # fmt: skip
     for start in range(unmasked_end, end, BLOCK_KEYS):
         total, largest, summed, page = _attend_block(
             query, table, keys_at, values_at, key_scales, value_scales, start, end, page, low, high,
-            total, largest, summed, scale_log2,
-            HEAD_DIM, CELL, PAGE_SIZE, BLOCK_KEYS, BLOCK_DIM, SCALED, FP8, True,
+            total, largest, summed, scale_log2, softcap_log2,
+            HEAD_DIM, CELL, PAGE_SIZE, BLOCK_KEYS, BLOCK_DIM, SCALED, FP8, SOFTCAP, True,
         )  # fmt: skip
 
-    result = total / tl.where(summed > 0.0, summed, 1.0)[:, None]
+    share = 1.0 / tl.where(summed > 0.0, summed, 1.0)
     target = (first_token + token) * (KV_HEADS * REPEAT) + column
     part = tl.load(item + 6)
+    if SINKS:  # noqa: SIM102 -- `and` would be computed by the kernel
+        if part < 0:
+            share *= share_of_keys(sinks, column, token < tokens, largest + tl.log2(summed))
+    result = total * share[:, None]
     if part >= 0:
         place = tl.load(places + first_token + token, mask=token < tokens, other=0) + part
         place = place * (KV_HEADS * REPEAT) + column
@@ -170,8 +197,9 @@ def attend_kernel(
 
 @triton.jit
 def merge_kernel(
-    partial, partial_sum, merges, out,
-    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, BLOCK_PARTS: tl.constexpr,
+    partial, partial_sum, merges, sinks, out,
+    SINKS: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr,
+    BLOCK_PARTS: tl.constexpr,
 ):  # fmt: skip
     """Combine the partial results of one query token and head, weighted by their sums of exponentials.
 
@@ -201,5 +229,8 @@ def merge_kernel(
         total = total * correction + tl.sum(value * weight[:, None], axis=0)
         summed = summed * correction + tl.sum(weight, axis=0)
         largest = highest
+    share = 1.0 / summed
+    if SINKS:
+        share *= share_of_keys(sinks, head, True, largest + tl.log2(summed))
     at = (token * HEADS + head) * HEAD_DIM + dim
-    tl.store(out + at, (total / summed).to(out.dtype.element_ty), mask=dim < HEAD_DIM)
+    tl.store(out + at, (total * share).to(out.dtype.element_ty), mask=dim < HEAD_DIM)

@@ -13,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 
 from ..common.upload import FixedArrays
-from .batch import AttentionBatch
+from .batch import FULL_REACH, AttentionBatch
 from .cuda import (
     GROUP_QUERIES,
     Launch,
+    Scores,
     Shape,
     StepTiles,
     Work,
@@ -76,7 +77,7 @@ def frame_tiles(shape: Shape, tokens: int, element_size: int) -> list[tuple[Tile
 
 def needed_tiles(batch: AttentionBatch, shape: Shape, element_size: int) -> tuple[Tiles, ...]:
     """The tiles of the frame that a step needs."""
-    small, full = decode_tiles(shape, (), element_size), shape._replace(window=None)
+    small, full = decode_tiles(shape, (), element_size), shape._replace(reach=FULL_REACH)
     largest = max(StepTiles.choose(batch, full, element_size), key=lambda tiles: tiles.queries)
     return (small,) if largest.queries <= small.queries else (small, largest)
 
@@ -120,13 +121,13 @@ class FixedPlan:
         arrays = {self._merges: plan.merges, self._places: plan.places}
         return {**dict(zip(self._names, kinds, strict=True)), **arrays}
 
-    def run(self, q: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor:
-        places, window = self.tensors[self._places], self.shape.window
-        work = Work(self._scratch.tables, places, self._scratch.partial, self._scratch.partial_sum, window)
+    def run(self, q: torch.Tensor, kv: torch.Tensor, scores: Scores) -> torch.Tensor:
+        places, reach = self.tensors[self._places], self.shape.reach
+        work = Work(self._scratch.tables, places, self._scratch.partial, self._scratch.partial_sum, reach)
         launches = [
             Launch(tiles, self.tensors[name]) for name, tiles in zip(self._names, self._tiles, strict=True)
         ]
-        return attend(work, launches, self.tensors[self._merges], q, kv, scale)
+        return attend(work, launches, self.tensors[self._merges], q, kv, scores)
 
 
 class Frame:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..common.jit import compiled_fast
-from ..common.lanes import load_lanes, max_lane, max_of_lanes, store_scaled
+from ..common.lanes import load_lanes, max_lane, max_of_lanes, scale_lanes, store_lanes, store_scaled, tanh
 from ..common.numba_tools import (
     CELL_KIND,
     KIND,
@@ -28,7 +28,7 @@ from ..common.vectors import LANES
 from ..pages.cells_cpu import read_scale
 from .dots import KEYS as KEYS_AT_ONCE
 from .dots import WIDTH, dot_four, queries_at, set_query
-from .plan import BEGIN, COLUMNS, END, PARTIAL, POSITION, STRIDE, TOKEN, TOKENS
+from .plan import BEGIN, COLUMNS, END, PARTIAL, POSITION, STRIDE, TOKEN, TOKENS, first_key
 from .runs import RUN_BEGIN, RUN_CELL, RUN_COLUMNS, RUN_LENGTH, find_run, prefetch_cells, prefetch_distance
 
 BLOCK = 64
@@ -56,20 +56,23 @@ SCORES = BLOCK + KEYS_AT_ONCE
     CELL,
     HEAD_CELLS,
     MAX_QUERIES,
-    WINDOW,
+    REACH,
     SCALE,
     MERGES,
     MERGE_COUNT,
     MIN_TILED,
     BY_AMX,
     THREADS,
+    SOFTCAP,
+    SINKS,
     ARGUMENTS,
-) = range(26)
+) = range(28)
 """Arguments of the kernels: addresses, counts and element strides. CELL: elements of a cell (see
 `pages.cells`). HEAD_CELLS: cells from one KV head to the next one. MIN_TILED: query heads from which an
 item is computed in tiles, if the processor supports them; 0 if results must not depend on the batch, so that
 all items are computed in tiles and in the same way. BY_AMX: whether AMX multiplies the tiles. THREADS:
-how many threads probably run items. From it a thread guesses which item it will take next."""
+how many threads probably run items. From it a thread guesses which item it will take next. REACH: see
+`Reach.code`. SOFTCAP: 0: none. SINKS: address of float32 [heads]; 0: none."""
 
 
 @compiled_fast
@@ -169,6 +172,13 @@ def _largest(score, low, high, largest):
 
 
 @compiled_fast
+def cap_scores(score, count, inner, outer):
+    """score = outer * tanh(inner * score), for `count` scores and up to LANES - 1 after them."""
+    for t in range(0, count, LANES):
+        store_lanes(score, t, scale_lanes(tanh(scale_lanes(load_lanes(score, t), inner)), outer))
+
+
+@compiled_fast
 def _softmax(score, low, high, count, state, total, head_dim):
     """Turn scores [low, high) of a block of `count` into weights, the others into 0.
 
@@ -205,10 +215,10 @@ def _attend(arguments, item, run, head_keys, head_values, next_keys, next_values
     prefetched at the end of this item.
     """
     head_dim, cell = arguments[HEAD_DIM], arguments[CELL]
-    repeat, window = arguments[REPEAT], arguments[WINDOW]
+    repeat, reach = arguments[REPEAT], arguments[REACH]
     queries = item[TOKENS] * repeat
     pairs = (queries + 1) // 2
-    scale = unpack_float(arguments[SCALE])
+    scale, softcap = unpack_float(arguments[SCALE]), unpack_float(arguments[SOFTCAP])
     later_keys, later_values = run, run
     key_source = item[END], head_keys, next_keys, cell
     value_source = item[END], head_values, next_values, cell
@@ -234,8 +244,10 @@ def _attend(arguments, item, run, head_keys, head_values, next_keys, next_values
         for j in range(queries):
             last = item[POSITION] + j // repeat
             high = min(end, last + 1) - begin
-            low = max(begin, last + 1 - window) - begin
+            low = max(begin, first_key(last, reach)) - begin
             to = shift(total, j * head_dim)
+            if softcap != np.float32(0):
+                cap_scores(shift(score, j * SCORES), end - begin, np.float32(1) / softcap, softcap)
             _softmax(shift(score, j * SCORES), low, high, end - begin, shift(state, 2 * j), to, head_dim)
         run = first_run
         at = begin
@@ -270,6 +282,16 @@ def _load_queries(arguments, item, head, kind, query, state, total):
 
 
 @compiled_fast
+def share_of_keys(arguments, head, logsum):
+    """The part of the softmax that is not the sink's. logsum: the logarithm of the keys' sum"""
+    if arguments[SINKS] == 0:
+        return np.float32(1)
+    above = pointer(arguments[SINKS], np.float32(0))[head] - logsum
+    tail = exp(-abs(above))
+    return (tail if above > np.float32(0) else np.float32(1)) / (np.float32(1) + tail)
+
+
+@compiled_fast
 def write(arguments, item, head, kind, state, total):
     """Write an item's output, or its partial result."""
     head_dim, repeat = arguments[HEAD_DIM], arguments[REPEAT]
@@ -278,15 +300,16 @@ def write(arguments, item, head, kind, state, total):
         result = shift(total, j * head_dim)
         summed = state[2 * j + 1]
         inverse = np.float32(1) / summed if summed > np.float32(0) else np.float32(0)
+        logsum = state[2 * j] + np.log(summed) if summed > np.float32(0) else np.float32(-np.inf)
         column = head * repeat + j % repeat
         if item[PARTIAL] < 0:
+            inverse *= share_of_keys(arguments, column, logsum)
             row = (item[TOKEN] + j // repeat) * heads + column
             store_scaled(result, inverse, shift(pointer(arguments[OUT], kind), row * head_dim), head_dim)
         else:
             row = (item[PARTIAL] + j // repeat * item[STRIDE]) * heads + column
             partial = pointer(arguments[PARTIAL_OUT], np.float32(0))
             store_scaled(result, inverse, shift(partial, row * head_dim), head_dim)
-            logsum = state[2 * j] + np.log(summed) if summed > np.float32(0) else np.float32(-np.inf)
             pointer(arguments[PARTIAL_SUM], np.float32(0))[row] = logsum
 
 
@@ -394,9 +417,10 @@ def _merge_partials(arguments, kind):
             partial = shift(pointer(arguments[PARTIAL_OUT], np.float32(0)), row * head_dim)
             for d in range(head_dim):
                 total[d] = fma(weight, partial[d], total[d])
+        inverse = share_of_keys(arguments, head, largest + np.log(summed)) / summed
         out = shift(pointer(arguments[OUT], kind), (merge[0] * heads + head) * head_dim)
         for d in range(head_dim):
-            store(out, d, total[d] / summed)
+            store(out, d, total[d] * inverse)
 
 
 MERGE_KERNELS = {dtype: ParallelKernel(_merge_partials, kind) for dtype, kind in KIND.items()}

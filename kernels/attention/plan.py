@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.jit import compiled_fast
-from .batch import AttentionBatch, Group
+from .batch import AttentionBatch, Group, Reach
 
 TOKEN, TOKENS, POSITION, BEGIN, END, ROW, PARTIAL, STRIDE, COLUMNS = range(9)
 """Columns of an item: first query token; number of query tokens; key position of the first (or UNLIMITED);
@@ -21,9 +21,6 @@ key positions [BEGIN, END) to read; row whose pages have them; index of the firs
 
 UNLIMITED = 1 << 29
 """Position of queries that see all keys of their item."""
-
-NO_WINDOW = 1 << 30
-"""More than any position."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,8 @@ class _Sizes(NamedTuple):
     tokens: int
     split: int
     align: int
-    window: int
+    reach: int
+    """see `Reach.code`"""
 
 
 def plan_items(
@@ -81,7 +79,7 @@ def plan_items(
     covered: np.ndarray,
     tokens: int,
     cut: Cut,
-    window: int | None,
+    reach: Reach,
 ) -> ItemPlan:
     """Returns the items of the `covered` rows, each of at most `tokens` query tokens and of the keys that
     `cut` allows.
@@ -89,8 +87,8 @@ def plan_items(
     covered: bool [rows]; `groups` have only such rows
 
     The shared keys of rows in `groups` belong to items of the group. The items of an inner group have the
-    keys that the outer group does not share. With a window, the rows of `groups` must have no more keys than
-    it.
+    keys that the outer group does not share. The tokens of the rows of `groups` must see all keys of
+    their rows.
     """
     split, align = cut.split, cut.split if cut.aligned else 1
     lengths = batch.kv_lengths.astype(np.int64)
@@ -106,9 +104,25 @@ def plan_items(
     items = np.empty((capacity, COLUMNS), np.int64)
     merges = np.empty((batch.tokens, 3), np.int64)
     made = _cut_groups(table, first_tokens, levels, tokens, split, items)
-    sizes = _Sizes(tokens, split, align, NO_WINDOW if window is None else window)
+    sizes = _Sizes(tokens, split, align, reach.code)
     made, merged, partials = _cut_rows(rows, sizes, partials, items, merges, made)
     return ItemPlan(items[:made], merges[:merged], partials)
+
+
+@compiled_fast
+def first_key(position, reach):
+    """The first key that a token sees. reach: see `Reach.code`"""
+    if reach < 0:
+        return position // -reach * -reach
+    return max(0, position + 1 - reach)
+
+
+@compiled_fast
+def first_blind(key, reach):
+    """The first position, from which on no token sees the key. reach: see `Reach.code`"""
+    if reach < 0:
+        return (key // -reach + 1) * -reach
+    return key + reach
 
 
 @compiled_fast
@@ -169,17 +183,17 @@ def _cut_rows(rows, sizes, partials, items, merges, made):
     """Writes items for the keys that are not shared. Returns the numbers of items, merges and partial results
     so far.
 
-    Without a group, the first key is a multiple of `align` even if a window hides the keys before it.
+    Without a group, the first key is a multiple of `align` even if the keys before it are hidden.
     """
     queries, lengths, covered, layout = rows
-    tokens, split, align, window = sizes
+    tokens, split, align, reach = sizes
     merged = 0
     token = 0
     for row in range(len(queries)):
         for block in range(0, queries[row] if covered[row] else 0, tokens):
             some = min(tokens, queries[row] - block)
             position = lengths[row] - queries[row] + block
-            begin = max(layout[row, 0], (position + 1 - window) // align * align)
+            begin = max(layout[row, 0], first_key(position, reach) // align * align)
             end = position + some
             parts = (end - begin + split - 1) // split
             first = -1

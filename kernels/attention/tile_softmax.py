@@ -18,6 +18,7 @@ from ..common.lanes import (
     swap_halves,
 )
 from ..common.vectors import LANES
+from .plan import first_blind
 
 
 @compiled_fast
@@ -38,23 +39,23 @@ def scale_few_scores(score, count, scales):
 
 
 @compiled_fast
-def hide(score, begin, count, padded, position, window, tokens, repeat, lanes):
+def hide(score, begin, count, padded, position, reach, tokens, repeat, lanes):
     """Set the scores of keys that a query does not see to -inf.
 
     The scores are of `padded` keys from position `begin` on, of which `count` exist; the first of the item's
-    query tokens is at `position`.
+    query tokens is at `position`. reach: see `Reach.code`
     """
     queries = tokens * repeat
     for t in range(count, padded):
         for lane in range(lanes):
             score[t * lanes + lane] = np.float32(-np.inf)
-    if begin + count - 1 <= position and begin - position + window >= tokens:
+    if begin + count - 1 <= position and first_blind(begin, reach) >= position + tokens:
         return
     for t in range(count):
         ahead = begin + t - position  # of the first query
         for lane in range(min(ahead * repeat, queries)):
             score[t * lanes + lane] = np.float32(-np.inf)
-        for lane in range(max(0, (ahead + window) * repeat), queries):
+        for lane in range(max(0, (first_blind(begin + t, reach) - position) * repeat), queries):
             score[t * lanes + lane] = np.float32(-np.inf)
 
 

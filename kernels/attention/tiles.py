@@ -28,11 +28,12 @@ from .items import (
     KV_HEADS,
     MAX_QUERIES,
     MIN_TILED,
+    REACH,
     REPEAT,
     SCALE,
+    SOFTCAP,
     THREADS,
     VALUES,
-    WINDOW,
 )
 from .plan import BEGIN, COLUMNS, END, POSITION, TOKENS
 from .runs import RUN_BEGIN, RUN_CELL, find_run
@@ -197,7 +198,7 @@ def _attend(arguments, item, run, head, next_item, empty, memory, floats, places
     next_item: the work item that the thread probably takes next (see `find_places`). Its first cells are
     prefetched at the end of this item.
     """
-    head_dim, repeat, window = arguments[HEAD_DIM], arguments[REPEAT], arguments[WINDOW]
+    head_dim, repeat, reach = arguments[HEAD_DIM], arguments[REPEAT], arguments[REACH]
     cell = arguments[CELL]
     cell_bytes = cell * element_bytes(empty)
     half = head_dim // 2
@@ -207,7 +208,7 @@ def _attend(arguments, item, run, head, next_item, empty, memory, floats, places
     lane_step, key_step = (SIDE, SIDE) if by_amx else (LANES, ROWS)
     lanes = LANES // 2 if words > 1 else -(-queries // lane_step) * lane_step
     width = max(lanes, LANES)
-    scale = unpack_float(arguments[SCALE])
+    scale, softcap = unpack_float(arguments[SCALE]), unpack_float(arguments[SOFTCAP])
     query = memory
     copied = shift(query, half * width)
     values = shift(copied, SIDE * half)
@@ -258,7 +259,9 @@ def _attend(arguments, item, run, head, next_item, empty, memory, floats, places
             scale_few_scores(score, padded, key_scales)
         elif scaled:
             scale_scores(score, padded, lanes, key_scales)
-        hide(score, begin, end - begin, padded, item[POSITION], window, item[TOKENS], repeat, lanes)
+        if softcap != np.float32(0):  # scores are scaled by the softmax
+            column.cap_scores(score, padded * lanes, scale / softcap, softcap / scale)
+        hide(score, begin, end - begin, padded, item[POSITION], reach, item[TOKENS], repeat, lanes)
         if words > 1:
             softmax_of_few(score, padded, scale, scaled, value_scales, *online)
         else:

@@ -34,6 +34,11 @@ _POWER_OF_TWO = (1.8671307e-3, 9.017029e-3, 5.5799913e-2, 2.4016444e-1, 6.931513
 """Coefficients of a polynomial for 2 ** x, 0 <= x < 1, the highest power first. Its relative error is at most
 2e-7, and its value at 0 is exactly 1."""
 
+GELU_SCALE, GELU_CUBIC = 0.7978845608028654, 0.044715
+_TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
+"""Coefficients of (tanh(x) / x - 1) / x² in powers of x², the highest first, for small x (Cephes)"""
+_TANH_SMALL = 0.625
+
 
 class _Lanes(types.Type):
     def __init__(self) -> None:
@@ -140,10 +145,31 @@ def exp_of_difference(builder, one, other, scale):
 @emits(lanes, lanes)
 def silu(builder, x):
     """x / (1 + exp(-x))"""
+    return builder.fmul(x, _sigmoid(builder, x))
+
+
+@emits(lanes, lanes)
+def gelu(builder, x):
+    """x / (1 + exp(-2u)) with u = sqrt(2 / pi) (x + 0.044715 x³), which is x (1 + tanh(u)) / 2"""
+    cubic = fma(builder, builder.fmul(x, x), floats(GELU_CUBIC), floats(1.0))
+    u = builder.fmul(builder.fmul(x, floats(GELU_SCALE)), cubic)
+    return builder.fmul(x, _sigmoid(builder, builder.fmul(u, floats(2.0))))
+
+
+@emits(lanes, lanes)
+def tanh(builder, x):
+    """The hyperbolic tangent with an error of about 2e-7 of its value."""
+    size = apply(builder, "llvm.fabs", x)
+    square = builder.fmul(x, x)
+    series = floats(_TANH[0])
+    for factor in _TANH[1:]:
+        series = fma(builder, series, square, floats(factor))
+    small = fma(builder, builder.fmul(series, square), x, x)
+    tail = _power_of_two(builder, builder.fmul(size, floats(-2 * _LOG2E)))
     one = floats(1.0)
-    tail = _power_of_two(builder, builder.fmul(apply(builder, "llvm.fabs", x), floats(-_LOG2E)))
-    top = builder.select(builder.fcmp_ordered(">=", x, floats(0.0)), one, tail)
-    return builder.fmul(x, builder.fdiv(top, builder.fadd(one, tail)))
+    large = builder.fdiv(builder.fsub(one, tail), builder.fadd(one, tail))
+    signed = apply(builder, "llvm.copysign", large, x)
+    return builder.select(builder.fcmp_ordered("<", size, floats(_TANH_SMALL)), small, signed)
 
 
 @emits(VOID, ANY, INT, lanes, lanes)
@@ -176,6 +202,13 @@ def fill_halves(builder, one, other):
     order = [lane + lane // (LANES // 2) * LANES for lane in range(LANES)]
     halves = (splat(builder, number, FLOATS) for number in (one, other))
     return builder.shuffle_vector(*halves, ir.Constant(WORDS, order))
+
+
+def _sigmoid(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    one = floats(1.0)
+    tail = _power_of_two(builder, builder.fmul(apply(builder, "llvm.fabs", x), floats(-_LOG2E)))
+    top = builder.select(builder.fcmp_ordered(">=", x, floats(0.0)), one, tail)
+    return builder.fdiv(top, builder.fadd(one, tail))
 
 
 def _greater(builder: ir.IRBuilder, one: ir.Value, other: ir.Value) -> ir.Value:

@@ -1,4 +1,5 @@
-"""Root-mean-square normalisation (Zhang & Sennrich 2019), and the gated activation of feed-forward layers."""
+"""Root-mean-square normalisation (Zhang & Sennrich 2019), gated activations of feed-forward layers, and
+scaling."""
 
 from typing import NamedTuple
 
@@ -8,7 +9,7 @@ from . import cpu
 
 
 class HeadNorms(NamedTuple):
-    """RMS norms over each head, with a weight [head_dim] for queries and one for keys, in some models
+    """RMS norms over each head, with a weight float32 [head_dim] for queries and one for keys, in some models
     (Qwen3)."""
 
     q: torch.Tensor
@@ -19,8 +20,9 @@ class HeadNorms(NamedTuple):
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """Normalise each row of x [rows, size] and scale it by weight [size]; both contiguous.
 
-    The mean is float32; the normalised value is rounded to x's dtype before it is multiplied by the weight,
-    as in transformers' LlamaRMSNorm.
+    The mean is float32. If the weight has x's dtype, the normalised value is rounded to it before it is
+    multiplied by the weight, as in transformers' LlamaRMSNorm. A float32 weight multiplies it before it is
+    rounded, as in GemmaRMSNorm.
     """
     if x.is_cuda:
         from . import cuda
@@ -29,13 +31,25 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return cpu.rms_norm(x, weight, eps)
 
 
-def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """Add x [rows, size] to residual in place and return `rms_norm` of the sum (rounded to its dtype)."""
+def add_rms_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    multiplier: float = 1.0,
+    own_weight: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Add x [rows, size] × multiplier to residual in place and return `rms_norm` of the sum. The product and
+    the sum are rounded to x's dtype.
+
+    own_weight: of the same dtype as weight; `rms_norm(x, own_weight, eps)` takes the place of x, whose
+    elements may be overwritten.
+    """
     if x.is_cuda:
         from . import cuda
 
-        return cuda.add_rms_norm(x, residual, weight, eps)
-    return cpu.add_rms_norm(x, residual, weight, eps)
+        return cuda.add_rms_norm(x, residual, weight, eps, multiplier, own_weight)
+    return cpu.add_rms_norm(x, residual, weight, eps, multiplier, own_weight)
 
 
 def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
@@ -46,5 +60,28 @@ def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
     if gate_up.is_cuda:
         from . import cuda
 
-        return cuda.silu_and_mul(gate_up)
-    return cpu.silu_and_mul(gate_up)
+        return cuda.activate_and_mul(gate_up, gelu=False)
+    return cpu.activate_and_mul(gate_up, gelu=False)
+
+
+def gelu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """As `silu_and_mul`, with the approximation of GELU by tanh (Hendrycks & Gimpel 2016)."""
+    if gate_up.is_cuda:
+        from . import cuda
+
+        return cuda.activate_and_mul(gate_up, gelu=True)
+    return cpu.activate_and_mul(gate_up, gelu=True)
+
+
+def scale_and_cap(
+    x: torch.Tensor, factor: float, softcap: float | None = None, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """x × factor, or softcap × tanh(x × factor / softcap).
+
+    x: contiguous. dtype: of the result, float32 or (by default) that of x. Values in between are float32.
+    """
+    if x.is_cuda:
+        from . import cuda
+
+        return cuda.scale_and_cap(x, factor, softcap, dtype or x.dtype)
+    return cpu.scale_and_cap(x, factor, softcap, dtype or x.dtype)

@@ -46,6 +46,7 @@ def rotary_write_kv(
     tokens, heads, head_dim = q.shape
     assert q.stride(1) == k.stride(1) == v.stride(1) == head_dim
     assert kv.dtype in (q.dtype, torch.int8) and kv.shape[4] == CellFormat(kv.dtype).elements(head_dim)
+    assert norms is None or norms.q.dtype == norms.k.dtype == torch.float32
     assert cos_sin.is_contiguous() and positions.is_contiguous() and places.is_contiguous()
     segments = Segments.of(kv)
     arguments = (
@@ -92,24 +93,30 @@ def _rotate(source, normal, scale, weight, cos_sin, half, head_dim, target):
     for i in range(0, vectors_end, LANES):
         low, high = load_wide(source, i), load_wide(source, half + i)
         if normal:
-            low = multiply_lanes(low, scale_lanes(load_wide(weight, i), scale))
-            high = multiply_lanes(high, scale_lanes(load_wide(weight, half + i), scale))
+            low = multiply_lanes(low, scale_lanes(load_lanes(weight, i), scale))
+            high = multiply_lanes(high, scale_lanes(load_lanes(weight, half + i), scale))
         cos, sin = load_lanes(cos_sin, i), load_lanes(cos_sin, half + i)
         store_narrow(target, i, subtract_lanes(multiply_lanes(low, cos), multiply_lanes(high, sin)))
         store_narrow(target, half + i, multiply_add(low, sin, multiply_lanes(high, cos)))
     for i in range(vectors_end, half):
         below, above = load(source, i), load(source, half + i)
         if normal:
-            below *= scale * load(weight, i)
-            above *= scale * load(weight, half + i)
+            below *= scale * weight[i]
+            above *= scale * weight[half + i]
         cosine, sine = cos_sin[i], cos_sin[half + i]
         store(target, i, below * cosine - above * sine)
         store(target, half + i, above * cosine + below * sine)
-    for i in range(2 * half, head_dim):
-        value = load(source, i)
+    rest_end = 2 * half + (head_dim - 2 * half) // LANES * LANES
+    for i in range(2 * half, rest_end, LANES):
+        value = load_wide(source, i)
         if normal:
-            value *= scale * load(weight, i)
-        store(target, i, value)
+            value = multiply_lanes(value, scale_lanes(load_lanes(weight, i), scale))
+        store_narrow(target, i, value)
+    for i in range(rest_end, head_dim):
+        number = load(source, i)
+        if normal:
+            number *= scale * weight[i]
+        store(target, i, number)
 
 
 @compiled_fast
@@ -119,7 +126,8 @@ def _rotate_token(arguments, token, kind, stored, buffer):
     head_dim, half, head_cells = arguments[4], arguments[5], arguments[6]
     normal, eps, cell = arguments[17] != 0, unpack_float(arguments[19]), arguments[20]
     segment_tokens, segment_cells, value_cells = arguments[21], arguments[22], arguments[23]
-    q_weight, k_weight = pointer(arguments[17], kind), pointer(arguments[18], kind)
+    q_weight = pointer(arguments[17], np.float32(0))
+    k_weight = pointer(arguments[18], np.float32(0))
     floats = pointer(buffer.ctypes.data, np.float32(0))
     position = pointer(arguments[14], np.int64(0))[token]
     place = pointer(arguments[15], np.int64(0))[token]

@@ -48,8 +48,8 @@ class CpuExecutor:
         self._eager, self._model = EagerExecutor(device), device.model
         self._tables, self._states = device.tables, states
         self._recorded = RecordedSteps(device.model, device.kvs, states.sampling.last_tokens, batch_invariant)
-        windows = [window for window in device.model.config.cache_spec.windows if window is not None]
-        self._shortest_window = min(windows, default=None)
+        limits = [reach.limit for reach in device.model.config.cache_spec.reaches]
+        self._shortest_reach = min((limit for limit in limits if limit is not None), default=None)
         self._sampling = SlotSampling(states.sampling, states.registers, states.vocab_size)
         self._last: _SampledStep | None = None
         """the last step if its program samples"""
@@ -118,7 +118,7 @@ class CpuExecutor:
             return False
         slots = last.inputs.sampled_slots.astype(np.int64)
         starts = self._tables.lengths[slots]
-        if self._shortest_window is not None and starts.max() >= self._shortest_window:
+        if self._shortest_reach is not None and starts.max() >= self._shortest_reach:
             return False
         if not last.growing.grow(self._find_begun_pages(slots, starts)):
             return False

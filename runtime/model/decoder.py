@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ...kernels.attention import paged_attention
+from ...kernels.attention import Reach, paged_attention
 from ...kernels.common.rows import take_rows
-from ...kernels.elementwise import add_rms_norm, rms_norm
+from ...kernels.elementwise import add_rms_norm, rms_norm, scale_and_cap
 from ...kernels.linear import Linear, as_float32
 from ...kernels.rotary import rotary_write_kv
 from .decoder_config import DecoderConfig
@@ -17,9 +17,8 @@ from .interface.model import HiddenStates, Layer, LayerInputs
 from .rope import RotaryTable
 from .weights import DecoderWeights, LayerWeights
 
-
 class DecoderLayer:
-    """Attention and a feed-forward layer."""
+    """Attention and a feed-forward layer, as a `LayerConfig` describes them."""
 
     def __init__(
         self,
@@ -31,10 +30,9 @@ class DecoderLayer:
     ) -> None:
         """next_norm: [hidden], the weights of the norm that follows the layer"""
         self._number, self._weights, self._next_norm = number, weights, next_norm
-        self._is_last = number + 1 == config.layers
-        self._window, self._eps = config.windows[number], config.rms_norm_eps
-        self._head_dim, self._scale = config.head_dim, config.head_dim**-0.5
-        self._head_counts = (config.heads, config.kv_heads, config.kv_heads)
+        self._config, self._eps = config.layers[number], config.rms_norm_eps
+        self._is_last = number + 1 == len(config.layers)
+        self._head_counts = (self._config.heads, self._config.kv_heads, self._config.kv_heads)
         self._batch_invariant = batch_invariant
 
     def forward(self, x: HiddenStates, step: LayerInputs) -> HiddenStates:
@@ -47,23 +45,41 @@ class DecoderLayer:
         attended = self._attention(q, step)
         if outputs is not None:
             attended, residual = take_rows(attended, outputs), take_rows(residual, outputs)
-        normal = add_rms_norm(weights.output(attended), residual, weights.post_attention_norm, self._eps)
+        output_norm, added = weights.attention_output_norm, weights.output(attended)
+        normal = self._add(added, residual, output_norm, weights.mlp_norm)
         added = weights.feed_forward(normal)
-        return HiddenStates(residual, add_rms_norm(added, residual, self._next_norm, self._eps))
+        normal = self._add(added, residual, weights.mlp_output_norm, self._next_norm)
+        return HiddenStates(residual, normal)
+
+    def _add(
+        self,
+        added: torch.Tensor,
+        residual: torch.Tensor,
+        output_norm: torch.Tensor | None,
+        next_norm: torch.Tensor,
+    ) -> torch.Tensor:
+        """Adds a part's output to the residual; returns the next part's input."""
+        multiplier = self._config.residual_multiplier
+        return add_rms_norm(added, residual, next_norm, self._eps, multiplier, output_norm)
 
     def _write_kv(self, x: torch.Tensor, step: LayerInputs) -> torch.Tensor:
         """Writes the keys and values of x [tokens, hidden]; returns the queries [tokens, heads, head_dim]."""
         batch, kv = step.batch, step.kvs[self._number]
-        heads = self._weights.qkv(x).view(x.shape[0], -1, self._head_dim)
+        heads = self._weights.qkv(x).view(x.shape[0], -1, self._config.head_dim)
         q, k, v = torch.split_with_sizes(heads, self._head_counts, dim=1)
-        rotary_write_kv(q, k, v, step.rotary, batch.positions, batch.places, kv, self._weights.head_norms)
+        rotary, norms = step.rotary[self._config.rope], self._weights.head_norms
+        rotary_write_kv(q, k, v, rotary, batch.positions, batch.places, kv, norms)
         return q
 
     def _attention(self, q: torch.Tensor, step: LayerInputs) -> torch.Tensor:
         """Attention, [tokens, heads × head_dim], of queries [tokens, heads, head_dim]."""
         kv, batch = step.kvs[self._number], step.batch.attention
-        window, invariant = self._window, self._batch_invariant
-        return paged_attention(q, kv, batch, self._scale, window, invariant, self._is_last).flatten(1)
+        config, invariant = self._config, self._batch_invariant
+        reach = Reach(config.window)
+        out = paged_attention(
+            q, kv, batch, config.scale, reach, invariant, self._is_last, softcap=config.softcap
+        )
+        return out.flatten(1)
 
 
 class Decoder:
@@ -74,17 +90,21 @@ class Decoder:
         config: DecoderConfig,
         weights: DecoderWeights,
         device: torch.device,
+        dtype: torch.dtype,
         batch_invariant: bool = False,
     ) -> None:
-        """batch_invariant: see `paged_attention`. `weights` are loaded with the same value."""
+        """dtype: of hidden states. batch_invariant: see `paged_attention`. `weights` are loaded with the same
+        values."""
         self.config = config
-        self._weights, self._device = weights, device
-        norms = [*(layer.input_norm for layer in weights.layers[1:]), weights.norm]
+        self._weights, self._device, self._dtype = weights, device, dtype
+        norms = [*(layer.attention_norm for layer in weights.layers[1:]), weights.norm]
         self._layers: list[Layer] = [
             DecoderLayer(config, number, layer, norm, batch_invariant)
             for number, (layer, norm) in enumerate(zip(weights.layers, norms, strict=True))
         ]
         self._head = weights.head
+        # As transformers rounds it.
+        self._embedding_multiplier = float(torch.tensor(config.embedding_multiplier, dtype=self.dtype))
         self.progress: Callable[[], None] = lambda: None
         self.set_context(1)
 
@@ -95,22 +115,24 @@ class Decoder:
 
     @property
     def dtype(self) -> torch.dtype:
-        return self._weights.norm.dtype
+        return self._dtype
 
     def products(self) -> list[Linear]:
         layers = [(each.qkv, each.output, *each.feed_forward.products) for each in self._weights.layers]
         return [*(product for layer in layers for product in layer), self._head]
 
     def set_context(self, positions: int) -> None:
-        self._rotary = RotaryTable(self.config.rope, positions, self._device)
+        ropes = dict.fromkeys(layer.rope for layer in self.config.layers)
+        self._rotary = {rope: RotaryTable(rope, positions, self._device) for rope in ropes}
 
     def cover(self, positions: int) -> None:
         """Computes the rotary embeddings of the first `positions` positions."""
-        self._rotary.cover(positions)
+        for table in self._rotary.values():
+            table.cover(positions)
 
     def describe_positions(self) -> bytes:
-        self._rotary.cover(2)
-        return self._rotary.values[:2].cpu().numpy().tobytes()
+        self.cover(2)
+        return b"".join(table.values[:2].cpu().numpy().tobytes() for table in self._rotary.values())
 
     def forward(
         self,
@@ -119,9 +141,11 @@ class Decoder:
         arrive: Callable[[int], None] | None = None,
     ) -> torch.Tensor:
         residual = self._weights.embedding(batch.tokens)
-        first_norm = self._weights.layers[0].input_norm
+        if self._embedding_multiplier != 1.0:
+            residual = scale_and_cap(residual, self._embedding_multiplier)
+        first_norm = self._weights.layers[0].attention_norm
         x = HiddenStates(residual, rms_norm(residual, first_norm, self.config.rms_norm_eps))
-        step = LayerInputs(batch, kvs, self._rotary.values)
+        step = LayerInputs(batch, kvs, {rope: table.values for rope, table in self._rotary.items()})
         for number, layer in enumerate(self._layers):
             if arrive is not None:
                 arrive(number)
@@ -130,4 +154,7 @@ class Decoder:
         return x.normal
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return as_float32(self._head(hidden))
+        logits, config = self._head(hidden), self.config
+        if config.logit_multiplier == 1.0 and config.logit_softcap is None:
+            return as_float32(logits)
+        return scale_and_cap(logits, config.logit_multiplier, config.logit_softcap, torch.float32)

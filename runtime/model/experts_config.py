@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..checkpoint_json import CONFIG_FILE, read_config
+from ..checkpoint_json import decode_file
 from ..errors import ConfigError
 from ..families import ExpertFamily
 
@@ -43,20 +43,21 @@ class _ConfigFile(msgspec.Struct, kw_only=True):
     swiglu_limit: float = 7.0
 
 
-def read_experts(model: Path, family: ExpertFamily | None) -> Sequence[ExpertsConfig | None]:
-    """The experts of each layer of `model`; None: it has none. Raises ConfigError for wrong numbers."""
-    file = read_config(model, _ConfigFile)
+def read_experts(path: Path, given: bytes, family: ExpertFamily | None) -> Sequence[ExpertsConfig | None]:
+    """The experts of each layer of the config.json at `path`, whose content is `given`; None: it has none.
+    Raises ConfigError for wrong numbers."""
+    file = decode_file(path, given, _ConfigFile)
     layers, count = range(file.num_hidden_layers), file.num_experts or file.num_local_experts or 0
     if family is None:
         return [None for _ in layers]
     if not 1 <= file.num_experts_per_tok <= count:
         raise ConfigError(
-            f"{model / CONFIG_FILE}: num_experts_per_tok {file.num_experts_per_tok} should be 1 to the number "
+            f"{path}: num_experts_per_tok {file.num_experts_per_tok} should be 1 to the number "
             f"of experts, which is {count}."
         )
     if file.decoder_sparse_step < 1:
         raise ConfigError(
-            f"{model / CONFIG_FILE}: decoder_sparse_step {file.decoder_sparse_step} should be 1 or more."
+            f"{path}: decoder_sparse_step {file.decoder_sparse_step} should be 1 or more."
         )
     experts = ExpertsConfig(
         count=count,

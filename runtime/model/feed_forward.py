@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
-from ...kernels.elementwise import silu_and_mul
-from ...kernels.experts import Experts, ExpertWeights, Router, StackedWeights, clamp_and_gate
-from ...kernels.experts import RowFunction as Activation
+from ...kernels.elementwise import gelu_and_mul, silu_and_mul
+from ...kernels.experts import (
+    Experts,
+    ExpertWeights,
+    Router,
+    RowFunction,
+    StackedWeights,
+    clamp_and_gate,
+)
 from ...kernels.linear import Linear
 from .experts_config import ExpertsConfig
 from .weight_formats import Projection, ProjectionLoader, TensorSpec
 from .weight_formats.weight_format import FLOATS
+
+ACTIVATIONS: dict[str, RowFunction] = {"silu": silu_and_mul, "gelu_tanh": gelu_and_mul}
 
 
 class FeedForward(Protocol):
@@ -36,7 +44,7 @@ class FeedForward(Protocol):
 class GatedFeedForward:
     is_capturable = True
 
-    def __init__(self, gate_up: Linear, down: Linear, activation: Activation) -> None:
+    def __init__(self, gate_up: Linear, down: Linear, activation: RowFunction) -> None:
         """gate_up: hidden → 2 × intermediate: gate, up"""
         self._gate_up, self._down, self._activation = gate_up, down, activation
         self.products = (gate_up, down)
@@ -56,15 +64,22 @@ class ExpertFeedForward:
         return self._experts(x, self._router(x))
 
 
+class FeedForwardProjections(NamedTuple):
+    """The matrices of a feed-forward layer, or of one of its experts, as checkpoints store them."""
+
+    gate_up: tuple[Projection, ...]
+    down: Projection
+
+
 def expert_projections(
     config: ExpertsConfig, layer: int, hidden: int
-) -> Iterator[tuple[tuple[Projection, Projection], Projection]]:
-    """Gate and up, then down, of each expert of a layer."""
+) -> Iterator[FeedForwardProjections]:
+    """Those of each expert of a layer."""
     inner, family = config.intermediate_size, config.family
     for expert in range(config.count):
         gate, up, down = (f"model.layers.{layer}.{family.experts}.{expert}.{part}" for part in family.parts)
         first = Projection(gate, inner, hidden, family.biased), Projection(up, inner, hidden, family.biased)
-        yield first, Projection(down, hidden, inner, family.biased)
+        yield FeedForwardProjections(first, Projection(down, hidden, inner, family.biased))
 
 
 def router_tensors(config: ExpertsConfig, layer: int, hidden: int) -> dict[str, TensorSpec]:
@@ -85,7 +100,7 @@ def load_experts(
     )
     firsts, seconds = zip(*expert_projections(config, layer, hidden), strict=True)
     first, second = _load(loader, firsts), _load(loader, [(down,) for down in seconds])
-    activation: Activation = silu_and_mul
+    activation: RowFunction = silu_and_mul
     if config.family.clamps:
         activation = partial(clamp_and_gate, alpha=config.swiglu_alpha, limit=config.swiglu_limit)
     return ExpertFeedForward(router, Experts(first, second, activation, None, loader.batch_invariant))

@@ -81,7 +81,7 @@ class ForwardGraphs:
         """
         rows = len(hidden)
         heads = (spec.heads, spec.kv_heads, spec.head_dim)
-        self._shapes = [Shape(*heads, window) for window in dict.fromkeys(spec.windows)]
+        self._shapes = [Shape(*heads, reach) for reach in dict.fromkeys(spec.reaches)]
         self._max_tokens = max(MAX_TOKENS, rows)
         self._scratch = Scratch.allocate(self._shapes[0], self._max_tokens, tables)
         self._hidden, self._states = hidden, states

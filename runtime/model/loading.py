@@ -154,11 +154,12 @@ def group_cost(spec: CacheSpec, stored: torch.dtype, device: torch.device) -> Gr
     if device.type == "cpu":
         one_vector = LANES * spec.kv_heads // spec.heads
         return GroupCost(chunk_tokens=max(1, one_vector))
+    from ...kernels.attention import FULL_REACH
     from ...kernels.attention.cuda import Shape, merged_tokens
     from ...kernels.attention.cuda_tiles import GROUP
     from ...kernels.attention.fixed_steps import LEVELS
 
-    shape = Shape(spec.heads, spec.kv_heads, spec.head_dim, None)
+    shape = Shape(spec.heads, spec.kv_heads, spec.head_dim, FULL_REACH)
     merged = merged_tokens(shape, CellFormat(stored).bytes(spec.head_dim))
     return GroupCost(
         merged,

@@ -92,7 +92,7 @@ class DecoderArchitecture:
 
     def load(self, loader: ProjectionLoader, progress: Callable[[str], None]) -> Model:
         weights = load_weights(loader, self.config, progress)
-        return Decoder(self.config, weights, loader.device, loader.batch_invariant)
+        return Decoder(self.config, weights, loader.device, loader.dtype, loader.batch_invariant)
 
 
 @dataclass(frozen=True)

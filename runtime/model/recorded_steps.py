@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ...kernels.attention import Reach
 from ...kernels.attention.cpu import CpuAttention, plan_attention
 from ...kernels.common.program import Program
 from ...kernels.common.reused_memory import Blocks, NotRecordableError, ReusedMemory
@@ -28,8 +29,8 @@ MAX_PROGRAMS = 128
 
 AfterForward = Callable[[torch.Tensor], None]
 """launches kernels after the forward pass, given its hidden states [output tokens, hidden]"""
-_LayerKind = tuple[int | None, bool]
-"""a layer's window, and whether it attends only from output tokens, as the last layer does"""
+_LayerKind = tuple[Reach, bool]
+"""a layer's reach, and whether it attends only from output tokens, as the last layer does"""
 _Size = tuple[int, int | None, bool]
 """a step's numbers of tokens and of output tokens (None: all), and whether kernels follow the forward pass"""
 
@@ -82,8 +83,8 @@ class RecordedSteps:
     ) -> None:
         """last_tokens: int32 [slots]"""
         spec = model.config.cache_spec
-        *others, last = spec.windows
-        self._layers: list[_LayerKind] = [*((window, False) for window in others), (last, True)]
+        *others, last = spec.reaches
+        self._layers: list[_LayerKind] = [*((reach, False) for reach in others), (last, True)]
         self._model, self._kvs, self._batch_invariant = model, kvs, batch_invariant
         self._last_tokens = last_tokens
         self._q = torch.empty(0, spec.heads, spec.head_dim, dtype=model.dtype)
@@ -135,10 +136,10 @@ class RecordedSteps:
     def _plan_attention(self, inputs: StepInputs) -> dict[_LayerKind, CpuAttention]:
         kv, batch = self._kvs[0], inputs.attention
         return {
-            (window, outputs_only): plan_attention(
-                self._q, kv, batch, window, self._batch_invariant, outputs_only
+            (reach, outputs_only): plan_attention(
+                self._q, kv, batch, reach, self._batch_invariant, outputs_only
             )
-            for window, outputs_only in dict.fromkeys(self._layer_kinds(inputs))
+            for reach, outputs_only in dict.fromkeys(self._layer_kinds(inputs))
         }
 
     def _record(

@@ -30,12 +30,13 @@ class RotaryTable:
     no memory: 32,768 positions with 128 values would take 16 MiB. On a GPU all rows are computed at once.
     """
 
-    def __init__(self, rope: RopeConfig, positions: int, device: torch.device = CPU) -> None:
-        self._frequencies = _inverse_frequencies(rope, positions)
-        self._amplitude = _amplitude(rope)
+    def __init__(self, rope: RopeConfig | None, positions: int, device: torch.device = CPU) -> None:
+        """rope: None rotates two dimensions by an angle of 0"""
+        self._frequencies = torch.zeros(1) if rope is None else _inverse_frequencies(rope, positions)
+        self._amplitude = 1.0 if rope is None else _amplitude(rope)
         self._computed = 0
         with outside_heap():
-            self.values = torch.empty(positions, rope.dim, device=device)
+            self.values = torch.empty(positions, 2 * len(self._frequencies), device=device)
         if device != CPU:
             self.cover(positions)
 

@@ -46,7 +46,8 @@ def warm_up_cuda(
     """Compiles every kernel that a step of an ordinary request launches. Returns whether all
     rows could be sampled."""
     warm_up_sampling(model.config.vocab_size, device)
-    return _run(runner, cuda_plans(model.config.cache_spec.windows, pool, config))
+    limits = [reach.limit for reach in model.config.cache_spec.reaches]
+    return _run(runner, cuda_plans(limits, pool, config))
 
 
 def _run(runner: Runner, plans: Iterable[StepPlan]) -> bool:
@@ -54,9 +55,10 @@ def _run(runner: Runner, plans: Iterable[StepPlan]) -> bool:
     return not any(result.errors for result in results)
 
 
-def cuda_plans(windows: Sequence[int | None], pool: PoolSize, config: ServeConfig) -> Iterator[StepPlan]:
-    """Steps that use every variant of the kernels; layers with a window have some for rows beyond it."""
-    starts = {0, *(window for window in windows if window is not None)}
+def cuda_plans(limits: Sequence[int | None], pool: PoolSize, config: ServeConfig) -> Iterator[StepPlan]:
+    """Steps that use every variant of the kernels; limits: the most tokens that a token
+    sees in each layer; some steps are of rows beyond them."""
+    starts = {0, *(limit for limit in limits if limit is not None)}
     for start, chunk in product(sorted(starts), CUDA_CHUNKS):
         yield from _one_row(start, chunk, pool, config.page_size)
     yield from _group(pool, config.page_size, min(config.max_running, CUDA_GROUP))

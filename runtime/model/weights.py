@@ -12,11 +12,19 @@ from itertools import chain
 
 import torch
 
-from ...kernels.elementwise import silu_and_mul
 from ...kernels.linear import Linear
 from ...kernels.rotary import HeadNorms
+from ..families import Norms
 from .decoder_config import DecoderConfig
-from .feed_forward import FeedForward, GatedFeedForward, expert_projections, load_experts, router_tensors
+from .feed_forward import (
+    ACTIVATIONS,
+    FeedForward,
+    FeedForwardProjections,
+    GatedFeedForward,
+    expert_projections,
+    load_experts,
+    router_tensors,
+)
 from .weight_formats import (
     ChooseFormat,
     EmbeddingRows,
@@ -28,22 +36,35 @@ from .weight_formats import (
 
 EMBEDDING = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"
-INPUT_NORM = "input_layernorm.weight"
-POST_ATTENTION_NORM = "post_attention_layernorm.weight"
+LAYER_NORMS: dict[Norms, dict[str, str]] = {
+    "before": {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"},
+    "around": {
+        "attention_norm": "input_layernorm",
+        "attention_output_norm": "post_attention_layernorm",
+        "mlp_norm": "pre_feedforward_layernorm",
+        "mlp_output_norm": "post_feedforward_layernorm",
+    },
+}
+"""a checkpoint's name of each norm of `LayerWeights`"""
 Q_NORM = "self_attn.q_norm.weight"
 K_NORM = "self_attn.k_norm.weight"
 
 
 @dataclass(frozen=True)
 class LayerWeights:
-    input_norm: torch.Tensor
-    """[hidden]: weights of the norm before attention"""
+    """Norms have weights [hidden]; see `rms_norm` for their dtype."""
+
+    attention_norm: torch.Tensor
+    """of attention's input"""
     qkv: Linear
     """hidden → (heads + 2 × kv_heads) × head_dim: queries, keys, values"""
     head_norms: HeadNorms | None
     output: Linear
-    post_attention_norm: torch.Tensor
+    mlp_norm: torch.Tensor
+    """of the feed-forward layer's input"""
     feed_forward: FeedForward
+    attention_output_norm: torch.Tensor | None = None
+    mlp_output_norm: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -61,10 +82,10 @@ class DecoderWeights:
 class LayerProjections:
     """The projections of one layer, as checkpoints store them; those in one tuple read the same input."""
 
-    qkv: tuple[Projection, Projection, Projection]
+    qkv: tuple[Projection, ...]
     output: Projection
-    feed_forward: tuple[tuple[tuple[Projection, Projection], Projection], ...]
-    """gate and up, and down: of the layer, or of each of its experts"""
+    feed_forward: tuple[FeedForwardProjections, ...]
+    """one, or one for each expert"""
 
     def all(self) -> tuple[Projection, ...]:
         of_parts = ((*gate_up, down) for gate_up, down in self.feed_forward)
@@ -72,29 +93,27 @@ class LayerProjections:
 
 
 def layer_projections(config: DecoderConfig, layer: int) -> LayerProjections:
-    hidden = config.hidden_size
-    q_size, kv_size = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    of, hidden = config.layers[layer], config.hidden_size
+    q_size, kv_size = of.heads * of.head_dim, of.kv_heads * of.head_dim
     attention = f"model.layers.{layer}.self_attn."
+    qkv = {"q_proj": q_size, "k_proj": kv_size, "v_proj": kv_size}
+    if config.is_fused:
+        qkv = {"qkv_proj": q_size + 2 * kv_size}
     return LayerProjections(
-        qkv=(
-            Projection(attention + "q_proj", q_size, hidden, config.qkv_bias),
-            Projection(attention + "k_proj", kv_size, hidden, config.qkv_bias),
-            Projection(attention + "v_proj", kv_size, hidden, config.qkv_bias),
-        ),
-        output=Projection(attention + "o_proj", hidden, q_size, config.output_bias),
+        qkv=tuple(Projection(attention + name, size, hidden, of.qkv_bias) for name, size in qkv.items()),
+        output=Projection(attention + "o_proj", hidden, q_size, of.output_bias),
         feed_forward=_feed_forward_projections(config, layer),
     )
 
 
-def _feed_forward_projections(
-    config: DecoderConfig, layer: int
-) -> tuple[tuple[tuple[Projection, Projection], Projection], ...]:
-    experts, hidden, inner = config.experts[layer], config.hidden_size, config.intermediate_size
-    if experts is not None:
-        return tuple(expert_projections(experts, layer, hidden))
-    mlp, biased = f"model.layers.{layer}.mlp.", config.mlp_bias
-    gate, up = (Projection(mlp + name, inner, hidden, biased) for name in ("gate_proj", "up_proj"))
-    return (((gate, up), Projection(mlp + "down_proj", hidden, inner, biased)),)
+def _feed_forward_projections(config: DecoderConfig, layer: int) -> tuple[FeedForwardProjections, ...]:
+    of, hidden = config.layers[layer], config.hidden_size
+    inner, mlp = of.intermediate_size, f"model.layers.{layer}.mlp."
+    if of.experts is not None:
+        return tuple(expert_projections(of.experts, layer, hidden))
+    sizes = {"gate_up_proj": 2 * inner} if config.is_fused else {"gate_proj": inner, "up_proj": inner}
+    gate_up = tuple(Projection(mlp + name, size, hidden, of.mlp_bias) for name, size in sizes.items())
+    return (FeedForwardProjections(gate_up, Projection(mlp + "down_proj", hidden, inner, of.mlp_bias)),)
 
 
 def _embedding(config: DecoderConfig) -> Projection:
@@ -112,26 +131,27 @@ def projections(config: DecoderConfig) -> Iterator[Projection]:
     yield _embedding(config)
     if not config.tied_embeddings:
         yield _head(config)
-    for layer in range(config.layers):
+    for layer in range(len(config.layers)):
         yield from layer_projections(config, layer).all()
 
 
 def _norm_sizes(config: DecoderConfig) -> dict[str, int]:
     sizes = {FINAL_NORM: config.hidden_size}
-    for layer in range(config.layers):
-        prefix = f"model.layers.{layer}."
-        sizes |= {prefix + INPUT_NORM: config.hidden_size, prefix + POST_ATTENTION_NORM: config.hidden_size}
-        if config.qk_norm:
-            sizes |= {prefix + Q_NORM: config.head_dim, prefix + K_NORM: config.head_dim}
+    for number, layer in enumerate(config.layers):
+        prefix = f"model.layers.{number}."
+        names = LAYER_NORMS[layer.norms].values()
+        sizes |= {f"{prefix}{name}.weight": config.hidden_size for name in names}
+        if layer.qk_norm:
+            sizes |= {prefix + Q_NORM: layer.head_dim, prefix + K_NORM: layer.head_dim}
     return sizes
 
 
 def expected_tensors(config: DecoderConfig, choose: ChooseFormat) -> dict[str, TensorSpec]:
     """The tensors of a checkpoint of this decoder, by name."""
     expected = {name: TensorSpec(((size,),)) for name, size in _norm_sizes(config).items()}
-    for layer, experts in enumerate(config.experts):
-        if experts is not None:
-            expected |= router_tensors(experts, layer, config.hidden_size)
+    for number, layer in enumerate(config.layers):
+        if layer.experts is not None:
+            expected |= router_tensors(layer.experts, number, config.hidden_size)
     for projection in projections(config):
         expected |= projection_tensors(projection, choose)
     return expected
@@ -147,31 +167,40 @@ def load_weights(
     else:
         embedding, head = loader.load_rows(_embedding(config)), loader.load_linear(_head(config))
     layers = []
-    for layer in range(config.layers):
+    for layer in range(len(config.layers)):
         layers.append(_load_layer(loader, config, layer))
-        progress(f"loading weights: {layer + 1} of {config.layers} layers")
-    return DecoderWeights(embedding, tuple(layers), loader.load_vector(FINAL_NORM), head)
+        progress(f"loading weights: {layer + 1} of {len(config.layers)} layers")
+    return DecoderWeights(embedding, tuple(layers), _load_norm(loader, config, FINAL_NORM), head)
 
 
 def _load_layer(loader: ProjectionLoader, config: DecoderConfig, layer: int) -> LayerWeights:
     prefix, projections = f"model.layers.{layer}.", layer_projections(config, layer)
+    head_norms = None
+    if config.layers[layer].qk_norm:
+        q, k = (_load_norm(loader, config, prefix + name).float() for name in (Q_NORM, K_NORM))
+        head_norms = HeadNorms(q, k, config.rms_norm_eps)
+    norms = LAYER_NORMS[config.layers[layer].norms]
     return LayerWeights(
-        input_norm=loader.load_vector(prefix + INPUT_NORM),
         qkv=loader.load_linear(*projections.qkv),
-        head_norms=HeadNorms(
-            loader.load_vector(prefix + Q_NORM), loader.load_vector(prefix + K_NORM), config.rms_norm_eps
-        )
-        if config.qk_norm
-        else None,
+        head_norms=head_norms,
         output=loader.load_linear(projections.output),
-        post_attention_norm=loader.load_vector(prefix + POST_ATTENTION_NORM),
         feed_forward=_load_feed_forward(loader, config, layer),
+        **{field: _load_norm(loader, config, f"{prefix}{name}.weight") for field, name in norms.items()},
     )
 
 
 def _load_feed_forward(loader: ProjectionLoader, config: DecoderConfig, layer: int) -> FeedForward:
-    experts = config.experts[layer]
-    if experts is not None:
-        return load_experts(loader, experts, layer, config.hidden_size)
+    of = config.layers[layer]
+    if of.experts is not None:
+        return load_experts(loader, of.experts, layer, config.hidden_size)
     ((gate_up, down),) = _feed_forward_projections(config, layer)
-    return GatedFeedForward(loader.load_linear(*gate_up), loader.load_linear(down), silu_and_mul)
+    return GatedFeedForward(
+        loader.load_linear(*gate_up), loader.load_linear(down), ACTIVATIONS[of.activation]
+    )
+
+
+def _load_norm(loader: ProjectionLoader, config: DecoderConfig, name: str) -> torch.Tensor:
+    """The weights of a norm, as `rms_norm` takes them."""
+    if config.norm_offset is None:
+        return loader.load_vector(name)
+    return loader.load_vector(name, dtype=torch.float32) + config.norm_offset

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 from arbora.kernels import reference
+from arbora.kernels.attention import Reach, paged_attention
 from arbora.kernels.attention import cpu as attention_cpu
-from arbora.kernels.attention import paged_attention
 from arbora.kernels.attention.plan import END, TOKEN, TOKENS
 from arbora.kernels.attention.tile_inputs import transpose_words
 from arbora.kernels.common import amx, bfloat16_dots
@@ -31,6 +31,7 @@ from segmented import segmented
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 HEADS = [(4, 4), (4, 2), (6, 2), (14, 2), (8, 1), (40, 1)]
 ONE_HEAP = Path(__file__).parents[1] / "support" / "kernels_in_one_heap.py"
+REACHES = [Reach(), Reach(), Reach(1), Reach(7), Reach(64), Reach(chunk=1), Reach(chunk=9), Reach(chunk=64)]
 WAYS = {
     "key by key": (False, False),
     "tiles without AMX": (True, False),
@@ -54,8 +55,7 @@ def assert_matches_reference(case: AttentionCase, segment: int | None = None) ->
     poison_unused_slots(case)
     if segment is not None:
         case = replace(case, kv=segmented(case.kv, segment))
-    got = paged_attention(case.q, case.kv, case.batch, case.scale, case.window)
-    expected = reference.paged_attention(case.q, case.kv, case.batch, case.scale, case.window)
+    got, expected = case.attend(paged_attention), case.attend(reference.paged_attention)
     tolerance = TOLERANCE[case.q.dtype]
     torch.testing.assert_close(got, expected, atol=tolerance, rtol=tolerance)
 
@@ -66,7 +66,8 @@ def assert_matches_reference(case: AttentionCase, segment: int | None = None) ->
     step=steps(),
     heads=st.sampled_from(HEADS),
     head_dim=st.sampled_from([16, 32, 48, 64, 80, 90, 96, 128]),
-    window=st.sampled_from([None, None, 1, 7, 64]),
+    reach=st.sampled_from(REACHES),
+    has_caps=st.booleans(),
     dtype=st.sampled_from(list(TOLERANCE)),
     stored=st.sampled_from([None, torch.int8]),
     scattered=st.booleans(),
@@ -79,7 +80,8 @@ def test_every_step_matches_the_reference(
     step: Step,
     heads: tuple[int, int],
     head_dim: int,
-    window: int | None,
+    reach: Reach,
+    has_caps: bool,
     dtype: torch.dtype,
     stored: torch.dtype | None,
     scattered: bool,
@@ -94,14 +96,14 @@ def test_every_step_matches_the_reference(
         if not by_amx:
             patch.setattr(amx, "available", lambda: False)
         patch.setattr(attention_cpu, "_split", lambda *_: split)
-        case = build_case(step, heads, head_dim, window, dtype, scattered, seed, stored)
+        case = build_case(step, heads, head_dim, reach, dtype, scattered, seed, stored, has_caps)
         assert_matches_reference(case, segment)
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     step=steps(),
-    window=st.sampled_from([None, 7, 64]),
+    reach=st.sampled_from(REACHES),
     dtype=st.sampled_from([torch.bfloat16, torch.float32]),
     stored=st.sampled_from([None, torch.int8]),
     batch_invariant=st.booleans(),
@@ -110,20 +112,20 @@ def test_every_step_matches_the_reference(
 )
 def test_leaving_out_other_tokens_does_not_change_the_bits_of_output_tokens(
     step: Step,
-    window: int | None,
+    reach: Reach,
     dtype: torch.dtype,
     stored: torch.dtype | None,
     batch_invariant: bool,
     split: int,
     data: st.DataObject,
 ) -> None:
-    case = build_case(step, (4, 2), 64, window, dtype, False, 9, stored)
+    case = build_case(step, (4, 2), 64, reach, dtype, False, 9, stored)
     outputs = data.draw(st.lists(st.integers(0, case.batch.tokens - 1)), "outputs")
     batch = replace(case.batch, outputs=np.array(outputs, np.int64), plans={})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention_cpu, "_split", lambda *_: split)
         every, some = (
-            paged_attention(case.q, case.kv, batch, case.scale, window, batch_invariant, outputs_only)
+            paged_attention(case.q, case.kv, batch, case.scale, reach, batch_invariant, outputs_only)
             for outputs_only in (False, True)
         )
     assert torch.equal(some[outputs], every[outputs])
@@ -133,7 +135,7 @@ def test_a_chunk_with_one_output_token_computes_the_items_of_that_token_alone() 
     case = build_case(Step(16, (), (40,), ((100, 300),)), (4, 2), 64, None, torch.bfloat16, False, 0)
     batch = replace(case.batch, outputs=np.array([0, 100]), plans={})
     whole, part = (
-        attention_cpu.plan_attention(case.q, case.kv, batch, None, False, outputs_only)._items.items
+        attention_cpu.plan_attention(case.q, case.kv, batch, Reach(), False, outputs_only)._items.items
         for outputs_only in (False, True)
     )
     assert len(whole) > 2 and part[:, TOKEN].tolist() == [0, whole[-1, TOKEN]]
@@ -209,7 +211,7 @@ def test_overflowing_keys_and_values_overflow_in_the_output(
 
 def test_rows_with_few_query_heads_are_read_as_a_group() -> None:
     case = build_case(Step(16, (Sharing(2, 12),), (), ()), (4, 2), 64, None, torch.bfloat16, False, 0)
-    items = attention_cpu.plan_attention(case.q, case.kv, case.batch, None, False, False)._items.items
+    items = attention_cpu.plan_attention(case.q, case.kv, case.batch, Reach(), False, False)._items.items
     assert [tokens for tokens, end in items[:, [TOKENS, END]].tolist() if end == 12 * 16] == [2]
 
 
@@ -239,9 +241,8 @@ from arbora.kernels.attention import paged_attention
 from attention_cases import Sharing, Step, build_case
 for head_dim in (16, 48, 64, 90):
     step = Step(16, (Sharing(3, 12),), (40,), ())
-    case = build_case(step, (4, 2), head_dim, None, torch.bfloat16, True, head_dim)
-    arguments = case.q, case.kv, case.batch, case.scale, None
-    got, expected = paged_attention(*arguments, False), reference.paged_attention(*arguments)
+    case = build_case(step, (4, 2), head_dim, None, torch.bfloat16, True, head_dim, has_caps=head_dim < 60)
+    got, expected = case.attend(paged_attention), case.attend(reference.paged_attention)
     torch.testing.assert_close(got, expected, atol=2e-2, rtol=2e-2)
 """
 

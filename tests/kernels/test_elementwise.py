@@ -3,17 +3,19 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from arbora.kernels import reference
-from arbora.kernels.elementwise import add_rms_norm, rms_norm, silu_and_mul
+from arbora.kernels.elementwise import add_rms_norm, gelu_and_mul, rms_norm, scale_and_cap, silu_and_mul
 from arbora.kernels.pages import copy_pages, page_moves
 from arbora.kernels.pages.cells import CellFormat
 from arbora.kernels.rotary import HeadNorms, rotary_write_kv
 from lesser_processor import output_without
 from segmented import segmented
+from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -53,29 +55,74 @@ def test_add_rms_norm_leaves_the_rounded_sum_in_the_residual(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_silu_and_mul_agrees_with_torch(shape: tuple[int, int], dtype: torch.dtype) -> None:
+def test_float32_weights_multiply_before_anything_is_rounded(
+    shape: tuple[int, int], dtype: torch.dtype
+) -> None:
+    theirs = Gemma3RMSNorm(shape[1], eps=1e-6)
+    theirs.weight.data = torch.rand(shape[1])
+    x = torch.randn(shape).to(dtype)
+    assert_close(rms_norm(x, 1 + theirs.weight.data, 1e-6), theirs(x).detach())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_is_added_may_be_normalised_and_multiplied(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    x, residual = torch.randn(2, *shape).to(dtype)
+    weights = torch.rand(2, shape[1])
+    more = (0.22, weights[1])
+    expected = reference.add_rms_norm(x, expected_residual := residual.clone(), weights[0], 1e-6, *more)
+    got = add_rms_norm(x, residual, weights[0], 1e-6, *more)
+    # A value on the border of two roundings may take the other one, of which the sum is made.
+    tolerance = 2 * ONE_ROUNDING[dtype]
+    torch.testing.assert_close(residual, expected_residual, atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(got, expected, atol=2 * tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_activations_agree_with_torch(shape: tuple[int, int], dtype: torch.dtype) -> None:
     gate_up = torch.randn(shape[0], 2 * shape[1]).to(dtype) * 4
     assert_close(silu_and_mul(gate_up), reference.silu_and_mul(gate_up))
+    assert_close(gelu_and_mul(gate_up), reference.gelu_and_mul(gate_up))
 
 
+@pytest.mark.parametrize("activate", [silu_and_mul, gelu_and_mul])
 @pytest.mark.parametrize("width", [1, 20])
-def test_silu_and_mul_is_zero_far_below_zero_and_linear_far_above(width: int) -> None:
+def test_activations_are_zero_far_below_zero_and_linear_far_above(
+    activate: Callable[[torch.Tensor], torch.Tensor], width: int
+) -> None:
     gate_up = torch.tensor([[-1000.0] * width + [1000.0] * width + [1.0] * 2 * width])
-    assert silu_and_mul(gate_up).tolist() == [[0.0] * width + [1000.0] * width]
+    assert activate(gate_up).tolist() == [[0.0] * width + [1000.0] * width]
+
+
+@pytest.mark.parametrize("result", [None, torch.float32])
+@pytest.mark.parametrize("softcap", [None, 0.5, 30.0])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_values_are_scaled_and_capped(
+    shape: tuple[int, int], dtype: torch.dtype, softcap: float | None, result: torch.dtype | None
+) -> None:
+    x = (torch.randn(shape) * 10).to(dtype)
+    x[0, :4] = torch.tensor([-1e4, 1e4, 1e-4, torch.inf])
+    got = scale_and_cap(x, 0.7, softcap, result)
+    assert_close(got, reference.scale_and_cap(x, 0.7, softcap, result))
 
 
 OTHER_PROCESSOR = """
 import torch
 from arbora.kernels import reference
-from arbora.kernels.elementwise import silu_and_mul
-from arbora.kernels.elementwise import add_rms_norm
+from arbora.kernels.elementwise import add_rms_norm, gelu_and_mul, scale_and_cap, silu_and_mul
 from arbora.kernels.rotary import HeadNorms, rotary_write_kv
 for dtype, tolerance in ((torch.float32, 1e-6), (torch.bfloat16, 2**-7), (torch.float16, 2**-10)):
     gate_up = torch.randn(5, 2 * 99).to(dtype) * 4
     edges = torch.tensor([[-1000.0, -87.0, 0.0, torch.nan] * 8 + [1.0] * 32]).to(dtype)
     for case in (gate_up, edges):
-        got, expected = silu_and_mul(case), reference.silu_and_mul(case)
-        torch.testing.assert_close(got, expected, atol=tolerance, rtol=tolerance, equal_nan=True)
+        for got, expected in (
+            (silu_and_mul(case), reference.silu_and_mul(case)),
+            (gelu_and_mul(case), reference.gelu_and_mul(case)),
+            (scale_and_cap(case, 0.7, 3.0), reference.scale_and_cap(case, 0.7, 3.0)),
+        ):
+            torch.testing.assert_close(got, expected, atol=tolerance, rtol=tolerance, equal_nan=True)
     x, residual = torch.randn(2, 5, 99).to(dtype)
     arguments = x, torch.rand(99).to(dtype), 1e-6
     got = add_rms_norm(arguments[0], residual.clone(), *arguments[1:])
@@ -85,7 +132,7 @@ for dtype, tolerance in ((torch.float32, 1e-6), (torch.bfloat16, 2**-7), (torch.
         q, k, v = torch.randn(3, 9, 2, 64).to(dtype)
         kv = torch.zeros(2, 2, 1, 9, 64, dtype=dtype)
         cos_sin, places = torch.randn(9, 2 * half), torch.arange(9)
-        norms = HeadNorms(torch.rand(64).to(dtype), torch.rand(64).to(dtype), 1e-6)
+        norms = HeadNorms(torch.rand(64), torch.rand(64), 1e-6)
         expected_q, expected_kv = q.clone(), kv.clone()
         reference.rotary_write_kv(expected_q, k, v, cos_sin, places, places, expected_kv, norms)
         rotary_write_kv(q, k, v, cos_sin, places, places, kv, norms)
@@ -125,7 +172,7 @@ def test_rotary_write_kv_rotates_queries_and_fills_slots(
     places[tokens // 2] = -1
     kv = segmented(cells.encode(torch.randn(2, 2, 20, 16, 64)), segment)
     expected_kv = kv.clone()
-    norms = HeadNorms(torch.rand(64).to(dtype), torch.rand(64).to(dtype), 1e-6) if normal else None
+    norms = HeadNorms(torch.rand(64), torch.rand(64), 1e-6) if normal else None
     q, k, v = torch.split(qkv, [4, 2, 2], dim=1)
     rotary_write_kv(q, k, v, cos_sin, positions, places, kv, norms)
     q, k, v = torch.split(expected_qkv, [4, 2, 2], dim=1)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from arbora.kernels import reference
 from arbora.kernels.attention import cuda as attention_cuda
-from arbora.kernels.attention.batch import AttentionBatch, DeviceTables, Group
-from arbora.kernels.attention.cuda import Shape
+from arbora.kernels.attention.batch import FULL_REACH, AttentionBatch, DeviceTables, Group, Reach
+from arbora.kernels.attention.cuda import Scores, Shape
 from arbora.kernels.attention.cuda_tiles import Tiles
 from arbora.kernels.attention.fixed_steps import LEVELS, Frame, Scratch, frame_tiles, needed_tiles
 from arbora.kernels.common.feed_cuda import feed
@@ -30,28 +30,28 @@ STEPS = {
 
 
 @pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("window", [None, 17])
-def test_a_frame_gives_the_attention_of_the_step_in_it(name: str, window: int | None) -> None:
+@pytest.mark.parametrize("reach", [FULL_REACH, Reach(17), Reach(chunk=17)])
+def test_a_frame_gives_the_attention_of_the_step_in_it(name: str, reach: Reach) -> None:
     step, kind = STEPS[name]
-    if window is not None:
+    if reach != FULL_REACH:
         step = replace(step, groups=())
-    case = build_case(step, (4, 1), 64, window, torch.float16, True, 3)
+    case = build_case(step, (4, 1), 64, reach, torch.float16, True, 3)
     starts = np.concatenate(([0], np.cumsum(case.batch.page_counts())))[:-1]
     tables = torch.from_numpy(case.batch.joined_tables()).to(DEVICE)
     batch = replace(case.batch, kept_tables=DeviceTables(tables, starts), plans={})
-    shape = Shape(4, 1, 64, window)
+    shape = Shape(4, 1, 64, reach)
     kinds = frame_tiles(shape, TOKENS, 2)
     needed = needed_tiles(batch, shape, 2)
     assert [tiles[-1].queries for tiles in kinds] == [16, 64, 128]
-    assert needed in kinds and (window is not None or needed == kinds[kind - 1])
+    assert needed in kinds and (reach != FULL_REACH or needed == kinds[kind - 1])
     q, kv = torch.zeros(TOKENS, 4, 64, dtype=torch.float16, device=DEVICE), case.kv.to(DEVICE)
     q[: len(case.q)] = case.q
     scratch = Scratch.allocate(shape, TOKENS, tables)
     for tiles in kinds[kinds.index(needed) :]:
         frame = Frame([shape], TOKENS, scratch, 2, tiles, {})
         assert frame.load(batch, {})
-        got = frame.batch.plans[shape].run(q, kv, case.scale)  # type: ignore[attr-defined]
-        expected = reference.paged_attention(case.q.to(DEVICE), kv, case.batch, case.scale, window)
+        got = frame.batch.plans[shape].run(q, kv, Scores(case.scale, None, None))  # type: ignore[attr-defined]
+        expected = reference.paged_attention(case.q.to(DEVICE), kv, case.batch, case.scale, reach)
         torch.testing.assert_close(got[: len(case.q)], expected, atol=3e-3, rtol=3e-3)
 
 
@@ -72,7 +72,7 @@ def test_a_frame_holds_every_step_with_as_many_levels_of_groups_as_it_has(
     longest: int, heads: tuple[int, int], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attention_cuda, "processors", lambda device: 132)
-    source, shape, device = random.Random(seed), Shape(*heads, 128, None), torch.device("cpu")
+    source, shape, device = random.Random(seed), Shape(*heads, 128, FULL_REACH), torch.device("cpu")
     queries: list[int] = []
     while sum(queries) < TOKENS:
         queries.append(min(source.randint(1, longest), TOKENS - sum(queries)))
@@ -93,7 +93,7 @@ def test_a_frame_holds_every_step_with_as_many_levels_of_groups_as_it_has(
 
 
 def test_small_frames_need_no_large_tiles() -> None:
-    shape = Shape(32, 8, 128, None)
+    shape = Shape(32, 8, 128, FULL_REACH)
     assert [tiles[-1].queries for tiles in frame_tiles(shape, 4, 2)] == [16]
     assert [tiles[-1].queries for tiles in frame_tiles(shape, 16, 2)] == [16, 64]
     assert [tiles[-1].queries for tiles in frame_tiles(shape, 17, 2)] == [16, 64, 128]

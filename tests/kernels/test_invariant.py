@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from arbora.kernels.attention import AttentionBatch, paged_attention
+from arbora.kernels.attention import AttentionBatch, Reach, paged_attention
 from arbora.kernels.common import bfloat16_dots
 from arbora.kernels.elementwise import add_rms_norm, rms_norm, silu_and_mul
 from arbora.kernels.linear import Linear
@@ -95,7 +95,9 @@ def attended(
         groups,
     )
     q = torch.cat([sequence.q[begin:end] for begin, end in parts])
-    out = paged_attention(q, cached.kv, batch, sequence.q.shape[2] ** -0.5, window, batch_invariant=True)
+    out = paged_attention(
+        q, cached.kv, batch, sequence.q.shape[2] ** -0.5, Reach(window), batch_invariant=True
+    )
     return list(torch.split(out, [end - begin for begin, end in parts]))
 
 

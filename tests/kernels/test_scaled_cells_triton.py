@@ -32,8 +32,7 @@ EDGES = [2.0**-9, 2.0**-10, 3 * 2.0**-10, 2.0**-6, 0.017, 17.0, 19.0, 239.9, 447
 
 def assert_attention_matches(case: AttentionCase) -> None:
     case = case.to(DEVICE)
-    got = attention_triton.paged_attention(case.q, case.kv, case.batch, case.scale, case.window)
-    expected = reference.paged_attention(case.q, case.kv, case.batch, case.scale, case.window)
+    got, expected = case.attend(attention_triton.paged_attention), case.attend(reference.paged_attention)
     tolerance = TOLERANCE[case.q.dtype]
     torch.testing.assert_close(got, expected, atol=tolerance, rtol=tolerance)
 
@@ -85,7 +84,7 @@ def test_float16_activations_read_values_of_any_magnitude(magnitude: float, stor
     scales[1] *= magnitude
     expected = reference.paged_attention(case.q, case.kv, case.batch, case.scale).double()
     case = case.to(DEVICE)
-    got = attention_triton.paged_attention(case.q, case.kv, case.batch, case.scale, None).cpu().double()
+    got = attention_triton.paged_attention(case.q, case.kv, case.batch, case.scale).cpu().double()
     # A float16 below 2⁻¹⁴ is off by up to 2⁻²⁵.
     assert ((got - expected).abs() <= 3e-3 * magnitude + 2.0**-24).all()
 
@@ -100,7 +99,7 @@ def test_pages_of_other_rows_are_not_read(stored: torch.dtype) -> None:
         used[torch.from_numpy(table).long()[at // 16] * 16 + at % 16] = True
     case.kv.view(torch.int8).flatten(2, 3)[:, :, ~used] = -1  # NaN scales, and NaN codes of FP8
     case = case.to(DEVICE)
-    got = attention_triton.paged_attention(case.q, case.kv, case.batch, case.scale, None)
+    got = attention_triton.paged_attention(case.q, case.kv, case.batch, case.scale)
     torch.testing.assert_close(got.cpu(), expected, atol=2e-5, rtol=2e-5)
 
 
@@ -112,7 +111,7 @@ def test_a_broken_cell_is_visible_in_the_row_that_sees_it(stored: torch.dtype, p
     broken = CellFormat(stored).encode(torch.full((1, 48), float("inf")))
     case.kv.view(torch.int8)[part, :, page] = broken.view(torch.int8)
     case = case.to(DEVICE)
-    got = attention_triton.paged_attention(case.q, case.kv, case.batch, case.scale, None)
+    got = attention_triton.paged_attention(case.q, case.kv, case.batch, case.scale)
     assert got[0].isnan().all() and not got[1:].isnan().any()
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from arbora.kernels import reference
+from arbora.kernels.attention import FULL_REACH, Reach
 from arbora.kernels.attention import cuda as attention_triton
 from arbora.kernels.attention.batch import AttentionBatch
 from arbora.kernels.attention.cuda_tiles import Tiles
@@ -33,13 +34,12 @@ STEPS = {
 }
 
 H200_PROCESSORS, KV_HEADS, REPEAT = 132, 8, 4
-SHAPE = attention_triton.Shape(KV_HEADS * REPEAT, KV_HEADS, 128, None)
+SHAPE = attention_triton.Shape(KV_HEADS * REPEAT, KV_HEADS, 128, FULL_REACH)
 
 
 def assert_attention_matches(case: AttentionCase) -> None:
     case = case.to(DEVICE)
-    got = attention_triton.paged_attention(case.q, case.kv, case.batch, case.scale, case.window)
-    expected = reference.paged_attention(case.q, case.kv, case.batch, case.scale, case.window)
+    got, expected = case.attend(attention_triton.paged_attention), case.attend(reference.paged_attention)
     tolerance = TOLERANCE[case.q.dtype]
     torch.testing.assert_close(got, expected, atol=tolerance, rtol=tolerance)
 
@@ -54,9 +54,10 @@ def test_attention_in_half_precision_matches_the_reference() -> None:
     assert_attention_matches(build_case(MIXED, (4, 2), 64, None, torch.float16, False, 2))
 
 
-@pytest.mark.parametrize("window", [1, 17, 64])
-def test_a_window_hides_older_tokens(window: int) -> None:
-    assert_attention_matches(build_case(MIXED, (4, 2), 32, window, torch.float32, True, 3))
+@pytest.mark.parametrize("has_caps", [False, True])
+@pytest.mark.parametrize("reach", [Reach(1), Reach(17), Reach(64), Reach(chunk=9), Reach(chunk=64)])
+def test_a_window_and_a_chunk_hide_older_tokens(reach: Reach, has_caps: bool) -> None:
+    assert_attention_matches(build_case(MIXED, (4, 2), 32, reach, torch.float32, True, 3, has_caps=has_caps))
 
 
 @pytest.mark.parametrize(("heads", "head_dim"), [((3, 1), 80), ((5, 5), 96), ((24, 1), 32)])
@@ -81,7 +82,7 @@ def test_keys_may_be_split(
 def test_rows_within_a_window_read_the_keys_that_they_share_once(grouped_tokens: int) -> None:
     step = Step(16, (Sharing(3, 2), TREE), (33, 200), ((20, 100),), grouped_tokens)
     case = build_case(step, (4, 2), 32, 90, torch.float32, True, 5)
-    visible = attention_triton.visible_groups(case.batch, 90)
+    visible = attention_triton.visible_groups(case.batch, Reach(90))
     assert (0, 3, 32) in visible and 0 < len(visible) < len(case.batch.groups)
     assert_attention_matches(case)
 
@@ -119,7 +120,7 @@ def test_more_partial_results_than_are_merged_at_once_match_the_reference(
     monkeypatch.setattr(attention_triton, "MIN_SPLIT", 64)
     monkeypatch.setattr(attention_triton, "processors", lambda device: 64)
     case = build_case(Step(16, (), (600, 3), ((2, 300),)), (4, 2), 32, None, torch.float32, True, 5)
-    shape, starts = attention_triton.Shape(4, 2, 32, None), np.zeros(3, np.int64)
+    shape, starts = attention_triton.Shape(4, 2, 32, FULL_REACH), np.zeros(3, np.int64)
     tiles = attention_triton.StepTiles.choose(case.batch, shape, 4)
     plan = attention_triton.plan_step(case.batch, starts, shape, tiles, torch.device("cpu"))
     assert plan.merges[:, 2].max() > 4
@@ -152,7 +153,7 @@ def test_items_are_split_so_that_processors_have_equal_work(
 def test_items_of_small_groups_take_the_tiles_of_single_rows() -> None:
     step = Step(16, (Sharing(9, 20), Sharing(4, 30), Sharing(2, 10)), (33,), ())
     batch = build_case(step, (32, 8), 32, None, torch.float16, True, 7).batch
-    shape = attention_triton.Shape(32, 8, 32, None)
+    shape = attention_triton.Shape(32, 8, 32, FULL_REACH)
     small = attention_triton.decode_tiles(shape, (), 2)
     large = attention_triton.decode_tiles(shape, batch.groups, 2)
     every = np.ones(16, np.bool_)
@@ -165,7 +166,7 @@ def test_items_of_small_groups_take_the_tiles_of_single_rows() -> None:
 def test_decode_rows_in_a_group_with_a_chunk_take_the_tiles_of_single_rows_for_their_own_keys() -> None:
     step = Step(16, groups=(Sharing(12, 20),), decode_lengths=(33,), chunks=(), grouped_tokens=2)
     batch = build_case(step, (32, 8), 32, None, torch.float16, True, 7).batch
-    shape = attention_triton.Shape(32, 8, 32, None)
+    shape = attention_triton.Shape(32, 8, 32, FULL_REACH)
     plan = attention_triton.BatchPlan(batch, shape, 2, DEVICE)
     single, grouped, chunks = (launch.items[:, TOKENS].tolist() for launch in plan._launches)
     assert batch.is_chunk().any() and sorted(single) == sorted(batch.query_lengths.tolist())
@@ -177,15 +178,19 @@ def test_shared_keys_of_a_group_count_once_for_each_read() -> None:
     batch = build_case(step, (4, 2), 32, None, torch.float32, True, 1).batch
     decode, every = ~batch.is_chunk(), int(batch.kv_lengths[:13].sum())
     own = every - 9 * 320 - 2 * 16
-    assert attention_triton.keys_to_read(batch, decode, batch.groups, 4, None).sum() == own + 3 * 320 + 16
-    assert attention_triton.keys_to_read(batch, decode, (), 4, None).sum() == every
+    assert (
+        attention_triton.keys_to_read(batch, decode, batch.groups, 4, FULL_REACH).sum() == own + 3 * 320 + 16
+    )
+    assert attention_triton.keys_to_read(batch, decode, (), 4, FULL_REACH).sum() == every
 
 
 def test_a_group_within_another_one_reads_only_the_keys_after_the_outer_ones() -> None:
     batch = build_case(Step(16, (TREE,), (33,), ((20, 0),)), (4, 2), 32, None, torch.float32, True, 1).batch
     saved_pages = 5 * 2 + 1 * 18 + 2 * 1 + 1 * 1  # all rows of a group but one, times its pages
     expected = int(batch.kv_lengths[:7].sum()) - 16 * saved_pages
-    assert attention_triton.keys_to_read(batch, ~batch.is_chunk(), batch.groups, 8, None).sum() == expected
+    assert (
+        attention_triton.keys_to_read(batch, ~batch.is_chunk(), batch.groups, 8, FULL_REACH).sum() == expected
+    )
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -197,12 +202,22 @@ def test_norms_match_the_reference(dtype: torch.dtype) -> None:
     expected = reference.add_rms_norm(x, expected_residual := residual.clone(), weight, 1e-6)
     assert_close(elementwise_triton.add_rms_norm(x, residual, weight, 1e-6), expected)
     assert_close(residual, expected_residual)
+    wide = torch.rand(2, 99, device=DEVICE)
+    assert_close(elementwise_triton.rms_norm(x, wide[0], 1e-6), reference.rms_norm(x, wide[0], 1e-6))
+    expected = reference.add_rms_norm(x, expected_residual, wide[0], 1e-6, 0.5, wide[1])
+    assert_close(elementwise_triton.add_rms_norm(x, residual, wide[0], 1e-6, 0.5, wide[1]), expected)
+    assert_close(residual, expected_residual)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_silu_and_mul_matches_the_reference(dtype: torch.dtype) -> None:
+def test_activations_and_caps_match_the_reference(dtype: torch.dtype) -> None:
     gate_up = (torch.randn(3, 2 * 1100, device=DEVICE) * 4).to(dtype)
-    assert_close(elementwise_triton.silu_and_mul(gate_up), reference.silu_and_mul(gate_up))
+    activate, cap = elementwise_triton.activate_and_mul, elementwise_triton.scale_and_cap
+    assert_close(activate(gate_up, gelu=False), reference.silu_and_mul(gate_up))
+    assert_close(activate(gate_up, gelu=True), reference.gelu_and_mul(gate_up))
+    for softcap, result in ((None, dtype), (3.0, torch.float32)):
+        expected = reference.scale_and_cap(gate_up, 0.7, softcap, result)
+        assert_close(cap(gate_up, 0.7, softcap, result), expected)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -218,7 +233,7 @@ def test_rotary_write_kv_matches_the_reference(normal: bool, half: int, dtype: t
     slots[2] = -1
     kv = torch.randn(2, 2, 4, 16, 48, device=DEVICE).to(dtype)
     expected_kv = kv.clone()
-    weights = torch.rand(2, 48, device=DEVICE).to(dtype)
+    weights = torch.rand(2, 48, device=DEVICE)
     norms = HeadNorms(weights[0], weights[1], 1e-6) if normal else None
     at = (cos_sin, positions, slots)
     q, k, v = torch.split(qkv, [4, 2, 2], dim=1)

@@ -10,10 +10,10 @@ from arbora.kernels.attention.cuda_tiles import CHUNK, GROUP, PROGRAMS, SINGLE, 
 
 QUERIES = {"decode": SINGLE, "group": GROUP, "chunk": CHUNK}
 VALUES = (("decode", "group", "chunk"), (80, 90, 100), ("bf16", "fp16"), (64, 96, 128, 256), (1, 4, 5, 7, 8))
-PAGE_SIZES, STORED, WINDOWS = (1, 16), (None, "int8", "fp8"), (False, True)
-PROPERTIES = (*VALUES, PAGE_SIZES, STORED, WINDOWS)
+PAGE_SIZES, STORED, REACHES, CAPS = (1, 16), (None, "int8", "fp8"), (None, "window", "chunk"), (False, True)
+PROPERTIES = (*VALUES, PAGE_SIZES, STORED, REACHES, CAPS)
 """the values of each field of a `Variant`"""
-DECIDING = ("kind", "architecture", "head_dim", "stored", "window")
+DECIDING = ("kind", "architecture", "head_dim", "stored", "reach", "capped")
 """the fields on which the tiles and the code depend most"""
 Pair: TypeAlias = tuple[tuple[int, object], tuple[int, object]]
 """two fields of a variant, by their numbers, and their values"""
@@ -23,10 +23,12 @@ ATTEND = {
     "items": "*i32",
     "tables": "*i32",
     "places": "*i32",
+    "sinks": "*fp32",
     "q_stride": "i32",
     "slots": "i32",
     "scale_log2": "fp32",
-    "window": "i32",
+    "softcap_log2": "fp32",
+    "reach": "i32",
 }
 
 
@@ -41,11 +43,14 @@ class Variant(NamedTuple):
     page_size: int
     stored: str | None = None
     """the cells, if they are scaled"""
-    window: bool = False
+    reach: str | None = None
+    """window or chunk, if keys are hidden"""
+    capped: bool = False
+    """whether scores have a soft cap and heads have sinks"""
 
     @property
     def name(self) -> str:
-        more = [*([self.stored] if self.stored else []), *(["window"] if self.window else [])]
+        more = [part for part in (self.stored, self.reach, "capped" if self.capped else None) if part]
         sizes = [f"{self.head_dim}", self.dtype, f"repeat-{self.repeat}", f"pages-of-{self.page_size}"]
         return "-".join(["attend", self.kind, *sizes, *more])
 
@@ -56,12 +61,17 @@ class Variant(NamedTuple):
 
 
 def variants() -> list[Variant]:
-    """Every combination of plain cells, and those that may differ for scaled cells and windows."""
+    """Every combination of plain cells, and those that may differ for scaled cells, hidden keys and caps."""
     plain = [Variant(*values) for values in product(*VALUES, PAGE_SIZES)]
     chosen = [variant for variant in plain if variant.repeat == 4 and variant.page_size == 16]
     scaled = [variant._replace(stored=stored) for variant in chosen for stored in STORED[1:]]
-    windows = [variant._replace(window=True) for variant in chosen if variant.dtype == "bf16"]
-    return [*plain, *scaled, *windows]
+    reaching = [
+        variant._replace(reach=reach, capped=capped)
+        for variant in chosen
+        for reach, capped in product(REACHES, CAPS)
+        if variant.dtype == "bf16" and (reach or capped)
+    ]
+    return [*plain, *scaled, *reaching]
 
 
 def covering() -> list[Variant]:
@@ -96,7 +106,7 @@ def pairs(variant: Variant) -> set[Pair]:
 
 
 def attention_case(variant: Variant, stages: int = 3) -> AotCase:
-    _, architecture, dtype, head_dim, repeat, page_size, stored, window = variant
+    _, architecture, dtype, head_dim, repeat, page_size, stored, reach, capped = variant
     tiles = variant.tiles
     return AotCase(
         name=variant.name,
@@ -122,13 +132,16 @@ def attention_case(variant: Variant, stages: int = 3) -> AotCase:
             "COLUMNS": 8,
             "SCALED": stored is not None,
             "FP8": stored == "fp8",
-            "WINDOW": window,
+            "WINDOW": reach == "window",
+            "CHUNK": reach == "chunk",
+            "SOFTCAP": capped,
+            "SINKS": capped,
         },
         architectures=(architecture,),
         num_warps=tiles.warps,
         num_stages=stages,
         max_shared=SHARED[architecture],
-        pipelined_loops=0 if stages == 2 else 3 if window else 2,
+        pipelined_loops=0 if stages == 2 else 3 if reach else 2,
         programs=_programs(variant) if stages == 3 else 1,
         products=_products(tiles, pad(head_dim), architecture),
         max_spill_bytes=16,  # stored before the loops, loaded after them, for one more program at a time
@@ -137,9 +150,9 @@ def attention_case(variant: Variant, stages: int = 3) -> AotCase:
 
 
 def _programs(variant: Variant) -> int:
-    """The programs at a time that the planner assumes; scaled cells and masks of windows may cost a third."""
+    """The programs at a time that the planner assumes; scaled cells, masks and caps may cost a third."""
     programs = PROGRAMS[variant.tiles.queries, pad(variant.head_dim)][generation(variant.architecture)]
-    return max(1, programs * 2 // 3) if variant.stored or variant.window else programs
+    return max(1, programs * 2 // 3) if variant.stored or variant.reach or variant.capped else programs
 
 
 def _products(tiles: Tiles, dims: int, architecture: int) -> MatrixProducts:

@@ -15,8 +15,14 @@ CASES = [
     AotCase(
         name="merge-128",
         kernel="attention.cuda_kernels:merge_kernel",
-        signature={"partial": "*fp32", "partial_sum": "*fp32", "merges": "*i32", "out": "*bf16"},
-        constants={"HEADS": 32, "HEAD_DIM": 128, "BLOCK_DIM": 128, "BLOCK_PARTS": 8},
+        signature={
+            "partial": "*fp32",
+            "partial_sum": "*fp32",
+            "merges": "*i32",
+            "sinks": "*fp32",
+            "out": "*bf16",
+        },
+        constants={"SINKS": True, "HEADS": 32, "HEAD_DIM": 128, "BLOCK_DIM": 128, "BLOCK_PARTS": 8},
         num_warps=1,
     ),
 ]

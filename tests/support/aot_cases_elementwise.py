@@ -1,8 +1,9 @@
 from aot_cases import AotCase
 
-NORM = {"x": "*bf16", "residual": "*bf16", "weight": "*bf16", "out": "*bf16", "size": "i32"}
+NORM = {"x": "*bf16", "residual": "*bf16", "out": "*bf16", "size": "i32", "multiplier": "fp32", "eps": "fp32"}
+NORM_WEIGHTS = ("weight", "own_weight")
 ROTARY = {"q": "*bf16", "k": "*bf16", "v": "*bf16", "cos_sin": "*fp32", "positions": "*i64", "places": "*i64"}
-ROTARY_CACHE = {"q_norm": "*bf16", "k_norm": "*bf16"}
+ROTARY_CACHE = {"q_norm": "*fp32", "k_norm": "*fp32"}
 ROTARY_STRIDES = {
     "q_stride": "i32",
     "k_stride": "i32",
@@ -33,26 +34,37 @@ CASES = [
     ),
     *(
         AotCase(
-            name=f"rms_norm-{size}{'-add' if add else ''}",
+            name=f"rms_norm-{size}{add}",
             kernel="elementwise.cuda:rms_norm_kernel",
-            signature={**NORM, "eps": "fp32"},
-            constants={"ADD": add, "BLOCK": size},
+            signature={**NORM, **dict.fromkeys(NORM_WEIGHTS, "*fp32" if add == "-own" else "*bf16")},
+            constants={"ADD": bool(add), "NORMAL": add == "-own", "ROUNDS": add != "-own", "BLOCK": size},
             constants_by_architecture=DEPENDENT,
             num_warps=max(1, min(16, size // 512)),
             max_shared=1024,
             aligned=("size",),
         )
         for size in (1024, 8192)
-        for add in (False, True)
+        for add in ("", "-add", "-own")
+    ),
+    *(
+        AotCase(
+            name=f"{'gelu' if gelu else 'silu'}_and_mul",
+            kernel="elementwise.cuda:activate_and_mul_kernel",
+            signature={"gate_up": "*bf16", "out": "*bf16", "stride": "i32", "width": "i32"},
+            constants={"GELU": gelu, "BLOCK": 1024},
+            constants_by_architecture=DEPENDENT,
+            max_shared=0,
+            aligned=("stride", "width"),
+        )
+        for gelu in (False, True)
     ),
     AotCase(
-        name="silu_and_mul",
-        kernel="elementwise.cuda:silu_and_mul_kernel",
-        signature={"gate_up": "*bf16", "out": "*bf16", "stride": "i32", "width": "i32"},
-        constants={"BLOCK": 1024},
-        constants_by_architecture=DEPENDENT,
+        name="scale_and_cap",
+        kernel="elementwise.cuda:scale_and_cap_kernel",
+        signature={"x": "*bf16", "out": "*fp32", "size": "i32", "factor": "fp32", "cap": "fp32"},
+        constants={"CAPPED": True, "BLOCK": 1024},
         max_shared=0,
-        aligned=("stride", "width"),
+        aligned=("size",),
     ),
     *(
         AotCase(

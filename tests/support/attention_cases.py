@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from arbora.kernels.attention import AttentionBatch
+from arbora.kernels.attention import AttentionBatch, Reach
 from arbora.kernels.pages.cells import CellFormat
 from hypothesis import strategies as st
 
@@ -19,11 +19,19 @@ class AttentionCase:
     q: torch.Tensor
     kv: torch.Tensor
     scale: float
-    window: int | None
+    reach: Reach
+    softcap: float | None = None
+    sinks: torch.Tensor | None = None
+
+    def attend(self, paged_attention: Callable[..., torch.Tensor]) -> torch.Tensor:
+        """The result of `paged_attention` of any device."""
+        arguments = (self.q, self.kv, self.batch, self.scale, self.reach)
+        return paged_attention(*arguments, softcap=self.softcap, sinks=self.sinks)
 
     def to(self, device: torch.device) -> AttentionCase:
         batch = replace(self.batch, device=device, plans={})
-        return replace(self, batch=batch, q=self.q.to(device), kv=self.kv.to(device))
+        sinks = None if self.sinks is None else self.sinks.to(device)
+        return replace(self, batch=batch, q=self.q.to(device), kv=self.kv.to(device), sinks=sinks)
 
 
 class Sharing(NamedTuple):
@@ -88,13 +96,15 @@ def build_case(
     step: Step,
     heads: tuple[int, int],
     head_dim: int,
-    window: int | None,
+    reach: Reach | int | None,
     dtype: torch.dtype,
     scattered: bool,
     seed: int,
     stored: torch.dtype | None = None,
+    has_caps: bool = False,
 ) -> AttentionCase:
-    """heads: query heads, KV heads. stored: the cache's dtype, if not `dtype`."""
+    """heads: query heads, KV heads. reach: a number is a window. stored: the cache's dtype, if not `dtype`.
+    has_caps: whether scores have a soft cap and each head has a sink"""
     random = np.random.default_rng(seed)
     rows = sum(group.rows for group in step.groups)
     shared = np.zeros(rows, np.int64)
@@ -116,7 +126,9 @@ def build_case(
     q = torch.randn(sum(queries), heads[0], head_dim).to(dtype)
     kv = CellFormat(stored or dtype).encode(torch.randn(2, heads[1], pages, step.page_size, head_dim))
     batch = AttentionBatch.build(queries, lengths, tables, step.page_size, torch.device("cpu"), groups)
-    return AttentionCase(batch, q, kv, head_dim**-0.5, window)
+    reach = reach if isinstance(reach, Reach) else Reach(reach)
+    softcap, sinks = (1.5, 3 * torch.randn(heads[0])) if has_caps else (None, None)
+    return AttentionCase(batch, q, kv, head_dim**-0.5, reach, softcap, sinks)
 
 
 def _page_tables(

@@ -11,9 +11,13 @@ from arbora.kernels.attention import AttentionBatch
 from arbora.runtime.model.interface.input_batch import InputBatch
 from arbora.runtime.model.interface.model import Model
 from arbora.runtime.model.kv_pool import allocate_pool
+from tiny_models import VOCABULARY
+from transformers import PreTrainedModel
 
 PAGES = 64
 CPU = torch.device("cpu")
+GENERATOR = torch.Generator().manual_seed(1)
+PROMPT, OTHER = (torch.randint(2, VOCABULARY, (size,), generator=GENERATOR).tolist() for size in (37, 29))
 
 
 class PagedRows:
@@ -72,3 +76,33 @@ class PagedRows:
             ),
             outputs=None,
         )
+
+
+def differences(reference: PreTrainedModel, rows: PagedRows) -> list[float]:
+    """The largest difference of logits: of a whole prompt; of chunks; of a row in decode beside chunks of
+    another one; of a row that continues another one's pages."""
+    with torch.no_grad():
+        expected, other = (
+            reference(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
+            for tokens in (PROMPT, OTHER)
+        )
+
+    def difference(found: list[torch.Tensor], wanted: torch.Tensor) -> float:
+        return float((torch.cat(found) - wanted).abs().max() / wanted.abs().max())
+
+    whole = rows.run((0, PROMPT))
+    chunks = [rows.run((1, PROMPT[start:end]))[0] for start, end in ((0, 13), (13, 22), (22, 37))]
+    decoded, prefilled = rows.run((2, PROMPT[:20])), []
+    for at, (start, end) in enumerate(((0, 9), (9, 14), (14, 18), (18, 19), (19, 29)), start=20):
+        found = rows.run(*((2, [PROMPT[at]]), (3, OTHER[start:end]))[:: 1 if at % 2 else -1])
+        decoded.append(found[0 if at % 2 else 1])
+        prefilled.append(found[1 if at % 2 else 0])
+    rows.fork(4, 0, 20)
+    continued = rows.run((4, PROMPT[20:]))
+    return [
+        difference(whole, expected),
+        difference(chunks, expected),
+        difference(decoded, expected[:25]),
+        difference(prefilled, other),
+        difference(continued, expected[20:]),
+    ]

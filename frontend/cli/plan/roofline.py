@@ -27,14 +27,14 @@ class Work(NamedTuple):
     def decode_tokens_per_s(self, rates: Rates, batch: int, context: int) -> float:
         """Tokens a second of `batch` requests together, each with `context` tokens in the cache."""
         attended = _count_attended(self.config, context)
-        read = self.step_bytes + batch * self.token_bytes / self.config.layers * attended
+        read = self.step_bytes + batch * self.token_bytes / len(self.config.layers) * attended
         layers, head = matrix_parameters(self.config)
         operations = batch * (2 * (layers + head) + _attention_operations(self.config, attended))
         return batch / max(read / rates.bandwidth, operations / rates.operations)
 
     def prefill_tokens_per_s(self, rates: Rates, tokens: int) -> float:
         """Prompt tokens a second of one prompt of `tokens` tokens, of which none is cached."""
-        attended = sum(_sum_attended(tokens, window or tokens) for window in self.config.windows)
+        attended = sum(_sum_attended(tokens, layer.window or tokens) for layer in self.config.layers)
         layers, head = matrix_parameters(self.config)
         operations = 2 * layers * tokens + 2 * head + _attention_operations(self.config, attended)
         moved = self.step_bytes + self.token_bytes * tokens
@@ -43,7 +43,8 @@ class Work(NamedTuple):
 
 def _count_attended(config: DecoderConfig, context: int) -> int:
     """Tokens that a new token attends to, summed over the layers."""
-    return sum(context if window is None else min(window, context) for window in config.windows)
+    windows = config.cache_spec.windows
+    return sum(context if window is None else min(window, context) for window in windows)
 
 
 def _sum_attended(tokens: int, window: int) -> int:
@@ -54,7 +55,8 @@ def _sum_attended(tokens: int, window: int) -> int:
 
 def _attention_operations(config: DecoderConfig, attended: int) -> int:
     """Operations for the products with the attended tokens' keys and values in all heads."""
-    return 4 * config.heads * config.head_dim * attended
+    spec = config.cache_spec
+    return 4 * spec.heads * spec.head_dim * attended
 
 
 def cost_per_million(tokens_per_s: float, price_per_hour: float) -> float:

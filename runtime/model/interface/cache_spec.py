@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ....kernels.attention import Reach
+
 
 @dataclass(frozen=True)
 class CacheSpec:
@@ -15,6 +17,12 @@ class CacheSpec:
     head_dim: int
     windows: tuple[int | None, ...]
     """each layer's sliding window in tokens; None: full attention"""
+    chunks: tuple[int | None, ...] | None = None
+    """the tokens of each layer's chunks (see `Reach`); None: no layer has chunks"""
+
+    @property
+    def reaches(self) -> tuple[Reach, ...]:
+        return tuple(map(Reach, self.windows, self.chunks or (None,) * self.layers))
 
     @property
     def layers(self) -> int:

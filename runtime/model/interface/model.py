@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
 
 from ....kernels.linear import Linear
+from ..rope_config import RopeConfig
 from .cache_spec import CacheSpec
 from .input_batch import InputBatch
 
@@ -29,8 +30,8 @@ class LayerInputs:
     batch: InputBatch
     kvs: Sequence[torch.Tensor]
     """each layer's cache (see `kv_pool.allocate_pool`)"""
-    rotary: torch.Tensor
-    """the rotary embeddings; see `RotaryTable.values`"""
+    rotary: Mapping[RopeConfig | None, torch.Tensor]
+    """the rotary embeddings of each kind of layers; see `RotaryTable.values`"""
 
 
 class Layer(Protocol):

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from transformers import AttentionInterface
 
+from ....kernels.attention import Reach
+
 NAME = "arbora"
 """the attention implementation's name in a model's config"""
 _UNSUPPORTED = {
@@ -42,9 +44,8 @@ class AttentionCall(NamedTuple):
     """whether each head has a score that takes part in the softmax without a value"""
 
     @property
-    def needs_rows(self) -> bool:
-        """Whether only `paged_attention_by_rows` computes it."""
-        return self.softcap is not None or self.chunk is not None or self.has_sinks
+    def reach(self) -> Reach:
+        return Reach(self.window, self.chunk)
 
 
 class AttentionHandler(Protocol):

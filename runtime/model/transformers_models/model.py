@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from transformers import PreTrainedModel
 
 from ....kernels.attention import paged_attention
-from ....kernels.attention.by_rows import ScoreRules, paged_attention_by_rows
 from ....kernels.linear import Linear, as_float32
 from ....kernels.rotary import rotary_write_kv
 from ..interface.input_batch import InputBatch
@@ -34,11 +33,9 @@ class TransformersModel:
 
     @property
     def is_recordable(self) -> bool:
-        """A CUDA graph can have PyTorch's kernels, but the host may not divide attention by rows or tokens by
-        experts."""
-        divided = any(call.needs_rows for call in self.config.calls)
+        """A CUDA graph can have PyTorch's kernels, but the host may not divide tokens by experts."""
         has_products = any(hasattr(module, "expert_products") for module in self._model.modules())
-        return self.no_rotation.is_cuda and not divided and not has_products
+        return self.no_rotation.is_cuda and not has_products
 
     @property
     def dtype(self) -> torch.dtype:
@@ -102,11 +99,10 @@ class _PagedAttention:
         head_dim = self._head_dim
         queries, keys, values = (_by_token(each, head_dim) for each in (q, k, v))
         rotary_write_kv(queries, keys, values, self._no_rotation, self._no_positions, batch.places, kv)
-        if call.needs_rows:
-            rules = ScoreRules(call.window, call.chunk, call.softcap)
-            out = paged_attention_by_rows(queries, kv, batch.attention, call.scale, rules, sinks)
-        else:
-            out = paged_attention(queries, kv, batch.attention, call.scale, call.window)
+        sinks = None if sinks is None else sinks.float().contiguous()
+        out = paged_attention(
+            queries, kv, batch.attention, call.scale, call.reach, softcap=call.softcap, sinks=sinks
+        )
         self._progress()
         return out[None, :, :, : call.value_dim]
 

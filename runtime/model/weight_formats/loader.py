@@ -140,10 +140,11 @@ class ProjectionLoader:
             expand_into(part, self._read(projection))
         return joined
 
-    def load_vector(self, *names: str) -> torch.Tensor:
-        """Loads the named vectors, concatenated. Raises ConfigError for values that are NaN or infinite."""
+    def load_vector(self, *names: str, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Loads the named vectors, concatenated, by default in the dtype of activations. Raises ConfigError
+        for values that are NaN or infinite."""
         self.checkpoint.check_finite(names)
-        return torch.cat([self.checkpoint.read(name).to(self.device, self.dtype) for name in names])
+        return torch.cat([self.checkpoint.read(name).to(self.device, dtype or self.dtype) for name in names])
 
     def _read(self, projection: Projection) -> torch.Tensor | CodedWeight:
         """Reads a projection's weight. It and its `rows` raise ConfigError for values that can't be used."""

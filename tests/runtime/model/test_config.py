@@ -49,8 +49,10 @@ def refusal(model: Path, **fields: Any) -> str:
 
 def test_missing_sizes_have_the_families_defaults(tmp_path: Path) -> None:
     config = load_decoder_config(write(tmp_path))
-    assert (config.kv_heads, config.head_dim, config.rope.theta) == (4, 16, 10000.0)
-    assert config.windows == (None, None)
+    layer = config.layers[0]
+    assert layer.rope is not None
+    assert (layer.kv_heads, layer.head_dim, layer.rope.theta) == (4, 16, 10000.0)
+    assert config.cache_spec.windows == (None, None)
     assert config.dtype is None
 
 
@@ -89,7 +91,8 @@ def test_a_gpu_without_triton_is_refused_with_the_package_to_install(
 
 
 def test_part_of_each_head_may_be_rotated(tmp_path: Path) -> None:
-    assert load_decoder_config(write(tmp_path, partial_rotary_factor=0.5)).rope.dim == 8
+    rope = load_decoder_config(write(tmp_path, partial_rotary_factor=0.5)).layers[0].rope
+    assert rope is not None and rope.dim == 8
 
 
 @pytest.mark.parametrize(
@@ -112,7 +115,7 @@ def test_the_way_of_stretching_decides_the_longest_and_the_default_context(
 def test_a_window_is_only_used_where_the_family_says_so(tmp_path: Path) -> None:
     def windows(architecture: str, **fields: Any) -> tuple[int | None, ...]:
         fields = {"architectures": [architecture], "sliding_window": 7, **fields}
-        return load_decoder_config(write(tmp_path, **fields)).windows
+        return load_decoder_config(write(tmp_path, **fields)).cache_spec.windows
 
     assert windows("LlamaForCausalLM") == (None, None)
     assert windows("MistralForCausalLM") == (7, 7)
@@ -123,7 +126,7 @@ def test_a_window_is_only_used_where_the_family_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"architectures": ["GemmaForCausalLM"]}, ["GemmaForCausalLM", "Qwen3ForCausalLM"]),
+        ({"architectures": ["OlmoForCausalLM"]}, ["OlmoForCausalLM", "Qwen3ForCausalLM"]),
         ({"architectures": None, "model_type": "t5"}, ["t5", "LlamaForCausalLM"]),
         ({"hidden_act": "gelu"}, ["gelu", "silu"]),
         ({"num_attention_heads": 6, "num_key_value_heads": 4}, ["6", "num_key_value_heads 4"]),

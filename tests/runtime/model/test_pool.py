@@ -91,7 +91,7 @@ def test_the_cache_of_a_layer_is_stored_in_segments() -> None:
     cpu = torch.device("cpu")
     kvs = allocate_pool(config.cache_spec, 1024, 16, torch.bfloat16, cpu)
     _, heads, segments, tokens, cell = kvs[0].shape
-    assert (len(kvs), heads, cell) == (config.layers, 16, config.head_dim)
+    assert (len(kvs), heads, cell) == (config.cache_spec.layers, 16, config.cache_spec.head_dim)
     assert (segments, tokens) == (32, 512)
 
 

@@ -79,7 +79,7 @@ def test_weights_have_the_bytes_of_the_tensors_that_are_loaded(
     choose = load_weight_formats(model, checkpoint.names).choose
     load_weights(ProjectionLoader(checkpoint, choose, dtype, CPU, False), config, told.append)
     assert float_weights(config, dtype).bytes == sum(tensor.nbytes for tensor in loaded)
-    assert told[-1] == f"loading weights: {config.layers} of {config.layers} layers"
+    assert told[-1] == f"loading weights: {len(config.layers)} of {len(config.layers)} layers"
 
 
 @pytest.mark.parametrize("method", get_args(QuantizeMethod))
@@ -172,7 +172,8 @@ def test_rates_are_the_larger_of_bytes_and_operations(tmp_path: Path) -> None:
     work = Work(config, step_bytes=1000, token_bytes=10)
     slow_memory, slow_product = Rates(1e3, 1e30), Rates(1e30, 1e6)
     assert work.decode_tokens_per_s(slow_memory, 4, 50) == pytest.approx(4 / ((1000 + 4 * 10 * 50) / 1e3))
-    attention = 4 * config.heads * config.head_dim * config.layers
+    spec = config.cache_spec
+    attention = 4 * spec.heads * spec.head_dim * spec.layers
     operations = 2 * (matrices + head) + attention * 50
     assert work.decode_tokens_per_s(slow_product, 4, 50) == pytest.approx(1e6 / operations)
     operations = 3 * 2 * matrices + 2 * head + attention * (1 + 2 + 3)

@@ -52,8 +52,9 @@ def directory(pair: Pair) -> Path:
 
 def joined(directory: Path) -> list[tuple[Projection, ...]]:
     config = load_decoder_config(directory)
-    layers = [layer_projections(config, layer) for layer in range(config.layers)]
-    return [run for each in layers for run in (each.qkv, (each.output,), each.feed_forward[0][0], (each.feed_forward[0][1],))]
+    layers = [layer_projections(config, layer) for layer in range(len(config.layers))]
+    of_layers = ((each.qkv, (each.output,), each.feed_forward[0]) for each in layers)
+    return [run for qkv, output, (gate_up, down) in of_layers for run in (qkv, output, gate_up, (down,))]
 
 
 def test_results_differ_from_the_expanded_weights_by_the_rounding_of_activations(directory: Path) -> None:
@@ -97,7 +98,7 @@ def test_a_projection_with_nan_in_fp8_is_named(tmp_path: Path) -> None:
 
 def test_every_format_with_a_product_stays_packed(directory: Path, request: pytest.FixtureRequest) -> None:
     case = next(name for name in CASES if directory.name.startswith(name.replace(" ", "-") + "0"))
-    down = loader_of(directory)._find_packing(layer_projections(load_decoder_config(directory), 0).feed_forward[0][1])
+    down = loader_of(directory)._find_packing(layer_projections(load_decoder_config(directory), 0).feed_forward[0].down)
     assert (down is None) == any(case.startswith(name) for name in EXPANDED), case
 
 
@@ -203,7 +204,7 @@ def test_a_rows_bits_do_not_depend_on_the_chunks_of_a_batch_invariant_model(tmp_
 def test_weights_are_expanded_exactly(pair: Pair, dtype: torch.dtype) -> None:
     model, directory = pair
     reader, config = loader_of(directory, dtype), load_decoder_config(directory)
-    for layer in range(config.layers):
+    for layer in range(len(config.layers)):
         for projection in layer_projections(config, layer).all():
             expected = model.get_submodule(projection.name).get_parameter("weight")
             assert torch.equal(reader.load_weight(projection), expected.to(dtype)), projection.name
