@@ -29,6 +29,9 @@ class ExpertFamily(NamedTuple):
     """whether the router and the experts have biases"""
     clamps: bool = False
     """whether the activation is `clamp_and_gate`, otherwise SiLU"""
+    is_stacked: bool = False
+    """whether one tensor has the matrices of all experts, with the outputs of gate and up in turn, and floats
+    [inputs, outputs]"""
 
 
 class Family(NamedTuple):
@@ -50,6 +53,8 @@ class Family(NamedTuple):
     """by the square root of the hidden size"""
     is_fused: bool = False
     """whether checkpoints have one matrix for queries, keys and values, and one for gate and up"""
+    has_sinks: bool = False
+    """whether each head has a score that takes part in the softmax without a value"""
     experts: ExpertFamily | None = None
     """of all layers, or of those that config.json names; None: no layer has any"""
     defaults: Mapping[str, object] = {}
@@ -67,6 +72,15 @@ _GRANITE: Mapping[str, object] = {"attention_multiplier": 1.0, "logits_scaling":
 _MIXTRAL = ExpertFamily(
     "block_sparse_moe.gate", "block_sparse_moe.experts", ("w1", "w3", "w2"), renormalizes=True
 )
+_GPT_OSS: Mapping[str, object] = {
+    "head_dim": 64,
+    "attention_bias": True,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 150_000.0,
+    "sliding_window": 128,
+    "use_sliding_window": True,
+    "num_experts_per_tok": 4,
+}
 
 FAMILIES = {
     "GemmaForCausalLM": Family(norm_offset=1.0, scales_embedding=True, defaults=_GEMMA),
@@ -87,6 +101,15 @@ FAMILIES = {
         local_theta=10_000.0,
         scales_embedding=True,
         defaults={**_WINDOWED_GEMMA, "max_position_embeddings": 131_072, "rope_theta": 1e6},
+    ),
+    "GptOssForCausalLM": Family(
+        window="by layer",
+        full_period=2,
+        has_sinks=True,
+        experts=ExpertFamily(
+            "mlp.router", "mlp.experts", renormalizes=True, biased=True, clamps=True, is_stacked=True
+        ),
+        defaults=_GPT_OSS,
     ),
     "GraniteForCausalLM": Family(defaults=_GRANITE),
     "LlamaForCausalLM": Family(),

@@ -77,7 +77,15 @@ class DecoderLayer:
         config, invariant = self._config, self._batch_invariant
         reach = Reach(config.window)
         out = paged_attention(
-            q, kv, batch, config.scale, reach, invariant, self._is_last, softcap=config.softcap
+            q,
+            kv,
+            batch,
+            config.scale,
+            reach,
+            invariant,
+            self._is_last,
+            config.softcap,
+            self._weights.sinks,
         )
         return out.flatten(1)
 

@@ -46,6 +46,8 @@ class LayerConfig(msgspec.Struct, frozen=True, kw_only=True):
     intermediate_size: int
     activation: Activation
     mlp_bias: bool
+    has_sinks: bool
+    """see `Family.has_sinks`"""
     experts: ExpertsConfig | None
     """in place of the gated feed-forward layer"""
     norms: Norms
@@ -193,6 +195,7 @@ def _layers(
         intermediate_size=file.intermediate_size,
         activation=ACTIVATIONS[_activation(file)],
         mlp_bias=file.mlp_bias,
+        has_sinks=family.has_sinks,
         experts=None,
         norms=family.norms,
         residual_multiplier=file.residual_multiplier,

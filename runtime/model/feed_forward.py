@@ -19,7 +19,8 @@ from ...kernels.experts import (
 )
 from ...kernels.linear import Linear
 from .experts_config import ExpertsConfig
-from .weight_formats import Projection, ProjectionLoader, TensorSpec
+from .weight_formats import Checkpoint, Projection, ProjectionLoader, TensorSpec
+from .weight_formats.checkpoint import StackedPart
 from .weight_formats.weight_format import FLOATS
 
 ACTIVATIONS: dict[str, RowFunction] = {"silu": silu_and_mul, "gelu_tanh": gelu_and_mul}
@@ -80,6 +81,21 @@ def expert_projections(
         gate, up, down = (f"model.layers.{layer}.{family.experts}.{expert}.{part}" for part in family.parts)
         first = Projection(gate, inner, hidden, family.biased), Projection(up, inner, hidden, family.biased)
         yield FeedForwardProjections(first, Projection(down, hidden, inner, family.biased))
+
+
+_ENDS = {"weight": "", "bias": "_bias", "blocks": "_blocks", "scales": "_scales"}
+"""the ends of the names of stacked tensors by the parts of a matrix that they have"""
+
+
+def split_experts(checkpoint: Checkpoint, config: ExpertsConfig, layer: int) -> None:
+    """Gives the experts' matrices in a layer's stacked tensors the names of `expert_projections`."""
+    experts = f"model.layers.{layer}.{config.family.experts}"
+    gate, up, down = config.family.parts
+    outputs = {gate: slice(0, None, 2), up: slice(1, None, 2), down: slice(None)}
+    for part, end in _ENDS.items():
+        of_part = {name: StackedPart(name, part, rows, part == "weight") for name, rows in outputs.items()}
+        checkpoint.split(f"{experts}.gate_up_proj{end}", experts, [of_part[gate], of_part[up]])
+        checkpoint.split(f"{experts}.down_proj{end}", experts, [of_part[down]])
 
 
 def router_tensors(config: ExpertsConfig, layer: int, hidden: int) -> dict[str, TensorSpec]:

@@ -20,6 +20,7 @@ from .chunk_check import check_chunks
 from .decoder import Decoder
 from .decoder_config import DecoderConfig, load_decoder_config
 from .devices import choose_dtype
+from .feed_forward import split_experts
 from .generation_config import sampling_defaults
 from .interface.model import Model, ModelConfig
 from .kv_pool import context_length
@@ -83,6 +84,9 @@ class DecoderArchitecture:
         pass
 
     def check(self, checkpoint: Checkpoint, choose: ChooseFormat) -> Collection[str]:
+        for number, layer in enumerate(self.config.layers):
+            if layer.experts is not None and layer.experts.family.is_stacked:
+                split_experts(checkpoint, layer.experts, number)
         expected = expected_tensors(self.config, choose)
         checkpoint.check(expected)
         return expected

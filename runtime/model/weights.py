@@ -48,6 +48,7 @@ LAYER_NORMS: dict[Norms, dict[str, str]] = {
 """a checkpoint's name of each norm of `LayerWeights`"""
 Q_NORM = "self_attn.q_norm.weight"
 K_NORM = "self_attn.k_norm.weight"
+SINKS = "self_attn.sinks"
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ class LayerWeights:
     mlp_norm: torch.Tensor
     """of the feed-forward layer's input"""
     feed_forward: FeedForward
+    sinks: torch.Tensor | None = None
+    """float32 [heads]: see `paged_attention`"""
     attention_output_norm: torch.Tensor | None = None
     mlp_output_norm: torch.Tensor | None = None
 
@@ -135,7 +138,7 @@ def projections(config: DecoderConfig) -> Iterator[Projection]:
         yield from layer_projections(config, layer).all()
 
 
-def _norm_sizes(config: DecoderConfig) -> dict[str, int]:
+def _vector_sizes(config: DecoderConfig) -> dict[str, int]:
     sizes = {FINAL_NORM: config.hidden_size}
     for number, layer in enumerate(config.layers):
         prefix = f"model.layers.{number}."
@@ -143,12 +146,14 @@ def _norm_sizes(config: DecoderConfig) -> dict[str, int]:
         sizes |= {f"{prefix}{name}.weight": config.hidden_size for name in names}
         if layer.qk_norm:
             sizes |= {prefix + Q_NORM: layer.head_dim, prefix + K_NORM: layer.head_dim}
+        if layer.has_sinks:
+            sizes[prefix + SINKS] = layer.heads
     return sizes
 
 
 def expected_tensors(config: DecoderConfig, choose: ChooseFormat) -> dict[str, TensorSpec]:
     """The tensors of a checkpoint of this decoder, by name."""
-    expected = {name: TensorSpec(((size,),)) for name, size in _norm_sizes(config).items()}
+    expected = {name: TensorSpec(((size,),)) for name, size in _vector_sizes(config).items()}
     for number, layer in enumerate(config.layers):
         if layer.experts is not None:
             expected |= router_tensors(layer.experts, number, config.hidden_size)
@@ -179,12 +184,13 @@ def _load_layer(loader: ProjectionLoader, config: DecoderConfig, layer: int) -> 
     if config.layers[layer].qk_norm:
         q, k = (_load_norm(loader, config, prefix + name).float() for name in (Q_NORM, K_NORM))
         head_norms = HeadNorms(q, k, config.rms_norm_eps)
-    norms = LAYER_NORMS[config.layers[layer].norms]
+    norms, has_sinks = LAYER_NORMS[config.layers[layer].norms], config.layers[layer].has_sinks
     return LayerWeights(
         qkv=loader.load_linear(*projections.qkv),
         head_norms=head_norms,
         output=loader.load_linear(projections.output),
         feed_forward=_load_feed_forward(loader, config, layer),
+        sinks=loader.load_vector(prefix + SINKS, dtype=torch.float32) if has_sinks else None,
         **{field: _load_norm(loader, config, f"{prefix}{name}.weight") for field, name in norms.items()},
     )
 

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
+    GptOssConfig,
     LlamaConfig,
     MistralConfig,
     MixtralConfig,
@@ -21,6 +22,7 @@ from transformers import (
 )
 
 CONFIGS: dict[str, type[PreTrainedConfig]] = {
+    "gpt_oss": GptOssConfig,
     "llama": LlamaConfig,
     "mistral": MistralConfig,
     "mixtral": MixtralConfig,
@@ -44,6 +46,20 @@ SHAPE: dict[str, Any] = {
 OF_FAMILY: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": None},
     "qwen3": {"head_dim": 32},
+    "gpt_oss": {
+        "head_dim": 32,
+        "num_local_experts": 6,
+        "num_experts_per_tok": 2,
+        "sliding_window": 9,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 150_000.0,
+            "factor": 8.0,
+            "original_max_position_embeddings": 32,
+            "truncate": False,
+        },
+    },
     "mixtral": {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": None},
     "qwen3_moe": {
         "head_dim": 32,
