@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from arbora.kernels.attention import AttentionBatch, cpu
+from arbora.kernels.attention import FULL_REACH, AttentionBatch, Reach, cpu
 from arbora.kernels.attention import items as column
 from arbora.kernels.attention.batch import Group
 from arbora.kernels.attention.cpu import CpuAttention
@@ -56,7 +56,7 @@ class Growing:
         tables = [np.array(table, np.int32) for table in self.tables]
         ones = [1] * len(self.lengths)
         batch = AttentionBatch.build(ones, self.lengths, tables, PAGE, torch.device("cpu"), self._groups)
-        return CpuAttention(batch, self._q, self._kv, None, self._invariant)
+        return CpuAttention(batch, self._q, self._kv, FULL_REACH, self._invariant)
 
     def lengthen(self) -> list[tuple[int, int]]:
         """Adds a token to each row; returns the new pages."""
@@ -120,6 +120,6 @@ def test_grown_tables_are_those_of_the_longer_rows(
 def test_rows_with_windows_or_chunks_do_not_grow() -> None:
     rows = Growing([9], [], 1, False)
     batch = AttentionBatch.build([2], [9], [np.arange(3, dtype=np.int32)], PAGE, torch.device("cpu"))
-    assert CpuAttention(batch, rows._q, rows._kv, None, False).growing() is None
+    assert CpuAttention(batch, rows._q, rows._kv, FULL_REACH, False).growing() is None
     one = AttentionBatch.build([1], [9], [np.arange(3, dtype=np.int32)], PAGE, torch.device("cpu"))
-    assert CpuAttention(one, rows._q, rows._kv, 5, False).growing() is None
+    assert CpuAttention(one, rows._q, rows._kv, Reach(5), False).growing() is None
