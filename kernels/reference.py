@@ -152,7 +152,9 @@ def run_experts(
     for token, (numbers, factors) in enumerate(zip(experts.tolist(), shares.tolist(), strict=True)):
         for number, factor in zip(numbers, factors, strict=True):
             if number < len(first):
-                out[token] += factor * second[number](activation(first[number](x[token : token + 1])))[0].float()
+                out[token] += (
+                    factor * second[number](activation(first[number](x[token : token + 1])))[0].float()
+                )
     return out.to(x.dtype)
 
 

@@ -78,7 +78,9 @@ class Tiles:
             return Tiles(max(16, triton.next_power_of_2(repeat)), 16, 4)
         if head_dim > 256:
             single = queries <= SINGLE
-            return Tiles(SINGLE, 16, 4) if single else Tiles(max(GROUP, triton.next_power_of_2(repeat)), 16, 8)
+            return (
+                Tiles(SINGLE, 16, 4) if single else Tiles(max(GROUP, triton.next_power_of_2(repeat)), 16, 8)
+            )
         if queries <= SINGLE:
             return Tiles(SINGLE, 32 if head_dim > 128 else 64, 4)
         matrices = generation(gpu or architecture())

@@ -37,7 +37,9 @@ def choose(logits: torch.Tensor, k: int, renormalizes: bool) -> tuple[torch.Tens
     """As `sorting_cpu.choose`."""
     wide = logits.float()
     largest, numbers = wide.topk(k, dim=-1)
-    return numbers, largest.softmax(-1) if renormalizes else (largest - wide.logsumexp(-1, keepdim=True)).exp()
+    return numbers, largest.softmax(-1) if renormalizes else (
+        largest - wide.logsumexp(-1, keepdim=True)
+    ).exp()
 
 
 def sort(experts: torch.Tensor, count: int) -> Order:

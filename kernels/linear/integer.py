@@ -174,7 +174,9 @@ class IntegerCpuProduct:
         self._kernel.run(arguments, torch.get_num_threads())
         del scratch  # the kernel has read it
 
-    def prepare(self, x: torch.Tensor, y: torch.Tensor, way: int = NO_AMX) -> tuple[torch.Tensor, tuple[int, ...]]:
+    def prepare(
+        self, x: torch.Tensor, y: torch.Tensor, way: int = NO_AMX
+    ) -> tuple[torch.Tensor, tuple[int, ...]]:
         """Scratch memory for all rows of x, and the arguments of the kernel (see `integer_cpu`)."""
         threads, count = torch.get_num_threads(), len(x)
         rows = count + integer_cpu.ROWS_BEYOND  # the kernel reads beyond the last row

@@ -17,6 +17,7 @@ from .interface.model import HiddenStates, Layer, LayerInputs
 from .rope import RotaryTable
 from .weights import DecoderWeights, LayerWeights
 
+
 class DecoderLayer:
     """Attention and a feed-forward layer, as a `LayerConfig` describes them."""
 

@@ -56,9 +56,7 @@ def read_experts(path: Path, given: bytes, family: ExpertFamily | None) -> Seque
             f"of experts, which is {count}."
         )
     if file.decoder_sparse_step < 1:
-        raise ConfigError(
-            f"{path}: decoder_sparse_step {file.decoder_sparse_step} should be 1 or more."
-        )
+        raise ConfigError(f"{path}: decoder_sparse_step {file.decoder_sparse_step} should be 1 or more.")
     experts = ExpertsConfig(
         count=count,
         per_token=file.num_experts_per_tok,

@@ -72,9 +72,7 @@ class FeedForwardProjections(NamedTuple):
     down: Projection
 
 
-def expert_projections(
-    config: ExpertsConfig, layer: int, hidden: int
-) -> Iterator[FeedForwardProjections]:
+def expert_projections(config: ExpertsConfig, layer: int, hidden: int) -> Iterator[FeedForwardProjections]:
     """Those of each expert of a layer."""
     inner, family = config.intermediate_size, config.family
     for expert in range(config.count):

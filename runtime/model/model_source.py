@@ -20,7 +20,6 @@ from .chunk_check import check_chunks
 from .decoder import Decoder
 from .decoder_config import DecoderConfig, load_decoder_config
 from .devices import choose_dtype
-from .feed_forward import split_experts
 from .generation_config import sampling_defaults
 from .interface.model import Model, ModelConfig
 from .kv_pool import context_length
@@ -32,7 +31,7 @@ from .weight_formats import (
     checkpoint_formats,
     open_quantized_copy,
 )
-from .weights import expected_tensors, load_weights, projections
+from .weights import check_tensors, load_weights, projections
 
 log = logging.getLogger(__name__)
 
@@ -84,12 +83,7 @@ class DecoderArchitecture:
         pass
 
     def check(self, checkpoint: Checkpoint, choose: ChooseFormat) -> Collection[str]:
-        for number, layer in enumerate(self.config.layers):
-            if layer.experts is not None and layer.experts.family.is_stacked:
-                split_experts(checkpoint, layer.experts, number)
-        expected = expected_tensors(self.config, choose)
-        checkpoint.check(expected)
-        return expected
+        return check_tensors(checkpoint, self.config, choose)
 
     def projections(self, checkpoint: Checkpoint) -> Sequence[Projection]:
         return list(projections(self.config))

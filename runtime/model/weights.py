@@ -24,8 +24,10 @@ from .feed_forward import (
     expert_projections,
     load_experts,
     router_tensors,
+    split_experts,
 )
 from .weight_formats import (
+    Checkpoint,
     ChooseFormat,
     EmbeddingRows,
     Projection,
@@ -159,6 +161,19 @@ def expected_tensors(config: DecoderConfig, choose: ChooseFormat) -> dict[str, T
             expected |= router_tensors(layer.experts, number, config.hidden_size)
     for projection in projections(config):
         expected |= projection_tensors(projection, choose)
+    return expected
+
+
+def check_tensors(
+    checkpoint: Checkpoint, config: DecoderConfig, choose: ChooseFormat
+) -> dict[str, TensorSpec]:
+    """The expected tensors. Raises ConfigError, naming the tensor, for a checkpoint that lacks one, has another
+    shape, or has others. Gives stacked experts the names of their matrices."""
+    for number, layer in enumerate(config.layers):
+        if layer.experts is not None and layer.experts.family.is_stacked:
+            split_experts(checkpoint, layer.experts, number)
+    expected = expected_tensors(config, choose)
+    checkpoint.check(expected)
     return expected
 
 

@@ -93,7 +93,9 @@ def assert_close(got: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(got, expected, atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize(("tokens", "k", "hot"), [(1, 4, False), (5, 2, False), (70, 3, False), (300, 1, True)])
+@pytest.mark.parametrize(
+    ("tokens", "k", "hot"), [(1, 4, False), (5, 2, False), (70, 3, False), (300, 1, True)]
+)
 def test_experts_agree_with_the_reference(
     case: tuple[list[Linear], list[Linear], torch.dtype], tokens: int, k: int, hot: bool
 ) -> None:
@@ -190,7 +192,9 @@ def test_a_rows_bits_do_not_depend_on_others_if_they_must_not() -> None:
         together = experts(x, routing)
         for row in range(0, 50, 7):
             one = slice(row, row + 1)
-            assert torch.equal(experts(x[one], Routing(routing.experts[one], routing.shares[one]))[0], together[row])
+            assert torch.equal(
+                experts(x[one], Routing(routing.experts[one], routing.shares[one]))[0], together[row]
+            )
 
 
 def test_many_rows_of_widened_weights_are_multiplied_expert_by_expert() -> None:

@@ -15,7 +15,9 @@ EXPERTS = 5
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize(("tokens", "k", "hidden", "inner"), [(1, 3, 64, 32), (40, 2, 70, 33), (100, 1, 64, 64)])
+@pytest.mark.parametrize(
+    ("tokens", "k", "hidden", "inner"), [(1, 3, 64, 32), (40, 2, 70, 33), (100, 1, 64, 64)]
+)
 def test_experts_agree_with_the_reference(
     tokens: int, k: int, hidden: int, inner: int, biased: bool, dtype: torch.dtype
 ) -> None:
@@ -38,7 +40,10 @@ def test_experts_agree_with_the_reference(
             lambda rows, weight=weight, offset=offset: torch.nn.functional.linear(rows, weight, offset)
             for weight, offset in zip(weights, offsets, strict=True)
         ]
-        for weights, offsets in ((first, [None] * EXPERTS if bias is None else bias), (second, [None] * EXPERTS))
+        for weights, offsets in (
+            (first, [None] * EXPERTS if bias is None else bias),
+            (second, [None] * EXPERTS),
+        )
     ]
     expected = reference.run_experts(x, *products, reference.silu_and_mul, experts, shares)
     tolerance = 1e-4 if dtype == torch.float32 else 1e-2

@@ -9,7 +9,13 @@ from aot_cases import SHARED, AotCase, MatrixProducts
 from arbora.kernels.attention.cuda_tiles import CHUNK, GROUP, PROGRAMS, SINGLE, Tiles, generation, pad
 
 QUERIES = {"decode": SINGLE, "group": GROUP, "chunk": CHUNK}
-VALUES = (("decode", "group", "chunk"), (80, 90, 100), ("bf16", "fp16"), (64, 96, 128, 256, 512), (1, 4, 5, 7, 8))
+VALUES = (
+    ("decode", "group", "chunk"),
+    (80, 90, 100),
+    ("bf16", "fp16"),
+    (64, 96, 128, 256, 512),
+    (1, 4, 5, 7, 8),
+)
 PAGE_SIZES, STORED, REACHES, CAPS = (1, 16), (None, "int8", "fp8"), (None, "window", "chunk"), (False, True)
 PROPERTIES = (*VALUES, PAGE_SIZES, STORED, REACHES, CAPS)
 """the values of each field of a `Variant`"""

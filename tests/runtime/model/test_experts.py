@@ -14,12 +14,10 @@ from checkpoints import change_tensor, edit_config, random_model, save_model
 from quantizers import mxfp4
 from safetensors.torch import load_file, save_file
 from step_driver import GREEDY, StepDriver, refusal
-from test_recorded_steps import TWICE, replayed, started
 from transformers import PreTrainedModel
 from transformers_oracle import EVERY_LOGPROB, expected_logprobs, random_tokens
 
 FAMILIES = ("gpt_oss", "mixtral", "qwen3_moe")
-WINDOWLESS = {"sliding_window": None, "layer_types": ["full_attention"] * 3}
 
 
 @pytest.fixture(autouse=True)
@@ -76,19 +74,17 @@ def test_experts_are_quantized(family: str, quantize: str, tmp_path: Path) -> No
     assert 0 < error < {"int8": 0.03, "int4": 0.3}[quantize]
 
 
-@pytest.mark.parametrize(("family", "fields"), [("gpt_oss", WINDOWLESS), ("mixtral", {}), ("qwen3_moe", {})])
-def test_steps_are_replayed(family: str, fields: dict[str, Any], tmp_path: Path) -> None:
-    save(family, tmp_path, **fields)
-    assert replayed(started(tmp_path, dtype="bfloat16", quantize="int4")) == TWICE
-
-
 def test_a_row_has_the_same_bits_beside_others_if_it_must(tmp_path: Path) -> None:
     save("qwen3_moe", tmp_path)
     driver = StepDriver.load(tmp_path, dtype="bfloat16", deterministic=True)
     prompts = [random_tokens(40), random_tokens(23)]
     for slot in (0, 1, 2):
         driver.start(slot, GREEDY)
-    outputs = [[driver.prefill(0, prompts[0], 7)], [driver.prefill(1, prompts[1])], [driver.prefill(2, prompts[0])]]
+    outputs = [
+        [driver.prefill(0, prompts[0], 7)],
+        [driver.prefill(1, prompts[1])],
+        [driver.prefill(2, prompts[0])],
+    ]
     for _ in range(8):
         for slot, token in enumerate(driver.decode([0, 1, 2])):
             outputs[slot].append(token)
@@ -98,7 +94,12 @@ def test_a_row_has_the_same_bits_beside_others_if_it_must(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("family", "name", "shape", "told"),
     [
-        ("qwen3_moe", "model.layers.1.mlp.experts.5.up_proj.weight", None, "[32, 64] of F32, F16, BF16 is missing"),
+        (
+            "qwen3_moe",
+            "model.layers.1.mlp.experts.5.up_proj.weight",
+            None,
+            "[32, 64] of F32, F16, BF16 is missing",
+        ),
         ("qwen3_moe", "model.layers.1.mlp.experts.5.up_proj.weight", (32, 8), "got [32, 8] of F32"),
         ("mixtral", "model.layers.0.block_sparse_moe.experts.3.w2.weight", (64, 8), "got [64, 8] of F32"),
         ("qwen3_moe", "model.layers.2.mlp.gate.weight", (7, 64), "expected [8, 64]"),
@@ -121,7 +122,9 @@ def test_too_few_stacked_experts_are_named(tmp_path: Path) -> None:
     assert "mlp.experts.6.gate_proj.weight" in refusal(tmp_path, model_impl="native")
 
 
-@pytest.mark.parametrize(("fields", "told"), [({"num_experts_per_tok": 9}, "1 to"), ({"decoder_sparse_step": 0}, "1 or more")])
+@pytest.mark.parametrize(
+    ("fields", "told"), [({"num_experts_per_tok": 9}, "1 to"), ({"decoder_sparse_step": 0}, "1 or more")]
+)
 def test_wrong_numbers_of_experts_are_named(fields: dict[str, int], told: str, tmp_path: Path) -> None:
     save("qwen3_moe", tmp_path)
     edit_config(tmp_path, **fields)

@@ -151,7 +151,9 @@ def write(path: Path, architecture: str, model: PreTrainedModel, of_experts: Typ
             values = values.view(count, 2, -1, values.shape[1]).transpose(1, 2).reshape(values.shape)
         if name.endswith("norm.weight"):
             values = values + family.norm_offset
-        name = name.replace("_proj_bias", "_proj.bias").replace("experts.down_proj", "experts.down_proj.weight")
+        name = name.replace("_proj_bias", "_proj.bias").replace(
+            "experts.down_proj", "experts.down_proj.weight"
+        )
         name = name.replace("weight.bias", "bias").replace(".mlp.experts.down_proj", ".ffn_down_exps")
         if ".ffn_down_exps" in name:
             stored = f"blk.{layer}.ffn_down_exps.{name.rpartition('.')[2]}"

@@ -98,7 +98,9 @@ def test_a_projection_with_nan_in_fp8_is_named(tmp_path: Path) -> None:
 
 def test_every_format_with_a_product_stays_packed(directory: Path, request: pytest.FixtureRequest) -> None:
     case = next(name for name in CASES if directory.name.startswith(name.replace(" ", "-") + "0"))
-    down = loader_of(directory)._find_packing(layer_projections(load_decoder_config(directory), 0).feed_forward[0].down)
+    down = loader_of(directory)._find_packing(
+        layer_projections(load_decoder_config(directory), 0).feed_forward[0].down
+    )
     assert (down is None) == any(case.startswith(name) for name in EXPANDED), case
 
 
