@@ -6,6 +6,7 @@ Only the weights of experts that a step's tokens have are read.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from ..linear.half import multiply, to_float32
 from . import gate_cpu, sorting_cpu
 from .grouped_cpu import GroupedProduct
 
-__all__ = ["Experts", "ExpertWeights", "Router", "Routing", "RowFunction", "StackedWeights", "clamp_and_gate"]
+__all__ = ["ExpertWeights", "Experts", "Router", "Routing", "RowFunction", "StackedWeights", "clamp_and_gate"]
 
 
 class Routing(NamedTuple):
@@ -63,8 +64,8 @@ class Router:
 
 
 def clamp_and_gate(gate_up: torch.Tensor, alpha: float, limit: float) -> torch.Tensor:
-    """g · sigmoid(alpha · g) · (u + 1) for g and u, the first and the second half of gate_up [rows, 2 × inner],
-    where g is at most `limit` and u from -limit to limit. Computed in float32. Returns [rows, inner]."""
+    """g · sigmoid(alpha · g) · (u + 1) for the halves g and u of gate_up [rows, 2 × inner], where g is at most
+    `limit`, and u is from -limit to limit. Computed in float32. Returns [rows, inner]."""
     if gate_up.is_cuda:
         from . import cuda
 
@@ -139,7 +140,7 @@ class Experts:
         works: list[tuple[int, int, int]] = []
         if not self.is_capturable:
             starts = order.starts.tolist()
-            ranges = enumerate(zip(starts, starts[1:], strict=False))
+            ranges = enumerate(pairwise(starts))
             works = [(expert, begin, end - begin) for expert, (begin, end) in ranges if end > begin]
 
         def multiply_rows(x: torch.Tensor, weights: ExpertWeights, gathers: bool) -> torch.Tensor:

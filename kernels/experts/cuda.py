@@ -1,6 +1,6 @@
 """Experts on CUDA: rows sorted by experts, and a Triton product with all their weights in one launch.
 
-Nothing waits for the device, so CUDA graphs capture it. How many rows each expert has is known only to the device:
+Nothing waits for the device, so CUDA graphs capture it. Only the device knows how many rows each expert has, so
 a launch has as many programs as any routing of the step needs, and those without rows end at once.
 """
 
@@ -135,8 +135,8 @@ def grouped_product_kernel(
 def multiply(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, order: Order, gathers: bool
 ) -> torch.Tensor:
-    """x: [rows, inputs], or [tokens, inputs] if `gathers`; weight: [experts, outputs, inputs]; bias: [experts,
-    outputs]. All are contiguous. Returns [rows, outputs]; rows without an expert are undefined."""
+    """x: [rows, inputs], or [tokens, inputs] if `gathers`; weight: [experts, outputs, inputs]; bias:
+    [experts, outputs]. All are contiguous. Returns [rows, outputs]; rows without an expert are undefined."""
     experts, outputs, inputs = weight.shape
     rows, size = len(order.tokens), x.element_size()
     out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)

@@ -196,8 +196,8 @@ def _multiply_half_blocks(arguments, own, sums, kind):
 
 @ParallelKernel
 def multiply_pairs(arguments):
-    """Arguments: those of `bfloat16_cpu.multiply_by_dots`, then the addresses of the works and of the experts'
-    addresses."""
+    """Arguments: those of `bfloat16_cpu.multiply_by_dots`, then the addresses of the works and of the
+    experts' addresses."""
     memory = np.empty(min(arguments[1], MAX_ROWS) * bfloat16_cpu.OUTPUTS, np.float32)
     _multiply_pair_strips(arguments, _copy(arguments, 9), memory)
 

@@ -29,8 +29,8 @@ class Order(NamedTuple):
     places: torch.Tensor
     """int32 [tokens, k], the row of each pair; -1: it has no expert"""
     works: torch.Tensor
-    """int64 [1 + WORK × n]: the number of works, then for each of them the expert, the first row and the number
-    of rows, at most MAX_ROWS"""
+    """int64 [1 + WORK × n]: the number of works, then for each of them the expert, the first row and the
+    number of rows, at most MAX_ROWS"""
 
 
 def choose(logits: torch.Tensor, k: int, renormalizes: bool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -121,8 +121,8 @@ def all_formats(config: DecoderConfig, dtype: torch.dtype, device: torch.device)
 
 
 def matrix_parameters(config: DecoderConfig) -> tuple[int, int]:
-    """The numbers of parameters in the layers' matrices and in the head, of the experts only those that a token
-    has."""
+    """The numbers of parameters in the layers' matrices and in the head; of the experts, only of those that a
+    token has."""
     layers = 0
     for number, layer in enumerate(config.layers):
         of_layer = layer_projections(config, number)

@@ -30,8 +30,8 @@ def model_config(file: GgufFile) -> dict[str, Any]:
     family = find_family(name, has_experts)
     if family is None:
         raise ConfigError(
-            f"{file.path}: general.architecture {reprlib.repr(name)} with{'' if has_experts else 'out'} experts "
-            f"is not supported. Supported: {', '.join(GGUF_FAMILIES)}; with experts "
+            f"{file.path}: general.architecture {reprlib.repr(name)} "
+            f"with{'' if has_experts else 'out'} experts is not supported. Supported: {', '.join(GGUF_FAMILIES)}; with experts "
             f"{', '.join(GGUF_EXPERT_FAMILIES)}."
         )
     hidden, heads = metadata.require("embedding_length", int), metadata.require("attention.head_count", int)
