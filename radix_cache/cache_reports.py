@@ -26,9 +26,10 @@ MAX_LISTED = 20_000  # nodes listed, of which those with the most hits are visit
 class Divergence(NamedTuple):
     """Where a sequence leaves the tree, how far evicted nodes continue it, and what the tree has instead."""
 
-    matched: int  # leading tokens that are in the tree
+    matched: int  # leading tokens from which a request could start
     remembered: int  # leading tokens that are in the tree or were evicted from it recently
-    behind: bytes  # packed tokens that follow the match in the tree, along the path that was used last
+    behind: bytes  # packed tokens that follow `paged` ones in the tree, along the path that was used last
+    paged: int  # leading tokens that are in the tree; more than `matched` if no checkpoint is there
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +223,10 @@ class TreeReports:
         """Where `tokens` leave the tree, and at most `most` tokens that the tree has there instead."""
         match = self._tree.find(namespace, tokens)
         remembered = max(match.length, _count_remembered(self._tree, match, tokens))
-        return Divergence(match.length, remembered, _read_behind(match, most * TOKEN_BYTES))
+        matched = match.length
+        if self._tree.checkpoints is not None:
+            matched, _ = self._tree.find_checkpoint(match, tokens, whole_pages=False)
+        return Divergence(matched, remembered, _read_behind(match, most * TOKEN_BYTES), match.length)
 
     def walk(self, namespaces: Iterable[str], waiting: Iterable[Prompt] = ()) -> TreeWalk:
         """The nodes of these namespaces. `waiting` are the prompts of waiting requests."""

@@ -11,6 +11,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import TypeAlias
 
+from .checkpoints import Checkpoint
 from .node import Node
 from .packed import TOKEN_BYTES
 
@@ -35,6 +36,7 @@ class Lease:
     is_estimate: bool = False  # `ends_at` estimates when the pages will be used again, and was not promised
     is_breakable: bool = True
     is_broken: bool = False  # it ended early because only leased pages were left to evict
+    checkpoint: Checkpoint | None = field(default=None, repr=False)  # the deepest one, which a pin keeps
 
     @property
     def num_pages(self) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from .checkpoints import Checkpoint
 from .node import Node
 
 
 class PrefixMatch(NamedTuple):
     """Where the longest match of a sequence ends. It holds until the tree changes.
 
-    Callers read the first two fields; the others belong to the cache.
+    Callers read the first two fields and `paged`; the others belong to the cache.
     """
 
     length: int  # leading tokens of the sequence that are in the tree
@@ -21,6 +22,8 @@ class PrefixMatch(NamedTuple):
     inside: Node | None  # the child of `node` inside which the match ends; None if it ends at `node`
     inside_pages: int  # whole pages of `inside` that match
     tail: int  # tokens that match in the page after the full ones, which may be a partial page or not
+    paged: int  # leading tokens whose pages match; more than `length` if no checkpoint is there
+    checkpoint: Checkpoint | None = None  # the recurrent layers' state after `length` tokens
 
 
 class Copy(NamedTuple):
@@ -34,19 +37,24 @@ class Copy(NamedTuple):
 class Lock:
     """The pages and nodes that a request uses, from `acquire` to `release`.
 
-    Callers read the first four fields; the others belong to the cache.
+    Callers read the first six fields; the others belong to the cache.
     """
 
     page_size: int  # tokens per page
     matched: int  # leading tokens whose KV exists: the position of the first token to compute
     pages: list[int]  # the request's page table, by position // page size; it begins with the matched pages
     copy: Copy | None  # the partial page that `copy_target` must become a copy of
+    state: int | None  # the place of its live state; None: the model has no recurrent layers
+    # Checkpoints that the request may load, by position: from where it started, and those that it made.
+    checkpoints: list[tuple[int, Checkpoint]]
     node: Node | None = field(repr=False)  # the deepest node that the request locks; None once released
     depth: int = field(repr=False)  # tokens from the root to the end of `node`
     source: Node | None = field(repr=False)  # owner of page `copy.source`, locked until the copy is made
     used: bool = field(default=False, repr=False)  # whether it was counted as a use of the matched nodes
     # the request's pages whose tokens the tree has from another request
     duplicates: list[int] = field(default_factory=list, repr=False)
+
+    passed: list[Checkpoint] = field(default_factory=list, repr=False)  # checkpoints that it used before
 
     @property
     def capacity(self) -> int:
@@ -62,6 +70,11 @@ class Lock:
     def copy_target(self) -> int:
         """The request's own page after the matched full pages, into which `copy` is made."""
         return self.pages[self.matched // self.page_size]
+
+    def newest_checkpoint(self, position: int) -> tuple[int, Checkpoint | None]:
+        """The last checkpoint up to `position`, and its position; 0 and None if there is none."""
+        earlier = (each for each in self.checkpoints if each[0] <= position)
+        return max(earlier, key=lambda each: each[0], default=(0, None))
 
     def pages_at(self, start: int, end: int) -> list[int]:
         """The pages of the positions [start, end)."""

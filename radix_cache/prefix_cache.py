@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .cache_reports import TreeReports
+from .checkpoints import Checkpoint, Checkpoints
 from .eviction import EvictionPolicy
 from .gittins import GittinsPolicy
 from .invariants import check, check_continues
@@ -45,8 +46,12 @@ class PrefixCache:
     in the tree, where requests and pins lock the nodes that they use, and leases delay the eviction of
     others. A request's pages are in its lock's page table until `commit` or `release` gives them to the tree.
 
+    A model with recurrent layers has `states` places for their states (see `checkpoints`). A match then ends
+    at a checkpoint.
+
     model: identifies everything else that the pages' contents depend on (see `PageKeys`). With it the cache
         reports evicted pages and the keys of missing ones
+    slots: number of requests that hold a lock at once, if there are states
     """
 
     def __init__(
@@ -57,6 +62,8 @@ class PrefixCache:
         enabled: bool = True,
         check_invariants: bool = False,
         model: bytes = b"",
+        states: int = 0,
+        slots: int = 0,
     ) -> None:
         assert num_pages >= 0 and page_size >= 1, f"{num_pages} pages of {page_size} tokens"
         self.page_size = page_size
@@ -67,36 +74,50 @@ class PrefixCache:
         if policy is None:
             policy = GittinsPolicy(num_pages, page_size)
         self._keys = PageKeys(model, page_size * TOKEN_BYTES) if model else None
-        self._tree = RadixTree(page_size, policy, self._allocator, self._note_evicted if model else None)
+        self.checkpoints = Checkpoints(states, slots) if states else None
+        on_evict = self._note_evicted if model else None
+        self._tree = RadixTree(page_size, policy, self._allocator, on_evict, self.checkpoints)
         self._evicted: list[KeyedPages] = []
         self._locks: set[Lock] = set()
         self.reports = TreeReports(self._tree, self._locks)
         self._evicted_pages = 0
 
-    def match(self, namespace: str | None, tokens: bytes, limit: int | None = None) -> PrefixMatch:
-        """Finds the longest match of the first `limit` tokens, by default of all. Changes nothing."""
-        return self._tree.find(namespace, tokens, limit)
+    def match(
+        self, namespace: str | None, tokens: bytes, limit: int | None = None, whole_pages: bool = False
+    ) -> PrefixMatch:
+        """Finds the longest match of the first `limit` tokens, by default of all. Changes nothing.
 
-    def max_pages(self, found: PrefixMatch, whole_pages: bool = False) -> int:
+        whole_pages: only a match that ends with a page
+        """
+        found = self._tree.find(namespace, tokens, limit)
+        if self.checkpoints is None:
+            if whole_pages:
+                return found._replace(tail=0, length=found.full_pages * self.page_size)
+            return found
+        position, checkpoint = self._tree.find_checkpoint(found, tokens, whole_pages)
+        match = self._tree.find(namespace, tokens, position)
+        return match._replace(paged=found.length, checkpoint=checkpoint)
+
+    def max_pages(self, match: PrefixMatch) -> int:
         """How many pages a request that acquires the match may have. Changes nothing."""
-        match = found._replace(tail=0) if whole_pages else found
         locked = sum(len(node.pages) for node in match.node.path() if not node.locks)
         if match.inside and not match.inside.locks:
             locked += match.inside_pages + (match.tail > 0)
         return match.full_pages + self._adopts_tail(match) + self.available() - locked
 
-    def acquire(self, found: PrefixMatch, whole_pages: bool = False) -> Lock:
-        """Locks a match; if `whole_pages` is true, only its full pages.
+    def acquire(self, match: PrefixMatch) -> Lock:
+        """Locks a match.
 
         If the match ends inside a page, the caller copies that page before its first step (`Lock.copy`)
         and then calls `end_copy`. A partial page that matches to its end and is neither locked nor leased is
         adopted instead: it moves from the tree to the request as the last of `Lock.pages`, without a copy.
         """
-        match = found._replace(tail=0) if whole_pages else found
         if match.node.parent is None:
             match = match._replace(node=self._tree.open_root(match.node.namespace))
         self._tree.observe_tail(match)
         adopts = self._adopts_tail(match)
+        if match.checkpoint is not None and self.checkpoints is not None:
+            self.checkpoints.use(match.checkpoint)
         lock = self._lock_whole_pages(match)
         if match.inside and match.tail:
             lock.matched += match.tail
@@ -178,13 +199,40 @@ class PrefixCache:
         """
         self._use(lock)
         self._insert_full_pages(lock, tokens)
+        if lock.checkpoints:
+            self._attach_checkpoints(lock, tokens[: lock.depth * TOKEN_BYTES])
+            for position, checkpoint in lock.checkpoints[:-1]:
+                if checkpoint.node is not None:
+                    self._forget_checkpoint(lock, position, checkpoint)
         self._verify()
 
-    def release(self, lock: Lock, tokens: bytes, generated: int = 0) -> None:
+    def make_checkpoint(self, lock: Lock, position: int, is_branch: bool = False) -> int | None:
+        """Returns the place to which a step copies the live state once it has computed `position` tokens;
+        None if none can be had. The checkpoint enters the tree with the page of its position.
+
+        is_branch: whether several requests share this prefix, so that the checkpoint is worth as much as one
+            that they used
+        """
+        assert self.checkpoints is not None, "the model has no recurrent layers"
+        checkpoint = self.checkpoints.make(hits=2 if is_branch else 0)
+        if checkpoint is None:
+            return None
+        lock.checkpoints.append((position, checkpoint))
+        return checkpoint.place
+
+    def drop_checkpoints(self, lock: Lock, start: int, end: int) -> None:
+        """Ends the request's use of its checkpoints at positions [start, end)."""
+        for position, checkpoint in list(lock.checkpoints):
+            if start <= position < end:
+                self._forget_checkpoint(lock, position, checkpoint)
+        self._verify()
+
+    def release(self, lock: Lock, tokens: bytes, generated: int = 0, keeps_state: bool = False) -> None:
         """Ends a lock: inserts `tokens`, frees the pages that the tree does not take, and unlocks nodes.
 
         tokens: tokens whose KV exists, from position 0; they may end inside a page
         generated: length of the request's output in tokens, which the eviction policy learns from
+        keeps_state: whether the live state is the one after `tokens`; then it becomes a checkpoint
 
         No step in flight may use the pages. To undo an `acquire`, release the lock with the matched tokens.
         Without a call of `end_copy` the copy counts as not made.
@@ -197,6 +245,8 @@ class PrefixCache:
         self._insert_full_pages(lock, tokens)
         rest = self._insert_tail(lock, tokens)
         self._allocator.free(lock.duplicates + rest)
+        if self.checkpoints is not None:
+            self._release_states(lock, tokens, keeps_state, self.checkpoints)
         self._unlock(lock, generated)
         self._verify()
 
@@ -208,6 +258,10 @@ class PrefixCache:
         if lock.source is not None:
             self._tree.unlock(lock.source)
         self._allocator.free(lock.own_pages)
+        if self.checkpoints is not None:
+            for checkpoint in (*lock.passed, *(each for _, each in lock.checkpoints)):
+                self.checkpoints.remove(checkpoint)
+            self._release_states(lock, b"", False, self.checkpoints)
         self._tree.prune(self._unlock(lock))
         self._verify()
 
@@ -237,11 +291,17 @@ class PrefixCache:
         length = sum(len(each.tokens) for each in node.path()) // TOKEN_BYTES
         lease = Lease(owner, ends_at, node, _list_pages_to(node), length, is_estimate, is_breakable)
         self._tree.add_lease(lease)
+        if self.checkpoints is not None and not is_breakable:
+            _, checkpoint = self._tree.find_checkpoint(self._tree.find(namespace, tokens), tokens, False)
+            lease.checkpoint = self.checkpoints.try_pin(checkpoint)
         self._verify()
         return lease
 
     def end_lease(self, lease: Lease) -> None:
         self._tree.end_lease(lease)
+        if lease.checkpoint is not None and self.checkpoints is not None:
+            self.checkpoints.unpin(lease.checkpoint)
+            lease.checkpoint = None
         self._verify()
 
     @property
@@ -281,7 +341,9 @@ class PrefixCache:
         self._tree.lock(node)
         pages = _list_pages_to(node)
         depth = len(pages) * self.page_size
-        lock = Lock(self.page_size, depth, pages, None, node, depth, None)
+        checkpoints = [] if match.checkpoint is None else [(match.length, match.checkpoint)]
+        state = None if self.checkpoints is None else self.checkpoints.take_live()
+        lock = Lock(self.page_size, depth, pages, None, state, checkpoints, node, depth, None)
         self._locks.add(lock)
         return lock
 
@@ -343,6 +405,33 @@ class PrefixCache:
                 lock.node = leaf
                 first += 1
         return lock.pages[first:]
+
+    def _attach_checkpoints(self, lock: Lock, tokens: bytes) -> None:
+        """Enters the request's checkpoints up to the end of `tokens` into the tree."""
+        assert lock.node is not None
+        for position, checkpoint in lock.checkpoints:
+            is_covered = position * TOKEN_BYTES <= len(tokens)
+            if checkpoint.node is None and is_covered and self._keeps(lock):
+                self._tree.attach(lock.node.namespace, tokens[: position * TOKEN_BYTES], checkpoint)
+
+    def _forget_checkpoint(self, lock: Lock, position: int, checkpoint: Checkpoint) -> None:
+        assert self.checkpoints is not None
+        lock.checkpoints.remove((position, checkpoint))
+        lock.passed.append(checkpoint)
+        self.checkpoints.unpin(checkpoint)
+
+    def _release_states(self, lock: Lock, tokens: bytes, keeps_state: bool, checkpoints: Checkpoints) -> None:
+        assert lock.state is not None
+        if keeps_state:
+            lock.checkpoints.append((len(tokens) // TOKEN_BYTES, checkpoints.convert_live(lock.state)))
+        else:
+            checkpoints.free_live(lock.state)
+        lock.state = None
+        self._attach_checkpoints(lock, tokens)
+        for position, checkpoint in list(lock.checkpoints):
+            self._forget_checkpoint(lock, position, checkpoint)
+        for checkpoint in [each for each in lock.passed if each.node is not None][:-1]:
+            checkpoints.supersede(checkpoint)
 
     def _keeps(self, lock: Lock) -> bool:
         assert lock.node is not None

@@ -64,8 +64,8 @@ class Router:
 
 
 def clamp_and_gate(gate_up: torch.Tensor, alpha: float, limit: float) -> torch.Tensor:
-    """g · sigmoid(alpha · g) · (u + 1) for the halves g and u of gate_up [rows, 2 × inner], where g is at most
-    `limit`, and u is from -limit to limit. Computed in float32. Returns [rows, inner]."""
+    """g · sigmoid(alpha · g) · (u + 1) for the halves g and u of gate_up [rows, 2 × inner], where g is at
+    most `limit`, and u is from -limit to limit. Computed in float32. Returns [rows, inner]."""
     if gate_up.is_cuda:
         from . import cuda
 

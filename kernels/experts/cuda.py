@@ -1,7 +1,7 @@
 """Experts on CUDA: rows sorted by experts, and a Triton product with all their weights in one launch.
 
-Nothing waits for the device, so CUDA graphs capture it. Only the device knows how many rows each expert has, so
-a launch has as many programs as any routing of the step needs, and those without rows end at once.
+Nothing waits for the device, so CUDA graphs capture it. Only the device knows how many rows each expert has,
+so a launch has as many programs as any routing of the step needs, and those without rows end at once.
 """
 
 from __future__ import annotations

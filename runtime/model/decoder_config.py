@@ -142,7 +142,7 @@ def load_decoder_config(model: Path) -> DecoderConfig:
     """Reads `model`/config.json. Raises ConfigError with the value found and the supported ones."""
     path = model / CONFIG_FILE
     family = family_of(model)
-    given = msgspec.json.encode(family.defaults | msgspec.json.decode(config_text(model)))
+    given = msgspec.json.encode({**family.defaults, **msgspec.json.decode(config_text(model))})
     file = decode_file(path, given, _ConfigFile)
     _check(path, file)
     kinds = _layer_types(path, file, family)

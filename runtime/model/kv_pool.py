@@ -27,12 +27,15 @@ CUDA_STEP_TOKENS = 8192
 class PoolSize(NamedTuple):
     num_pages: int
     max_model_len: int
+    states: int = 0
+    """places for the states of recurrent layers"""
 
 
 def page_bytes(spec: CacheSpec, page_size: int, dtype: torch.dtype) -> int:
-    """Bytes of one page in all layers. dtype: dtype of the pool's tensors."""
+    """Bytes of one page in all layers; 1 if no layer has pages, which then only count tokens. dtype: dtype of
+    the pool's tensors."""
     cells = 2 * spec.layers * spec.kv_heads * page_size
-    return cells * CellFormat(dtype).bytes(spec.head_dim)
+    return max(1, cells * CellFormat(dtype).bytes(spec.head_dim))
 
 
 def default_budget(
@@ -93,10 +96,12 @@ def allocate_pool(
     room for a few pages more.
     """
     cell = CellFormat(dtype).elements(spec.head_dim)
+    if not spec.layers:
+        return []
     if not in_segments(device):
         shape = (2, spec.kv_heads, num_pages, page_size, cell)
         return [torch.zeros(shape, dtype=dtype, device=device) for _ in range(spec.layers)]
-    layer_page_bytes = page_bytes(spec, page_size, dtype) // spec.layers
+    layer_page_bytes = page_bytes(spec, page_size, dtype) // max(1, spec.layers)
     pages = segment_pages(layer_page_bytes, page_size, num_pages)
     segments = -(-num_pages // pages)
     shape = (segments, 2, spec.kv_heads, pages * page_size, cell)

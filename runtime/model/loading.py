@@ -27,6 +27,7 @@ from .memory_plan import plan_pages
 from .model_source import ModelSource, open_model
 from .page_memory import PageMemory
 from .page_tables import PageTables
+from .recurrent_states import RecurrentStates
 from .runner import Runner
 from .slot_states import SlotStates
 from .tiers import PageMover, PageStore, open_page_store, page_model
@@ -58,6 +59,8 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     device = choose_device(config)
     source = open_model(config, device)
     shape, cells = source.config, kv_dtype(config, source.dtype)
+    if shape.cache_spec.states:
+        _refuse_page_store(config)
     bytes_per_page = page_bytes(shape.cache_spec, config.page_size, cells)
     store = open_page_store(config, bytes_per_page, device)
     with outside_heap():
@@ -67,14 +70,18 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     graphs, graph_bytes = _open_graphs(config, model, tables, states, cells, store)
     pool = plan_pages(config, shape, source.dtype, device, graph_bytes)
     model.set_context(pool.max_model_len)
-    kvs = allocate_pool(model.config.cache_spec, pool.num_pages, config.page_size, cells, device)
+    spec = model.config.cache_spec
+    kvs = allocate_pool(spec, pool.num_pages, config.page_size, cells, device)
+    recurrent = None
+    if pool.states:
+        recurrent = RecurrentStates(spec, pool.states, config.max_running, source.dtype, device)
     log.info(
         "KV cache: %s tokens of %s in %s; running a test step",
         f"{pool.num_pages * config.page_size:,}",
         str(cells).removeprefix("torch."),
         in_units(pool.num_pages * bytes_per_page),
     )
-    state = DeviceState(model, kvs, tables, states)
+    state = DeviceState(model, kvs, tables, states, recurrent)
     runner = _start_runner(config, source, state, pool, store, graphs)
     ready = ModelReady(
         groups=[CacheGroup(model.config.cache_spec.layers, None, pool.num_pages, bytes_per_page)],
@@ -85,6 +92,8 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         device=str(device),
         group_cost=group_cost(model.config.cache_spec, cells, device),
         sampling=source.sampling,
+        states=pool.states,
+        state_bytes=spec.state_bytes(source.dtype),
     )
     if store is not None:
         # If bit-equal results are promised, pages that other kernels computed must not be restored.
@@ -94,6 +103,21 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         ready.page_model = page_model(store, described, source.dtype, positions, source.checkpoint.files)
         ready.host_pages = store.pool.places
     return LoadedModel(runner, ready, store)
+
+
+def _refuse_page_store(config: ServeConfig) -> None:
+    """Raises ConfigError if a page store is configured: it keeps no states of recurrent layers."""
+    options = {
+        "--host-cache": config.host_cache,
+        "--disk-cache": config.disk_cache,
+        "--remote-cache": config.remote_cache,
+    }
+    for option, value in options.items():
+        if value:
+            raise ConfigError(
+                f"{option}: this model has recurrent layers, whose states the page store does not keep. "
+                "Leave the option out."
+            )
 
 
 def _open_graphs(
@@ -130,7 +154,7 @@ def _start_runner(
     """A runner whose kernels are compiled, and whose graphs are captured."""
     device, page_memory = state.tables.on_device.device, None
     executor: StepExecutor = EagerExecutor(state)
-    if device.type == "cpu":
+    if device.type == "cpu" and state.kvs:
         page_memory = PageMemory(state.kvs, config.page_size)
         # Before the test step, which leaves a core idle. Later, the thread would slow the first requests.
         page_memory.start(everything=config.kv_memory is not None)

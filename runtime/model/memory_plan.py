@@ -12,6 +12,7 @@ from ..errors import ConfigError
 from .devices import free_memory, kv_dtype
 from .interface.model import ModelConfig
 from .kv_pool import PoolSize, context_length, default_budget, page_bytes, size_pool
+from .recurrent_states import CHECKPOINT_TOKENS, count_places
 from .tiers import host_bytes
 
 log = logging.getLogger(__name__)
@@ -28,15 +29,26 @@ def plan_pages(
     context = context_length(shape, config.max_model_len)
     budget = _kv_budget(config, shape, dtype, device, graph_bytes)
     bytes_per_page = page_bytes(shape.cache_spec, config.page_size, kv_dtype(config, dtype))
+    state_bytes = shape.cache_spec.state_bytes(dtype)
+    fixed = state_bytes * count_places(config.max_running, 0)
+    if fixed > budget // 2:
+        raise ConfigError(
+            f"--max-running {config.max_running}: the recurrent states of so many requests take "
+            f"{in_units(fixed, up=True)}, more than half of the {as_given(budget)} of --kv-memory. Lower "
+            "--max-running or raise --kv-memory."
+        )
+    bytes_per_page += -(-state_bytes * config.page_size // CHECKPOINT_TOKENS)
     pool = size_pool(
-        budget=budget,
+        budget=budget - fixed,
         bytes_per_page=bytes_per_page,
         page_size=config.page_size,
         slots=config.max_running,
         context=context,
         context_was_asked=config.max_model_len is not None,
     )
-    _check_room(config, pool.num_pages * bytes_per_page, device)
+    if state_bytes:
+        pool = pool._replace(states=count_places(config.max_running, pool.num_pages * config.page_size))
+    _check_room(config, pool.num_pages * bytes_per_page + fixed, device)
     if config.kv_memory is not None and pool.num_pages < budget // bytes_per_page:
         log.warning(
             "--kv-memory %s: only %s are used: %d requests (--max-running) of %s tokens can't fill more; for "

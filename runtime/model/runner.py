@@ -39,7 +39,7 @@ class Runner:
         page_memory: PageMemory | None = None,
     ) -> None:
         self._model, self._kvs = device.model, device.kvs
-        self._tables, self._states = device.tables, device.states
+        self._tables, self._states, self._recurrent = device.tables, device.states, device.recurrent
         self._executor = executor
         self.mover = mover
         """moves pages to and from the page store; None: there is no page store"""
@@ -76,6 +76,8 @@ class Runner:
         if inputs is None:
             return step
         hidden = step.hidden = self._executor.run(inputs, None if moves is None else moves.restore)
+        if self._recurrent is not None:
+            self._recurrent.save(plan.rows)
         if inputs.target_rows:
             step.prompts = self._score_prompts(inputs, hidden)
         if not len(inputs.sampled_slots):
@@ -103,6 +105,8 @@ class Runner:
         for setup in plan.setups:
             self._tables.clear(setup.slot)
             self._states.set_up(setup)
+            if self._recurrent is not None:
+                self._recurrent.set_up(setup.slot, setup.state_place)
         for row in plan.rows:
             if row.new_pages:
                 pages = np.frombuffer(row.new_pages, np.int32)
@@ -111,6 +115,8 @@ class Runner:
                     self._page_memory.prepare(int(pages.max()))
         assert self.mover or not (plan.saves or plan.restores), "the process has no page store"
         moves = self.mover.begin(plan, lambda: self._find_written_pages(plan)) if self.mover else None
+        if self._recurrent is not None:
+            self._recurrent.load(plan.rows)
         if plan.copies:
             copies = [(copy.source, copy.destination) for copy in plan.copies]
             copy_pages(self._kvs, self._tables.page_size, *zip(*copies, strict=True))

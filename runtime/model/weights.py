@@ -167,8 +167,8 @@ def expected_tensors(config: DecoderConfig, choose: ChooseFormat) -> dict[str, T
 def check_tensors(
     checkpoint: Checkpoint, config: DecoderConfig, choose: ChooseFormat
 ) -> dict[str, TensorSpec]:
-    """Returns the expected tensors. Raises ConfigError, naming the tensor, for a checkpoint that lacks one, has
-    one of another shape, or has others. Gives stacked experts the names of their matrices."""
+    """Returns the expected tensors. Raises ConfigError, naming the tensor, for a checkpoint that lacks one,
+    has one of another shape, or has others. Gives stacked experts the names of their matrices."""
     for number, layer in enumerate(config.layers):
         if layer.experts is not None and layer.experts.family.is_stacked:
             split_experts(checkpoint, layer.experts, number)

@@ -22,6 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...radix_cache import Lock
+from ..messages import NO_STATE
 from .rank import InheritedRank
 
 
@@ -44,6 +45,10 @@ class Allocation:
     copy_step: int | None = None  # number of the step in flight that copies the partly matched page
     sent_tokens: int = 0  # the model process knows the page table up to this position
     is_set_up: bool = False  # the model process has the slot's sampling and grammar state
+    # If the model has recurrent layers:
+    state_at: int = 0  # the live state is the one after this many tokens once the planned steps have run
+    load_state: int = NO_STATE  # the place from which the next row loads the live state
+    stops: set[int] = field(default_factory=set)  # positions of branches, where chunks end for a checkpoint
 
     # Results writes these:
     discard_until_step: int = 0  # number of the last step whose sampled token is discarded
@@ -84,6 +89,13 @@ class Allocation:
         """Whether some forced tokens are still to be computed."""
         return self.prefilling and self.discard_until_step > 0
 
+    @property
+    def chunk_end(self) -> int:
+        """Where the next chunk ends at the latest: where prefill ends, or at a branch, for a checkpoint."""
+        if self.lock.state is None:
+            return self.prefill_end
+        return min((stop for stop in (*self.stops, self.prefill_end) if stop > self.planned), default=0)
+
     def take_new_pages(self) -> list[int]:
         """Returns the part of the page table that the model process does not know, and counts it as sent."""
         start, self.sent_tokens = self.sent_tokens, self.lock.capacity
@@ -94,6 +106,12 @@ class Allocation:
             return
         kept = [each for each in self.inherited if each.rank < new.rank or each.tokens > new.tokens]
         self.inherited = [*kept, new]
+
+    def count_rewound(self) -> int:
+        """The tokens that would be computed again if those that are being sampled were replaced."""
+        if self.lock.state is None:
+            return 0
+        return self.planned - self.lock.newest_checkpoint(self.planned)[0]
 
     def stall(self) -> None:
         """Discards the tokens that are being sampled. No step names the request until `force`."""

@@ -10,6 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
     GptOssConfig,
     LlamaConfig,
     MistralConfig,
@@ -22,6 +24,8 @@ from transformers import (
 )
 
 CONFIGS: dict[str, type[PreTrainedConfig]] = {
+    "gemma2": Gemma2Config,
+    "gemma3": Gemma3TextConfig,
     "gpt_oss": GptOssConfig,
     "llama": LlamaConfig,
     "mistral": MistralConfig,
@@ -43,7 +47,10 @@ SHAPE: dict[str, Any] = {
     "bos_token_id": 0,
     "eos_token_id": 1,
 }
+_GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 9, "sliding_window": 12}
 OF_FAMILY: dict[str, dict[str, Any]] = {
+    "gemma2": {**_GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 4.0},
+    "gemma3": {**_GEMMA, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
     "mistral": {"sliding_window": None},
     "qwen3": {"head_dim": 32},
     "gpt_oss": {

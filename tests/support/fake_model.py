@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 from arbora.runtime.messages import (
+    NO_STATE,
     DiscardPages,
     DropGrammar,
     FlushPages,
@@ -70,6 +71,7 @@ class _Slot:
     pages: list[int] = field(default_factory=list)
     length: int = 0  # tokens with KV
     last: int = -1
+    place: int = NO_STATE  # of the tokens that its recurrent state has seen
 
 
 class Automata(Protocol):
@@ -101,6 +103,7 @@ class FakeModel:
         self.contents = np.full((num_pages, page_size), -1, np.int64)
         self.store = FakeStore(self.contents, most_stored)
         self.slots: dict[int, _Slot] = {}
+        self.states: dict[int, list[int]] = {}  # the tokens of each recurrent state, by place
         self.plans: list[StepPlan] = []
         self._in_flight = PagesInFlight(page_size)
         self.saves_after: dict[int, list[SavedPages]] = {}  # by the step that they follow
@@ -142,7 +145,7 @@ class FakeModel:
             assert plan.step in self.masks, "the masks of the oldest step must have been sent"
         for setup in plan.setups:
             assert setup.grammar is None or setup.grammar in self.grammars, "a row's grammar must be loaded"
-            self.slots[setup.slot] = _Slot(setup.sampling.seed)
+            self.slots[setup.slot] = _Slot(setup.sampling.seed, place=setup.state_place)
             if self.automata is not None:
                 self.automata.set_up(setup)
         self.store.save(plan.saves)
@@ -151,6 +154,9 @@ class FakeModel:
         self.store.restore(plan.restores)
         self.store.end(plan.fetches_over)
         counts, sampled = [], []
+        for row in plan.rows:
+            if row.load_state != NO_STATE:
+                self.states[self.slots[row.slot].place] = list(self.states[row.load_state])
         starts = [self._begin(row) for row in plan.rows]
         for row in plan.rows:
             counts.append(self._choose_count(row))
@@ -161,6 +167,9 @@ class FakeModel:
             if not row.tokens:
                 self._write(row.slot, [REJECTED] * (row.samples - counts[-1]))
                 self.slots[row.slot].length -= row.samples - counts[-1]
+        for row in plan.rows:
+            if row.save_state != NO_STATE:
+                self.states[row.save_state] = list(self.states[self.slots[row.slot].place])
         self._check_groups(plan, starts)
         self.store.save(self.saves_after.pop(plan.step, []))
         forward = sum(len(row.tokens) // 4 or row.samples for row in plan.rows)
@@ -183,14 +192,24 @@ class FakeModel:
         if row.tokens:
             slot.length = row.start
         start = slot.length
+        if slot.place != NO_STATE and start == 0:
+            self.states[slot.place] = []
         self._write(row.slot, unpack(row.tokens))
         return start
 
     def _write(self, slot_number: int, tokens: list[int]) -> None:
         slot = self.slots[slot_number]
+        if slot.place != NO_STATE:
+            state = self.states[slot.place]
+            assert state == self._held(slot), "the state has seen exactly the tokens before"
+            state += tokens
         for position, token in enumerate(tokens, slot.length):
             self.contents[slot.pages[position // self.page_size], position % self.page_size] = token
         slot.length += len(tokens)
+
+    def _held(self, slot: _Slot) -> list[int]:
+        held: list[int] = self.contents[slot.pages].reshape(-1)[: slot.length].tolist()
+        return held
 
     def _check_groups(self, plan: StepPlan, starts: list[int]) -> None:
         for group in plan.groups:
@@ -203,7 +222,7 @@ class FakeModel:
     def _sample(self, step: int, slot_number: int) -> tuple[int, int]:
         """The slot's next token, and its automaton's state after it."""
         slot = self.slots[slot_number]
-        held = self.contents[slot.pages].reshape(-1)[: slot.length].tolist()
+        held = self._held(slot)
         assert -1 not in held, "a row reads KV that was never written"
         token = next_token(held, slot.seed)
         masks = self.masks.get(step)

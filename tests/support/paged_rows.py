@@ -8,13 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from arbora.kernels.attention import AttentionBatch
-from arbora.runtime.model.interface.input_batch import InputBatch
+from arbora.runtime.model.interface.input_batch import InputBatch, RowStates
 from arbora.runtime.model.interface.model import Model
 from arbora.runtime.model.kv_pool import allocate_pool
 from tiny_models import VOCABULARY
 from transformers import PreTrainedModel
 
 PAGES = 64
+ROWS = 8
 CPU = torch.device("cpu")
 GENERATOR = torch.Generator().manual_seed(1)
 PROMPT, OTHER = (torch.randint(2, VOCABULARY, (size,), generator=GENERATOR).tolist() for size in (37, 29))
@@ -31,14 +32,21 @@ class PagedRows:
         self._free = random.Random(0).sample(range(PAGES), PAGES)
         self._pages: dict[int, list[int]] = {}
         self._lengths: dict[int, int] = {}
+        self._states = [
+            torch.full((ROWS, *state.shape), torch.nan, dtype=state.dtype or model.dtype)
+            for state in model.config.cache_spec.states
+        ]
+        self._checkpoints: dict[tuple[int, int], list[torch.Tensor]] = {}  # by row and length
         model.set_context(PAGES * page_size)
         model.cover(PAGES * page_size)
 
     def fork(self, row: int, source: int, tokens: int) -> None:
         """Begins a row with the first tokens of another one, on the same pages: as a match in the tree does.
-        `tokens` is a multiple of the page size."""
+        `tokens` is a multiple of the page size, and a step of the other row ended there."""
         self._pages[row] = self._pages[source][: tokens // self._page_size]
         self._lengths[row] = tokens
+        for tensor, state in zip(self._states, self._checkpoints[source, tokens], strict=True):
+            tensor[row] = state
 
     @torch.inference_mode()
     def run(self, *rows: tuple[int, Sequence[int]]) -> list[torch.Tensor]:
@@ -48,6 +56,7 @@ class PagedRows:
         logits = self._model.logits(hidden)
         for row, tokens in rows:
             self._lengths[row] += len(tokens)
+            self._checkpoints[row, self._lengths[row]] = [tensor[row].clone() for tensor in self._states]
         return list(torch.split(logits, counts))
 
     def _batch(self, rows: Sequence[tuple[int, Sequence[int]]]) -> InputBatch:
@@ -75,6 +84,7 @@ class PagedRows:
                 CPU,
             ),
             outputs=None,
+            states=RowStates(self._states, np.array(list(ends), np.int64)) if self._states else None,
         )
 
 
@@ -97,7 +107,7 @@ def differences(reference: PreTrainedModel, rows: PagedRows) -> list[float]:
         found = rows.run(*((2, [PROMPT[at]]), (3, OTHER[start:end]))[:: 1 if at % 2 else -1])
         decoded.append(found[0 if at % 2 else 1])
         prefilled.append(found[1 if at % 2 else 0])
-    rows.fork(4, 0, 20)
+    rows.fork(4, 2, 20)
     continued = rows.run((4, PROMPT[20:]))
     return [
         difference(whole, expected),

@@ -94,7 +94,8 @@ class World:
         expected = self.longest(namespace, tokens[:limit])
         found = self.cache.match(namespace, pack(tokens[:prompt_length]), limit)
         before, most = self.cache.stats(), self.cache.max_pages(found)
-        most_without_tail = self.cache.max_pages(found, whole_pages=True)
+        without_tail = self.cache.match(namespace, pack(tokens[:prompt_length]), limit, whole_pages=True)
+        most_without_tail = self.cache.max_pages(without_tail)
         assert self.cache.stats() == before and most_without_tail - most in (0, 1)
         lock = self.cache.acquire(found)
         assert lock.matched == expected

@@ -142,8 +142,9 @@ class SchedulerBench:
         group_cost: GroupCost = USUAL_GROUPS,
         max_sampled: int = 1,
         count: Callable[[int], int] = lambda most: most,
+        states: int = 0,
     ) -> None:
-        """count: see `FakeModel`"""
+        """count: see `FakeModel`. states: places for recurrent states"""
         self.compiler = compiler or EvenTokens()
         self.cache = PrefixCache(
             num_pages,
@@ -151,6 +152,8 @@ class SchedulerBench:
             enabled=prefix_cache,
             check_invariants=True,
             model=b"fake" if most_stored else b"",
+            states=states,
+            slots=slots,
         )
         self.budget = budget or StepBudget(step_ms=8.0)
         self.scheduler = Scheduler(

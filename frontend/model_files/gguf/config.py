@@ -29,10 +29,10 @@ def model_config(file: GgufFile) -> dict[str, Any]:
     has_experts = bool(metadata.find("expert_count", int))
     family = find_family(name, has_experts)
     if family is None:
+        kind = f"{reprlib.repr(name)} with{'' if has_experts else 'out'} experts"
         raise ConfigError(
-            f"{file.path}: general.architecture {reprlib.repr(name)} "
-            f"with{'' if has_experts else 'out'} experts is not supported. Supported: {', '.join(GGUF_FAMILIES)}; with experts "
-            f"{', '.join(GGUF_EXPERT_FAMILIES)}."
+            f"{file.path}: general.architecture {kind} is not supported. Supported: "
+            f"{', '.join(GGUF_FAMILIES)}; with experts {', '.join(GGUF_EXPERT_FAMILIES)}."
         )
     hidden, heads = metadata.require("embedding_length", int), metadata.require("attention.head_count", int)
     head_dim = metadata.find("attention.key_length", int) or hidden // heads

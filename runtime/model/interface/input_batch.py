@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ....kernels.attention import AttentionBatch
+
+
+class RowStates(NamedTuple):
+    """The states of recurrent layers before a step; the forward pass leaves there the ones after it."""
+
+    tensors: Sequence[torch.Tensor]
+    """each tensor of a state in all places, [places, …]"""
+    places: NDArray[np.int64]
+    """[rows]: the place of each row's state. A row whose first token has position 0 has none yet"""
 
 
 @dataclass(frozen=True)
@@ -23,6 +36,8 @@ class InputBatch:
     outputs: torch.Tensor | None
     """int64 [output tokens]: the tokens whose hidden states are returned; None: all, in order.
     First the last tokens of the rows that sample, then the tokens of each row that have targets."""
+    states: RowStates | None = None
+    """None: the model has no recurrent layers"""
 
     @property
     def size(self) -> int:

@@ -266,7 +266,7 @@ def test_settings_that_the_model_cant_meet_are_refused(
 
 
 def test_the_expected_tensors_are_those_that_transformers_saves(tmp_path: Path) -> None:
-    for family in ("llama", "mistral", "qwen2", "qwen3"):
+    for family in ("gemma2", "gemma3", "llama", "mistral", "qwen2", "qwen3"):
         directory = save_model(random_model(family), tmp_path / family)
         stored = {
             name: (tuple(tensor.shape),)

@@ -36,10 +36,9 @@ CONSTRAINED = SamplingParams(max_tokens=64, temperature=1.0, seed=4, logprobs=0)
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     fields = {"plain": {}, "windowed": WINDOWED, "long window": {**WINDOWED, "sliding_window": 12}}
-    return {
-        name: save_model(random_model("qwen3", **given), tmp_path_factory.mktemp(name))
-        for name, given in fields.items()
-    }
+    qwen = {name: random_model("qwen3", **given) for name, given in fields.items()}
+    chosen = {**qwen, **{family: random_model(family) for family in ("gemma2", "gemma3")}}
+    return {name: save_model(model, tmp_path_factory.mktemp(name)) for name, model in chosen.items()}
 
 
 @pytest.fixture(autouse=True)
@@ -231,8 +230,11 @@ def test_grouped_rows_and_random_steps_give_the_same_bits(models: dict[str, Path
         twins.step(slots, [7] * chosen.choice([0, 0, 0, 2]))
 
 
-def test_steps_of_models_with_windows_are_replayed_with_new_inputs(models: dict[str, Path]) -> None:
-    twins = with_prompts(Twins(models["windowed"]), [GREEDY, REPORTED])
+@pytest.mark.parametrize("name", ["windowed", "gemma2", "gemma3"])
+def test_steps_of_models_with_windows_are_replayed_with_new_inputs(
+    name: str, models: dict[str, Path]
+) -> None:
+    twins = with_prompts(Twins(models[name]), [GREEDY, REPORTED])
     assert twins.decode([0, 1], 10) == ["whole"] * 10
 
 

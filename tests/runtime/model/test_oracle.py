@@ -39,6 +39,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama 3": ("llama", {"rope_parameters": {**LLAMA3, "rope_theta": 5e5}}),
     "mistral": ("mistral", {}),
     "mistral with a window": ("mistral", {"sliding_window": 12}),
+    "gemma2 with windows and soft caps": ("gemma2", {}),
+    "gemma3 with windows and two kinds of rotation": ("gemma3", {}),
     "qwen2": ("qwen2", {}),
     "qwen2 with windows in the upper layers": (
         "qwen2",

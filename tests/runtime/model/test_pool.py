@@ -104,7 +104,7 @@ def test_a_pool_holds_one_context_within_its_budget(
     budget: int, slots: int, context: int, page_size: int, bytes_per_page: int
 ) -> None:
     try:
-        num_pages, length = size_pool(
+        num_pages, length, _ = size_pool(
             budget=budget,
             bytes_per_page=bytes_per_page,
             page_size=page_size,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Literal
 
+import pytest
 from arbora.runtime.messages import (
     BACKGROUND_PRIORITY,
     Abort,
@@ -18,6 +19,7 @@ from arbora.runtime.messages import (
     PrefixPinned,
     RowError,
 )
+from arbora.runtime.scheduler import plan
 from arbora.runtime.scheduler.budget import StepBudget
 from fake_model import EOS, reply_alone
 from hypothesis import settings
@@ -57,6 +59,7 @@ class AnyOrder(RuleBasedStateMachine):
         write_through=st.booleans(),
         group_cost=st.sampled_from([GroupCost(), GROUPS_COST_NOTHING]),
         max_sampled=st.sampled_from([1, 1, 3]),
+        more_states=st.none() | st.integers(0, 10),
     )
     def start(
         self,
@@ -69,8 +72,12 @@ class AnyOrder(RuleBasedStateMachine):
         write_through: bool,
         group_cost: GroupCost,
         max_sampled: int,
+        more_states: int | None,
     ) -> None:
+        """more_states: places for recurrent states beside the two of each slot; None: no such states"""
         pages = tokens // page_size
+        if more_states is not None:
+            most_stored, max_sampled = 0, 1
         self.most_protected = pages // 3
         self.new_bench = partial(
             SchedulerBench,
@@ -86,6 +93,7 @@ class AnyOrder(RuleBasedStateMachine):
             group_cost=group_cost,
             max_sampled=max_sampled,
             count=partial(random.Random(tokens).randint, 1),
+            states=0 if more_states is None else 2 * slots + more_states,
         )
         self.bench = self.new_bench()
         self.expected: dict[str, tuple[list[int], int, bool | Literal["bad"]]] = {}
@@ -283,6 +291,14 @@ class AnyOrder(RuleBasedStateMachine):
         assert not self.bench.model.store.held
         assert len(self.bench.model.store.pages) <= self.bench.model.store.most
         assert all(pages.keys for pages in cached)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def frequent_checkpoints() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "CHECKPOINT_TOKENS", 6)
+        patch.setattr(plan, "DECODE_CHECKPOINT_TOKENS", 3)
+        yield
 
 
 AnyOrder.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -1,5 +1,4 @@
-"""GGUF files of many families, computed by transformers and by our own code: configs, names, offsets and orders
-of rows."""
+"""GGUF files computed by transformers and by our own code: configs, names, offsets and orders of rows."""
 
 from __future__ import annotations
 
