@@ -2,7 +2,8 @@
 
     PYTHONSAFEPATH=1 python bench/make_checkpoint.py --shape 0.6b build/0.6b
 
-The shapes are those of Qwen3; `1b-moe` has 64 experts, of which each token has 8. The tokenizer is a byte-level BPE of 32,000 tokens, trained on text that is generated
+The shapes are those of Qwen3; `1b-moe` has 64 experts, of which each token has 8. The
+tokenizer is a byte-level BPE of 32,000 tokens, trained on text that is generated
 here; prompts made of the same words (`sample_text`) are about one token a word.
 """
 
