@@ -104,11 +104,10 @@ class Experts:
         self.first, self.second = first, second
         self._count = len(first.weight if isinstance(first, StackedWeights) else first)
         self._activation, self._finish = activation, finish
-        self._grouped = {
-            id(each): GroupedProduct.of(each, batch_invariant)
+        self._first_group, self._second_group = (
+            None if isinstance(each, StackedWeights) else GroupedProduct.of(each, batch_invariant)
             for each in (first, second)
-            if not isinstance(each, StackedWeights)
-        }
+        )
 
     @property
     def is_capturable(self) -> bool:
@@ -120,18 +119,12 @@ class Experts:
         if x.is_cuda:
             return self._run_on_cuda(x, routing)
         order = sorting_cpu.sort(routing.experts, self._count)
-        inner = self._activation(self._multiply(take_rows(x, order.tokens), self.first, order))
-        results = self._multiply(inner, self.second, order)
+        rows = take_rows(x, order.tokens)
+        inner = self._activation(_multiply(rows, self.first, self._first_group, order))
+        results = _multiply(inner, self.second, self._second_group, order)
         if self._finish is not None:
             results = self._finish(results)
         return sorting_cpu.combine(results, order.places, routing.shares)
-
-    def _multiply(self, x: torch.Tensor, weights: ExpertWeights, order: sorting_cpu.Order) -> torch.Tensor:
-        assert not isinstance(weights, StackedWeights)
-        grouped = self._grouped[id(weights)]
-        if grouped is not None and grouped.takes(len(x)):
-            return grouped(x, order.works)
-        return _multiply_each(x, weights, sorting_cpu.read_works(order.works, is_recording()))
 
     def _run_on_cuda(self, x: torch.Tensor, routing: Routing) -> torch.Tensor:
         from . import cuda
@@ -152,6 +145,15 @@ class Experts:
         if self._finish is not None:
             results = self._finish(results)
         return cuda.combine(results, order, routing.shares)
+
+
+def _multiply(
+    x: torch.Tensor, weights: ExpertWeights, grouped: GroupedProduct | None, order: sorting_cpu.Order
+) -> torch.Tensor:
+    assert not isinstance(weights, StackedWeights)
+    if grouped is not None and grouped.takes(len(x)):
+        return grouped(x, order.works)
+    return _multiply_each(x, weights, sorting_cpu.read_works(order.works, is_recording()))
 
 
 def _multiply_each(
