@@ -4,7 +4,8 @@
 
 With `--adapters 8` it also writes LoRA adapters of all linear layers: DIRECTORY/adapters/0 and so on.
 
-The shapes are Qwen3's. The tokenizer is a byte-level BPE of 32,000 tokens, trained on text that is generated
+The shapes are those of Qwen3; `1b-moe` has 64 experts, of which each token has 8. The
+tokenizer is a byte-level BPE of 32,000 tokens, trained on text that is generated
 here; prompts made of the same words (`sample_text`) are about one token a word.
 """
 
@@ -31,7 +32,7 @@ from tokenizers.trainers import BpeTrainer
 VOCAB_SIZE = 32_000
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 END_OF_TEXT, END_OF_TURN = 0, 2
-SHAPES: dict[str, dict[str, int]] = {
+SHAPES: dict[str, dict[str, Any]] = {
     "125m": {
         "hidden_size": 768,
         "num_hidden_layers": 12,
@@ -55,6 +56,22 @@ SHAPES: dict[str, dict[str, int]] = {
         "num_key_value_heads": 8,
         "head_dim": 128,
         "intermediate_size": 12288,
+    },
+    "1b-moe": {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "hidden_size": 1024,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+        "intermediate_size": 3072,
+        "moe_intermediate_size": 384,
+        "num_experts": 64,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
     },
 }
 CHAT_TEMPLATE = """\
@@ -112,7 +129,7 @@ def train_tokenizer() -> Tokenizer:
 
 
 def write_config(directory: Path, shape: str) -> None:
-    config = SHAPES[shape] | {
+    config = {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
         "vocab_size": VOCAB_SIZE,
@@ -126,7 +143,7 @@ def write_config(directory: Path, shape: str) -> None:
         "bos_token_id": None,
         "eos_token_id": END_OF_TURN,
     }
-    write_json(directory / "config.json", config)
+    write_json(directory / "config.json", config | SHAPES[shape])
     write_json(directory / "generation_config.json", {"eos_token_id": [END_OF_TURN, END_OF_TEXT]})
 
 

@@ -11,6 +11,7 @@ from .automaton import cpu as automaton_cpu
 from .automaton.pool import smallest_pool
 from .common import amx, bfloat16_dots, program, rows, step_tokens
 from .elementwise import cpu as elementwise_cpu
+from .experts import gate_cpu, grouped_cpu, sorting_cpu
 from .linear import CodedShape, bfloat16_cpu, find_packer, fp8_cpu, half
 from .pages import cpu as pages_cpu
 from .rotary import cpu as rotary_cpu
@@ -24,6 +25,7 @@ def compile_kernels() -> None:
     groups: dict[str, Callable[[], None]] = {
         "attention": _attention,
         "matrix products": _products,
+        "experts": _experts,
         "norms, activations, rotations and adapters": _small_kernels,
         "automata": _step_an_automaton,
         "sampling": _sampling,
@@ -65,6 +67,19 @@ def _products() -> None:
     for bits in (4, 8):
         for zero in (0, None):
             _integer_product(CodedShape(1, 16, bits, 16, zero))
+
+
+def _experts() -> None:
+    sorting_cpu.sort_kernel.load()
+    for dtype in DTYPES:
+        sorting_cpu.CHOICES[dtype].load()
+        sorting_cpu.SUMS[dtype].load()
+        gate_cpu.GATES[dtype].load()
+        half.PRODUCTS[dtype].load()
+    for kernel in (*grouped_cpu.INTEGERS.values(), *grouped_cpu.HALF_PRODUCTS.values()):
+        kernel.load()
+    if bfloat16_cpu.has_bfloat16_dots(torch.bfloat16):
+        grouped_cpu.multiply_pairs.load()
 
 
 def _integer_product(shape: CodedShape) -> None:

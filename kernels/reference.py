@@ -1,6 +1,6 @@
 """Every operation in plain PyTorch: the definition that the tests compare the kernels with. It is slow."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -124,6 +124,38 @@ def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
 def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
     gate, up = gate_up.chunk(2, dim=-1)
     return F.silu(gate) * up
+
+
+def clamp_and_gate(gate_up: torch.Tensor, alpha: float, limit: float) -> torch.Tensor:
+    gate, up = gate_up.float().chunk(2, dim=-1)
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return (gate * torch.sigmoid(alpha * gate) * (up + 1)).to(gate_up.dtype)
+
+
+def choose_experts(logits: torch.Tensor, k: int, renormalizes: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """The numbers and the shares, [tokens, k], of each token's experts."""
+    largest, numbers = logits.float().sort(dim=-1, descending=True, stable=True)
+    shares = (largest[:, :k] if renormalizes else largest).softmax(-1)[:, :k]
+    return numbers[:, :k], shares
+
+
+def run_experts(
+    x: torch.Tensor,
+    first: Sequence[Callable[[torch.Tensor], torch.Tensor]],
+    second: Sequence[Callable[[torch.Tensor], torch.Tensor]],
+    activation: Callable[[torch.Tensor], torch.Tensor],
+    experts: torch.Tensor,
+    shares: torch.Tensor,
+) -> torch.Tensor:
+    """first, second: the products of each expert"""
+    out = torch.zeros(x.shape)
+    for token, (numbers, factors) in enumerate(zip(experts.tolist(), shares.tolist(), strict=True)):
+        for number, factor in zip(numbers, factors, strict=True):
+            if number < len(first):
+                out[token] += (
+                    factor * second[number](activation(first[number](x[token : token + 1])))[0].float()
+                )
+    return out.to(x.dtype)
 
 
 def gelu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:

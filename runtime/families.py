@@ -15,6 +15,25 @@ Norms = Literal["before", "around"]
 """where a layer normalises: the inputs of attention and of the feed-forward layer, or their outputs too"""
 
 
+class ExpertFamily(NamedTuple):
+    """The experts of a family's layers, and their names in checkpoints within a layer."""
+
+    router: str
+    experts: str
+    """followed by an expert's number and one of `parts`"""
+    parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
+    renormalizes: bool = False
+    """whether the shares of a token's experts always sum to 1; otherwise `norm_topk_prob` in config.json
+    decides"""
+    biased: bool = False
+    """whether the router and the experts have biases"""
+    clamps: bool = False
+    """whether the activation is `clamp_and_gate`, otherwise SiLU"""
+    is_stacked: bool = False
+    """whether one tensor has the matrices of all experts, with the outputs of gate and up in turn, and floats
+    [inputs, outputs]"""
+
+
 class Family(NamedTuple):
     """What distinguishes one family. A bias of None: `attention_bias` in config.json decides."""
 
@@ -34,6 +53,10 @@ class Family(NamedTuple):
     """by the square root of the hidden size"""
     is_fused: bool = False
     """whether checkpoints have one matrix for queries, keys and values, and one for gate and up"""
+    has_sinks: bool = False
+    """whether each head has a score that takes part in the softmax without a value"""
+    experts: ExpertFamily | None = None
+    """of all layers, or of those that config.json names; None: no layer has any"""
     defaults: Mapping[str, object] = {}
     """fields of config.json that the family's checkpoints may lack"""
 
@@ -46,6 +69,18 @@ _GEMMA: Mapping[str, object] = {
 }
 _WINDOWED_GEMMA = {**_GEMMA, "query_pre_attn_scalar": 256, "sliding_window": 4096, "use_sliding_window": True}
 _GRANITE: Mapping[str, object] = {"attention_multiplier": 1.0, "logits_scaling": 1.0}
+_MIXTRAL = ExpertFamily(
+    "block_sparse_moe.gate", "block_sparse_moe.experts", ("w1", "w3", "w2"), renormalizes=True
+)
+_GPT_OSS: Mapping[str, object] = {
+    "head_dim": 64,
+    "attention_bias": True,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 150_000.0,
+    "sliding_window": 128,
+    "use_sliding_window": True,
+    "num_experts_per_tok": 4,
+}
 
 FAMILIES = {
     "GemmaForCausalLM": Family(norm_offset=1.0, scales_embedding=True, defaults=_GEMMA),
@@ -67,12 +102,25 @@ FAMILIES = {
         scales_embedding=True,
         defaults={**_WINDOWED_GEMMA, "max_position_embeddings": 131_072, "rope_theta": 1e6},
     ),
+    "GptOssForCausalLM": Family(
+        window="by layer",
+        full_period=2,
+        has_sinks=True,
+        experts=ExpertFamily(
+            "mlp.router", "mlp.experts", renormalizes=True, biased=True, clamps=True, is_stacked=True
+        ),
+        defaults=_GPT_OSS,
+    ),
     "GraniteForCausalLM": Family(defaults=_GRANITE),
     "LlamaForCausalLM": Family(),
     "MistralForCausalLM": Family(False, False, window="all layers"),
+    "MixtralForCausalLM": Family(False, False, window="all layers", experts=_MIXTRAL),
     "Phi3ForCausalLM": Family(False, False, window="all layers", is_fused=True),
     "Qwen2ForCausalLM": Family(True, False, window="by layer"),
     "Qwen3ForCausalLM": Family(qk_norm=True, window="by layer"),
+    "Qwen3MoeForCausalLM": Family(
+        qk_norm=True, window="by layer", experts=ExpertFamily("mlp.gate", "mlp.experts")
+    ),
     "SmolLM3ForCausalLM": Family(
         window="by layer",
         defaults={"rope_theta": 2e6, "no_rope_layer_interval": 4, "tie_word_embeddings": True},

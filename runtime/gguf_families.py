@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 USUAL_NAMES = {
@@ -26,11 +26,22 @@ _NORMS_AFTER = {
 _NORMS_AROUND = {**USUAL_NAMES, **_NORMS_AFTER, "ffn_norm": "pre_feedforward_layernorm"}
 EXPERT = "{expert}"
 """stands for an expert's number in the names of tensors that GGUF files store stacked"""
-_WITH_EXPERTS = {
-    **USUAL_NAMES,
-    "ffn_gate_inp": "mlp.gate",
-    **{f"ffn_{part}_exps": f"mlp.experts.{EXPERT}.{part}_proj" for part in ("gate", "up", "down")},
-}
+WITHOUT_PART = ("self_attn.sinks",)
+"""Hugging Face's names of tensors that do not end with `.weight`"""
+
+
+def _with_experts(router: str, experts: str, parts: Sequence[str]) -> dict[str, str]:
+    """parts: the names of gate, up and down"""
+    stacked = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
+    return {
+        **USUAL_NAMES,
+        "ffn_gate_inp": router,
+        **{ours: f"{experts}.{EXPERT}.{part}" for ours, part in zip(stacked, parts, strict=True)},
+    }
+
+
+_PARTS = ("gate_proj", "up_proj", "down_proj")
+_QWEN_MOE = _with_experts("mlp.gate", "mlp.experts", _PARTS)
 
 
 class GgufFamily(NamedTuple):
@@ -41,7 +52,6 @@ class GgufFamily(NamedTuple):
     are_pairs_neighbours: bool = False
     """whether the rows of q and k that rotate together are neighbours; in Hugging Face's checkpoints they are
     half a head apart"""
-    has_experts: bool = False
     norm_offset: float = 0.0
     """what the file adds to the weights of norms"""
 
@@ -60,7 +70,31 @@ GGUF_FAMILIES = {
         "phi3",
         {**USUAL_NAMES, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
     ),
-    "qwen3moe": GgufFamily("Qwen3MoeForCausalLM", "qwen3_moe", _WITH_EXPERTS, has_experts=True),
     "smollm3": GgufFamily("SmolLM3ForCausalLM", "smollm3", are_pairs_neighbours=True),
 }
 """`llama` is the name of Mistral's models too."""
+
+GGUF_EXPERT_FAMILIES = {
+    "gpt-oss": GgufFamily(
+        "GptOssForCausalLM",
+        "gpt_oss",
+        {
+            **_with_experts("mlp.router", "mlp.experts", _PARTS),
+            "post_attention_norm": "post_attention_layernorm",
+            "attn_sinks": "self_attn.sinks",
+        },
+    ),
+    "llama": GgufFamily(
+        "MixtralForCausalLM",
+        "mixtral",
+        _with_experts("block_sparse_moe.gate", "block_sparse_moe.experts", ("w1", "w3", "w2")),
+        are_pairs_neighbours=True,
+    ),
+    "olmoe": GgufFamily("OlmoeForCausalLM", "olmoe", _QWEN_MOE),
+    "qwen3moe": GgufFamily("Qwen3MoeForCausalLM", "qwen3_moe", _QWEN_MOE),
+}
+"""the same for files with experts"""
+
+
+def find_family(architecture: str, has_experts: bool) -> GgufFamily | None:
+    return (GGUF_EXPERT_FAMILIES if has_experts else GGUF_FAMILIES).get(architecture)

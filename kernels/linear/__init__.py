@@ -29,7 +29,7 @@ class Linear:
     """y = x Wᵀ + b with W prepared for the device."""
 
     def __init__(self, product: Product, out_features: int, in_features: int) -> None:
-        self._product = product
+        self.product = product
         self.out_features = out_features
         self.in_features = in_features
         self.adapters: ProductAdapters | None = None
@@ -73,7 +73,7 @@ class Linear:
         """The parts have the same input; their outputs are concatenated."""
         if len(parts) == 1:
             return parts[0]
-        product = JoinedProduct([part._product for part in parts])
+        product = JoinedProduct([part.product for part in parts])
         return Linear(product, sum(part.out_features for part in parts), parts[0].in_features)
 
     @staticmethod
@@ -103,14 +103,14 @@ class Linear:
     def stored_rows(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
         """Returns a function that reads rows [n, in] of the weight by their numbers, int32 or int64 [n],
         contiguous. Returns None if the product can't read them from its own copy of the weight."""
-        return self._product.rows if isinstance(self._product, Bfloat16CpuProduct) else None
+        return self.product.rows if isinstance(self.product, Bfloat16CpuProduct) else None
 
     def _parts(self) -> Sequence[Product]:
-        return self._product.products if isinstance(self._product, JoinedProduct) else [self._product]
+        return self.product.products if isinstance(self.product, JoinedProduct) else [self.product]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x: [tokens, in_features] → [tokens, out_features], same dtype."""
-        y = self._product(x)
+        y = self.product(x)
         if self.adapters is not None:
             self.adapters(x, y)
         return y

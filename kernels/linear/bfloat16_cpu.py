@@ -82,12 +82,14 @@ class Bfloat16CpuProduct:
         self._outputs, self._inputs = sum(len(part) for part in parts), parts[0].shape[1]
         self._weight = _pack(parts)
         self._bias = None if bias is None else bias.float()
+        self.addresses = (self._weight.data_ptr(), 0, 0 if self._bias is None else self._bias.data_ptr())
+        """of the weight, nothing, and the bias, 0 for none"""
         self._amx_rows = 1 if batch_invariant else AMX_ROWS
         self._has_amx = amx.available() and self._inputs % STEP == 0
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         rows = len(x)
-        x = x.contiguous() if self._inputs % 2 == 0 else F.pad(x, (0, 1))
+        x = self._pad(x)
         y = torch.empty(rows, self._outputs, dtype=x.dtype)
         if not self._has_amx or rows < self._amx_rows:
             self._run(multiply_by_dots, x, y)
@@ -98,6 +100,14 @@ class Bfloat16CpuProduct:
             blocks = torch.empty(block_bytes(len(part), self._inputs), dtype=torch.uint8)
             self._run(multiply_by_amx, part, results, blocks.data_ptr(), 0, 0)
         return y
+
+    def prepare(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
+        """x as `multiply_by_dots` reads it, and the arguments."""
+        x = self._pad(x)
+        return x, (*self._arguments(x, y), torch.get_num_threads())
+
+    def _pad(self, x: torch.Tensor) -> torch.Tensor:
+        return x.contiguous() if self._inputs % 2 == 0 else F.pad(x, (0, 1))
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
         """Returns rows of the weight, bfloat16 [n, in]. ids: the rows' numbers, int32 or int64 [n],
@@ -110,10 +120,12 @@ class Bfloat16CpuProduct:
         return weights
 
     def _run(self, kernel: ParallelKernel, x: torch.Tensor, y: torch.Tensor, *more: int) -> None:
-        bias = 0 if self._bias is None else self._bias.data_ptr()
-        addresses = (x.data_ptr(), self._weight.data_ptr(), bias, y.data_ptr())
         threads = thread_count(self._weight.numel())
-        kernel.run((len(x), self._outputs, self._weight.shape[1], *addresses, threads, *more), threads)
+        kernel.run((*self._arguments(x, y), threads, *more), threads)
+
+    def _arguments(self, x: torch.Tensor, y: torch.Tensor) -> tuple[int, ...]:
+        weight, _, bias = self.addresses
+        return len(x), self._outputs, self._weight.shape[1], x.data_ptr(), weight, bias, y.data_ptr()
 
 
 def _pack(parts: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -214,7 +226,7 @@ def multiply_by_dots(arguments):
 @compiled_fast
 def _multiply_panels(arguments, memory):
     """memory: the thread's sums. The caller holds it: numba frees an array after the last use of its name."""
-    rows, outputs, pairs = arguments[1], arguments[2], arguments[3]
+    rows, outputs = arguments[1], arguments[2]
     sums = pointer(np.int64(memory.ctypes.data), np.float32(0))
     panels = (rows + PANEL - 1) // PANEL
     strips = (outputs + OUTPUTS - 1) // OUTPUTS
@@ -225,19 +237,27 @@ def _multiply_panels(arguments, memory):
         strip, panel = work // panels, work % panels
         first = rows * panel // panels
         count = rows * (panel + 1) // panels - first
-        x = shift(pointer(arguments[4], np.uint32(0)), first * pairs)
-        weights = shift(pointer(arguments[5], np.uint32(0)), strip * pairs * OUTPUTS)
-        if count <= MAX_ROWS:
-            later = shift(weights, AHEAD * OUTPUTS)
-            _multiply_few(count, pairs, x, pairs, weights, sums, False, later, OUTPUTS)
-        else:
-            for begin in range(0, pairs, BLOCK):
-                some, end = min(BLOCK, pairs - begin), begin + BLOCK
-                # The other threads take the next strips, so this thread's own next strip follows theirs.
-                later = end if end < pairs else (panel + arguments[8]) // panels * pairs
-                part, then = shift(weights, begin * OUTPUTS), shift(weights, later * OUTPUTS)
-                _add_block(shift(x, begin), part, sums, count, some, pairs, begin > 0, then)
-        _store_rows(arguments, sums, first, count, strip * OUTPUTS)
+        # The other threads take the next strips, so this thread's own next strip follows theirs.
+        multiply_strip(arguments, strip, first, count, (panel + arguments[8]) // panels, sums)
+
+
+@compiled_fast
+def multiply_strip(arguments, strip, first, count, ahead, sums):
+    """Multiplies at most PANEL rows from row `first` on with a strip. Many rows prefetch the strip that is
+    `ahead` strips further on. sums: float32 [count, OUTPUTS]"""
+    pairs = arguments[3]
+    x = shift(pointer(arguments[4], np.uint32(0)), first * pairs)
+    weights = shift(pointer(arguments[5], np.uint32(0)), strip * pairs * OUTPUTS)
+    if count <= MAX_ROWS:
+        later = shift(weights, AHEAD * OUTPUTS)
+        _multiply_few(count, pairs, x, pairs, weights, sums, False, later, OUTPUTS)
+    else:
+        for begin in range(0, pairs, BLOCK):
+            some, end = min(BLOCK, pairs - begin), begin + BLOCK
+            later = end if end < pairs else ahead * pairs
+            part, then = shift(weights, begin * OUTPUTS), shift(weights, later * OUTPUTS)
+            _add_block(shift(x, begin), part, sums, count, some, pairs, begin > 0, then)
+    _store_rows(arguments, sums, first, count, strip * OUTPUTS)
 
 
 @compiled_fast

@@ -72,6 +72,9 @@ class Fp8CpuProduct:
         OUTPUTS]"""
         self.shape, self._codes, self._scales = shape, codes, scales
         self._bias = None if bias is None else bias.float()
+        bias_address = 0 if self._bias is None else self._bias.data_ptr()
+        self.addresses = (codes.data_ptr(), scales.data_ptr(), bias_address)
+        """of the codes, the scales and the bias, 0 for none"""
 
     @property
     def nbytes(self) -> int:
@@ -79,16 +82,20 @@ class Fp8CpuProduct:
         return sum(part.nbytes for part in parts if part is not None)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.empty(len(x), self.shape.outputs, dtype=x.dtype)
+        kept, arguments = self.prepare(x, y)
+        fp8_cpu.choose_kernel(x.dtype).run(arguments, thread_count(self._codes.numel()))
+        del kept  # the kernel has read it
+        return y
+
+    def prepare(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
+        """x as the kernel reads it, and the kernel's arguments (see `fp8_cpu`)."""
         shape, dtype = self.shape, x.dtype
-        y = torch.empty(len(x), shape.outputs, dtype=dtype)
         x = x.contiguous() if fp8_cpu.multiplies_pairs(dtype) else to_float32(x.contiguous())
         x = F.pad(x, (0, 1)) if shape.inputs % 2 else x
         pairs = self._codes.shape[1]
-        bias = 0 if self._bias is None else self._bias.data_ptr()
-        addresses = (x.data_ptr(), self._codes.data_ptr(), self._scales.data_ptr(), bias, y.data_ptr())
         sizes = (len(x), shape.outputs, pairs, min(pairs, -(-shape.group // 2)))
-        fp8_cpu.choose_kernel(dtype).run((*sizes, *addresses), thread_count(self._codes.numel()))
-        return y
+        return x, (*sizes, x.data_ptr(), *self.addresses, y.data_ptr())
 
     def rows(self, ids: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         shape = self.shape

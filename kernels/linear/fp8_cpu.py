@@ -66,7 +66,7 @@ def _add_many(x, stride, codes, scales, sums, rows, count, buffer):
 
 
 @compiled
-def _multiply_strip(arguments, strip, first, count, sums, buffer, pair):
+def multiply_strip(arguments, strip, first, count, sums, buffer, pair):
     """sums[r, o] = the products of `count` rows from `first` on with a strip."""
     pairs, group = arguments[3], arguments[4]
     groups = (pairs + group - 1) // group
@@ -109,12 +109,12 @@ def _multiply(arguments, memory, pair, kind):
         strip, panel = work // panels, work % panels
         first = rows * panel // panels
         count = rows * (panel + 1) // panels - first
-        _multiply_strip(arguments, strip, first, count, sums, buffer, pair)
-        _store_rows(arguments, sums, first, count, strip * OUTPUTS, kind)
+        multiply_strip(arguments, strip, first, count, sums, buffer, pair)
+        store_rows(arguments, sums, first, count, strip * OUTPUTS, kind)
 
 
 @compiled
-def _store_rows(arguments, sums, first, count, output, kind):
+def store_rows(arguments, sums, first, count, output, kind):
     """Write the sums of a panel's rows and a strip's outputs, plus the bias."""
     outputs = arguments[2]
     bias = pointer(arguments[8], np.float32(0))

@@ -44,6 +44,8 @@ class HalfWidenedOnUseProduct:
         assert weight.is_contiguous()
         self._weight = weight
         self._bias = None if bias is None else bias.float()
+        self.addresses = (weight.data_ptr(), 0, 0 if self._bias is None else self._bias.data_ptr())
+        """of the weight, nothing, and the bias, 0 for none"""
         _scratch(max(SCRATCH, weight.shape[1]))  # allocated now: a program would reuse its memory
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -53,6 +55,11 @@ class HalfWidenedOnUseProduct:
         else:
             self._multiply_parts(x, y)
         return y
+
+    def prepare(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
+        """x in float32, and the arguments of `multiply`."""
+        (weight, _, bias), wide = self.addresses, to_float32(x)
+        return wide, (len(x), *self._weight.shape, wide.data_ptr(), weight, bias, y.data_ptr())
 
     def _multiply_parts(self, x: torch.Tensor, y: torch.Tensor) -> None:
         outputs, inputs = self._weight.shape
@@ -84,7 +91,7 @@ def _scratch(elements: int) -> torch.Tensor:
 
 
 def multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, y: torch.Tensor) -> None:
-    """y [rows, out] = x [rows, in] weightᵀ + bias; x and bias float32, weight and y of one half dtype."""
+    """y [rows, out] = x [rows, in] weightᵀ + bias; x and bias float32, weight and y of one float dtype."""
     outputs, inputs = weight.shape
     addresses = (x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
     PRODUCTS[weight.dtype].run((len(x), outputs, inputs, *addresses), thread_count(weight.numel()))
@@ -143,7 +150,20 @@ def _add_dot_four(weight, x0, size, stride, out):
 
 @compiled_fast
 def _multiply(arguments, kind):
-    """Arguments: the counter of blocks of outputs, then those of `multiply`.
+    """Arguments: the counter of blocks of outputs, then those of `multiply`."""
+    outputs, inputs = arguments[2], arguments[3]
+    sums = np.empty(arguments[1], np.float32)
+    step = max(1, BLOCK // inputs)
+    while True:
+        begin = fetch_add(arguments, 1) * step
+        if begin >= outputs:
+            break
+        multiply_outputs(arguments, begin, min(outputs, begin + step), sums, kind)
+
+
+@compiled_fast
+def multiply_outputs(arguments, begin, end, sums, kind):
+    """Computes the outputs `begin` to `end` of all rows. sums: float32 [rows]
 
     Reads one weight row at a time, in order: reading several at once halves the bandwidth.
     """
@@ -151,21 +171,15 @@ def _multiply(arguments, kind):
     x = pointer(arguments[4], np.float32(0))
     bias = pointer(arguments[6], np.float32(0))
     y = pointer(arguments[7], kind)
-    sums = np.empty(rows, np.float32)
     out = pointer(np.int64(sums.ctypes.data), np.float32(0))
-    step = max(1, BLOCK // inputs)
     tile = inputs if rows == 1 else TILE
-    while True:
-        begin = fetch_add(arguments, 1) * step
-        if begin >= outputs:
-            break
-        for output in range(begin, min(outputs, begin + step)):
-            weight = shift(pointer(arguments[5], kind), output * inputs)
-            sums[:] = bias[output] if arguments[6] != 0 else np.float32(0)
-            for start in range(0, inputs, tile):
-                _add_tile(shift(weight, start), shift(x, start), min(tile, inputs - start), inputs, rows, out)
-            for row in range(rows):
-                store(y, row * outputs + output, out[row])
+    for output in range(begin, end):
+        weight = shift(pointer(arguments[5], kind), output * inputs)
+        sums[:rows] = bias[output] if arguments[6] != 0 else np.float32(0)
+        for start in range(0, inputs, tile):
+            _add_tile(shift(weight, start), shift(x, start), min(tile, inputs - start), inputs, rows, out)
+        for row in range(rows):
+            store(y, row * outputs + output, out[row])
 
 
 @compiled_fast
@@ -200,5 +214,5 @@ def _widen(arguments, kind):
             target[i] = load(source, i)
 
 
-PRODUCTS = {dtype: ParallelKernel(_multiply, KIND[dtype]) for dtype in HALVES}
+PRODUCTS = {dtype: ParallelKernel(_multiply, kind) for dtype, kind in KIND.items()}
 WIDENINGS = {dtype: ParallelKernel(_widen, KIND[dtype]) for dtype in HALVES}

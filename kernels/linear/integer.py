@@ -113,12 +113,15 @@ class IntegerCpuProduct:
         self.shape, self._bits, self._group = shape, shape.bits, group
         self._tiles, self._factors = tiles, factors
         self._bias = None if bias is None else F.pad(bias.float(), (0, len(factors) - len(bias)))
-        self._input_order = input_order
-        self._kernel = integer_cpu.KERNELS[shape.bits, shape.zero is None]
+        self.input_order = input_order
+        self.kind = shape.bits, shape.zero is None
+        """the key of its kernel"""
+        self._kernel = integer_cpu.KERNELS[self.kind]
         parts = groups_of_activations(shape)
         self._sizes = (shape.outputs, shape.inputs, group, parts, shape.zero or 0)
         bias_address = 0 if self._bias is None else self._bias.data_ptr()
-        self._weight = (tiles.data_ptr(), factors.data_ptr(), bias_address)
+        self.addresses = (tiles.data_ptr(), factors.data_ptr(), bias_address)
+        """of the tiles, the factors and the bias, 0 for none"""
         self.many_rows = many_rows
         self._tables = 8 * (shape.inputs // group)
         """bytes of a row's scales and sums, at most"""
@@ -129,11 +132,11 @@ class IntegerCpuProduct:
 
     @property
     def nbytes(self) -> int:
-        parts = (self._tiles, self._factors, self._bias, self._input_order)
+        parts = (self._tiles, self._factors, self._bias, self.input_order)
         return sum(part.nbytes for part in parts if part is not None)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        x = x.contiguous() if self._input_order is None else take_columns(x, self._input_order)
+        x = x.contiguous() if self.input_order is None else take_columns(x, self.input_order)
         rows = len(x)
         y = torch.empty(rows, self.shape.outputs, dtype=x.dtype)
         size = self._part(rows)
@@ -167,7 +170,15 @@ class IntegerCpuProduct:
         if way == AMX_BFLOAT16:
             self._multiply_widened(x, y, count)
             return
-        threads = torch.get_num_threads()
+        scratch, arguments = self.prepare(x, y, way)
+        self._kernel.run(arguments, torch.get_num_threads())
+        del scratch  # the kernel has read it
+
+    def prepare(
+        self, x: torch.Tensor, y: torch.Tensor, way: int = NO_AMX
+    ) -> tuple[torch.Tensor, tuple[int, ...]]:
+        """Scratch memory for all rows of x, and the arguments of the kernel (see `integer_cpu`)."""
+        threads, count = torch.get_num_threads(), len(x)
         rows = count + integer_cpu.ROWS_BEYOND  # the kernel reads beyond the last row
         totals = threads * integer_cpu.MEMORY_BYTES
         inputs, tables = self.shape.inputs, self._tables
@@ -176,10 +187,10 @@ class IntegerCpuProduct:
         codes = memory + totals
         scales = codes + rows * inputs
         sums = scales + rows * tables // 2
-        addresses = (x.data_ptr(), codes, scales, sums, *self._weight, y.data_ptr(), memory)
+        addresses = (x.data_ptr(), codes, scales, sums, *self.addresses, y.data_ptr(), memory)
         kind = integer_cpu.KINDS[x.dtype]
         more = (0, way, integer_cpu.MEMORY_BYTES, 2 * threads, self._halves(count), 0, 0, 0, 0, 0)
-        self._kernel.run((0, 0, kind, count, *self._sizes, *addresses, *more), threads)
+        return scratch, (0, 0, kind, count, *self._sizes, *addresses, *more)
 
     def _multiply_widened(self, x: torch.Tensor, y: torch.Tensor, count: int) -> None:
         threads = torch.get_num_threads()
@@ -190,7 +201,7 @@ class IntegerCpuProduct:
         scratch = torch.empty(size, dtype=torch.int8)
         memory = -(-scratch.data_ptr() // VECTOR) * VECTOR
         blocks = memory + threads * of_thread
-        addresses = (x.data_ptr(), blocks, 0, 0, *self._weight, y.data_ptr(), memory)
+        addresses = (x.data_ptr(), blocks, 0, 0, *self.addresses, y.data_ptr(), memory)
         kind = integer_cpu.KINDS[x.dtype]
         more = (0, AMX_BFLOAT16, of_thread, some)
         self._kernel.run((0, 0, kind, count, *self._sizes, *addresses, *more), threads)
@@ -201,7 +212,7 @@ class IntegerCpuProduct:
             f"ids beyond {shape.outputs} outputs"
         )
         weights = torch.empty(len(ids), shape.inputs, dtype=dtype)
-        order = 0 if self._input_order is None else self._input_order.data_ptr()
+        order = 0 if self.input_order is None else self.input_order.data_ptr()
         addresses = (self._tiles.data_ptr(), self._factors.data_ptr(), order)
         numbers = (shape.inputs, self._group, shape.zero or 0, shape.zero is None, self._bits)
         results = (weights.data_ptr(), integer_cpu.KINDS[dtype])

@@ -68,7 +68,7 @@ def _size_of_passes(rows):
 
 
 @compiled
-def _quantize(arguments, has_offsets, side):
+def quantize(arguments, has_offsets, side):
     """Quantizes rows together with the other threads, and waits until all are quantized.
 
     side: threads of side 1 begin with the last rows, all others with the first ones
@@ -153,7 +153,7 @@ def _store(arguments, totals, first, rows, output, y, kind):
 
 
 @compiled
-def _multiply_tile(
+def multiply_tile(
     arguments, address, group_bytes, four_codes, sum_kind, totals, output, begin, end, near, tiles_ahead
 ):
     """Multiplies rows `begin` to `end` with one tile, whose first output is `output`.
@@ -197,7 +197,7 @@ def _multiply_tile(
 
 @compiled
 def _multiply_panels(arguments, address, bits, has_offsets, sum_kind, memory, output):
-    """Multiplies all rows with one tile by AMX. The results are those of `_multiply_tile`."""
+    """Multiplies all rows with one tile by AMX. The results are those of `multiply_tile`."""
     rows = arguments[4]
     for row in range(0, rows, PANEL):
         count = min(PANEL, rows - row)
@@ -267,7 +267,7 @@ def _multiply_halves(arguments, tiles, tile_bytes, group_bytes, four_codes, sum_
         address = arguments[14] + tile * tile_bytes
         # Between two tiles of a thread, each other thread of its side probably takes one.
         ahead = max(1, arguments[22] // 4) if half == side else 0
-        _multiply_tile(
+        multiply_tile(
             arguments,
             address,
             group_bytes,
@@ -303,7 +303,7 @@ def _multiply(arguments, bits, four_codes, has_offsets, sum_kind):
     number = fetch_add(shift(arguments, 19), 1)
     memory = arguments[18] + number * arguments[21]
     side = number % 2 if arguments[23] != 0 else WHOLE
-    _quantize(arguments, has_offsets, side)
+    quantize(arguments, has_offsets, side)
     if side != WHOLE:
         _multiply_halves(arguments, tiles, tile_bytes, group_bytes, four_codes, sum_kind, memory, side)
         return
@@ -324,7 +324,7 @@ def _multiply(arguments, bits, four_codes, has_offsets, sum_kind):
                 _multiply_panels(arguments, at, bits, has_offsets, sum_kind, memory, output)
             else:
                 rows, ahead = arguments[4], 1 if tile + 1 < end else 0
-                _multiply_tile(
+                multiply_tile(
                     arguments, at, group_bytes, four_codes, sum_kind, memory, output, 0, rows, near, ahead
                 )
     if arguments[20] == AMX_BYTES:

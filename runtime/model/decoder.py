@@ -9,23 +9,18 @@ import torch
 from ...kernels.adapters import select_rows
 from ...kernels.attention import Reach, paged_attention
 from ...kernels.common.rows import take_rows
-from ...kernels.elementwise import add_rms_norm, gelu_and_mul, rms_norm, scale_and_cap, silu_and_mul
+from ...kernels.elementwise import add_rms_norm, rms_norm, scale_and_cap
 from ...kernels.linear import Linear, as_float32
 from ...kernels.rotary import rotary_write_kv
-from .decoder_config import Activation, DecoderConfig
+from .decoder_config import DecoderConfig
 from .interface.input_batch import InputBatch
 from .interface.model import AdaptableProduct, HiddenStates, Layer, LayerInputs
 from .rope import RotaryTable
 from .weights import DecoderWeights, LayerWeights, layer_projections
 
-_ACTIVATE: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
-    "silu": silu_and_mul,
-    "gelu_tanh": gelu_and_mul,
-}
-
 
 class DecoderLayer:
-    """Attention and a gated feed-forward layer, as a `LayerConfig` describes them."""
+    """Attention and a feed-forward layer, as a `LayerConfig` describes them."""
 
     def __init__(
         self,
@@ -39,7 +34,6 @@ class DecoderLayer:
         self._number, self._weights, self._next_norm = number, weights, next_norm
         self._config, self._eps = config.layers[number], config.rms_norm_eps
         self._is_last = number + 1 == len(config.layers)
-        self._activate = _ACTIVATE[self._config.activation]
         self._head_counts = (self._config.heads, self._config.kv_heads, self._config.kv_heads)
         self._batch_invariant = batch_invariant
 
@@ -56,7 +50,7 @@ class DecoderLayer:
             select_rows(step.batch.output_adapters)
         output_norm, added = weights.attention_output_norm, weights.output(attended)
         normal = self._add(added, residual, output_norm, weights.mlp_norm)
-        added = weights.down(self._activate(weights.gate_up(normal)))
+        added = weights.feed_forward(normal)
         normal = self._add(added, residual, weights.mlp_output_norm, self._next_norm)
         return HiddenStates(residual, normal)
 
@@ -86,7 +80,15 @@ class DecoderLayer:
         config, invariant = self._config, self._batch_invariant
         reach = Reach(config.window)
         out = paged_attention(
-            q, kv, batch, config.scale, reach, invariant, self._is_last, softcap=config.softcap
+            q,
+            kv,
+            batch,
+            config.scale,
+            reach,
+            invariant,
+            self._is_last,
+            config.softcap,
+            self._weights.sinks,
         )
         return out.flatten(1)
 
@@ -119,14 +121,15 @@ class Decoder:
 
     @property
     def is_recordable(self) -> bool:
-        return True
+        on_cpu = self._device.type == "cpu"
+        return on_cpu or all(layer.feed_forward.is_capturable for layer in self._weights.layers)
 
     @property
     def dtype(self) -> torch.dtype:
         return self._dtype
 
     def products(self) -> list[Linear]:
-        layers = [(each.qkv, each.output, each.gate_up, each.down) for each in self._weights.layers]
+        layers = [(each.qkv, each.output, *each.feed_forward.products) for each in self._weights.layers]
         return [*(product for layer in layers for product in layer), self._head]
 
     def adaptable_products(self) -> list[AdaptableProduct]:

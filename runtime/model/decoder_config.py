@@ -12,6 +12,7 @@ import msgspec
 from ..checkpoint_json import CONFIG_FILE, config_text, decode_file
 from ..errors import ConfigError
 from ..families import Family, Norms, family_of
+from .experts_config import ExpertsConfig, read_experts
 from .interface.cache_spec import CacheSpec
 from .rope_config import RopeConfig, parse_rope
 
@@ -45,6 +46,10 @@ class LayerConfig(msgspec.Struct, frozen=True, kw_only=True):
     intermediate_size: int
     activation: Activation
     mlp_bias: bool
+    has_sinks: bool
+    """see `Family.has_sinks`"""
+    experts: ExpertsConfig | None
+    """in place of the gated feed-forward layer"""
     norms: Norms
     residual_multiplier: float
     """factor of what attention and the feed-forward layer add to the residual"""
@@ -83,7 +88,12 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def intermediate_size(self) -> int:
-        return max(layer.intermediate_size for layer in self.layers)
+        """inner numbers of a token in the largest feed-forward layer"""
+        experts = [layer.experts for layer in self.layers if layer.experts is not None]
+        return max(
+            *(layer.intermediate_size for layer in self.layers),
+            *(each.per_token * each.intermediate_size for each in experts),
+        )
 
 
 class _ConfigFile(msgspec.Struct, kw_only=True):
@@ -133,8 +143,8 @@ def load_decoder_config(model: Path, pools: bool = False) -> DecoderConfig:
     head is not used, so it needs no weight"""
     path = model / CONFIG_FILE
     family = family_of(model, pools)
-    given = {**family.defaults, **msgspec.json.decode(config_text(model))}
-    file = decode_file(path, msgspec.json.encode(given), _ConfigFile)
+    given = msgspec.json.encode({**family.defaults, **msgspec.json.decode(config_text(model))})
+    file = decode_file(path, given, _ConfigFile)
     _check(path, file)
     kinds = _layer_types(path, file, family)
     ropes = _ropes(path, file, family)
@@ -144,7 +154,12 @@ def load_decoder_config(model: Path, pools: bool = False) -> DecoderConfig:
     return DecoderConfig(
         vocab_size=file.vocab_size,
         hidden_size=file.hidden_size,
-        layers=_layers(file, family, kinds, ropes),
+        layers=tuple(
+            msgspec.structs.replace(layer, experts=experts)
+            for layer, experts in zip(
+                _layers(file, family, kinds, ropes), read_experts(path, given, family.experts), strict=True
+            )
+        ),
         rms_norm_eps=file.rms_norm_eps,
         norm_offset=family.norm_offset,
         is_fused=family.is_fused,
@@ -181,6 +196,8 @@ def _layers(
         intermediate_size=file.intermediate_size,
         activation=ACTIVATIONS[_activation(file)],
         mlp_bias=file.mlp_bias,
+        has_sinks=family.has_sinks,
+        experts=None,
         norms=family.norms,
         residual_multiplier=file.residual_multiplier,
     )

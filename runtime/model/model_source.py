@@ -35,7 +35,7 @@ from .weight_formats import (
     checkpoint_formats,
     open_quantized_copy,
 )
-from .weights import expected_tensors, load_weights, projections
+from .weights import check_tensors, load_weights, projections
 
 log = logging.getLogger(__name__)
 
@@ -88,9 +88,7 @@ class DecoderArchitecture:
         pass
 
     def check(self, checkpoint: Checkpoint, choose: ChooseFormat) -> Collection[str]:
-        expected = expected_tensors(self.config, choose)
-        checkpoint.check(expected, has_others=self.pools)
-        return expected
+        return check_tensors(checkpoint, self.config, choose, has_others=self.pools)
 
     def projections(self, checkpoint: Checkpoint) -> Sequence[Projection]:
         return list(projections(self.config))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 
@@ -15,7 +16,18 @@ from ...kernels.linear import Linear
 from ...kernels.rotary import HeadNorms
 from ..families import Norms
 from .decoder_config import DecoderConfig
+from .feed_forward import (
+    ACTIVATIONS,
+    FeedForward,
+    FeedForwardProjections,
+    GatedFeedForward,
+    expert_projections,
+    load_experts,
+    router_tensors,
+    split_experts,
+)
 from .weight_formats import (
+    Checkpoint,
     ChooseFormat,
     EmbeddingRows,
     Projection,
@@ -38,6 +50,7 @@ LAYER_NORMS: dict[Norms, dict[str, str]] = {
 """a checkpoint's name of each norm of `LayerWeights`"""
 Q_NORM = "self_attn.q_norm.weight"
 K_NORM = "self_attn.k_norm.weight"
+SINKS = "self_attn.sinks"
 
 
 @dataclass(frozen=True)
@@ -52,9 +65,9 @@ class LayerWeights:
     output: Linear
     mlp_norm: torch.Tensor
     """of the feed-forward layer's input"""
-    gate_up: Linear
-    """hidden → 2 × intermediate: gate, up"""
-    down: Linear
+    feed_forward: FeedForward
+    sinks: torch.Tensor | None = None
+    """float32 [heads]: see `paged_attention`"""
     attention_output_norm: torch.Tensor | None = None
     mlp_output_norm: torch.Tensor | None = None
 
@@ -85,27 +98,36 @@ class LayerProjections:
 
     qkv: tuple[Projection, ...]
     output: Projection
-    gate_up: tuple[Projection, ...]
-    down: Projection
+    feed_forward: tuple[FeedForwardProjections, ...]
+    """one, or one for each expert"""
 
     def all(self) -> tuple[Projection, ...]:
-        return (*self.qkv, self.output, *self.gate_up, self.down)
+        of_parts = ((*gate_up, down) for gate_up, down in self.feed_forward)
+        return (*self.qkv, self.output, *chain.from_iterable(of_parts))
 
 
 def layer_projections(config: DecoderConfig, layer: int) -> LayerProjections:
     of, hidden = config.layers[layer], config.hidden_size
-    inner, q_size, kv_size = of.intermediate_size, of.heads * of.head_dim, of.kv_heads * of.head_dim
-    attention, mlp = f"model.layers.{layer}.self_attn.", f"model.layers.{layer}.mlp."
+    q_size, kv_size = of.heads * of.head_dim, of.kv_heads * of.head_dim
+    attention = f"model.layers.{layer}.self_attn."
     qkv = {"q_proj": q_size, "k_proj": kv_size, "v_proj": kv_size}
-    gate_up = {"gate_proj": inner, "up_proj": inner}
     if config.is_fused:
-        qkv, gate_up = {"qkv_proj": q_size + 2 * kv_size}, {"gate_up_proj": 2 * inner}
+        qkv = {"qkv_proj": q_size + 2 * kv_size}
     return LayerProjections(
         qkv=tuple(Projection(attention + name, size, hidden, of.qkv_bias) for name, size in qkv.items()),
         output=Projection(attention + "o_proj", hidden, q_size, of.output_bias),
-        gate_up=tuple(Projection(mlp + name, size, hidden, of.mlp_bias) for name, size in gate_up.items()),
-        down=Projection(mlp + "down_proj", hidden, inner, of.mlp_bias),
+        feed_forward=_feed_forward_projections(config, layer),
     )
+
+
+def _feed_forward_projections(config: DecoderConfig, layer: int) -> tuple[FeedForwardProjections, ...]:
+    of, hidden = config.layers[layer], config.hidden_size
+    inner, mlp = of.intermediate_size, f"model.layers.{layer}.mlp."
+    if of.experts is not None:
+        return tuple(expert_projections(of.experts, layer, hidden))
+    sizes = {"gate_up_proj": 2 * inner} if config.is_fused else {"gate_proj": inner, "up_proj": inner}
+    gate_up = tuple(Projection(mlp + name, size, hidden, of.mlp_bias) for name, size in sizes.items())
+    return (FeedForwardProjections(gate_up, Projection(mlp + "down_proj", hidden, inner, of.mlp_bias)),)
 
 
 def _embedding(config: DecoderConfig) -> Projection:
@@ -127,7 +149,7 @@ def projections(config: DecoderConfig) -> Iterator[Projection]:
         yield from layer_projections(config, layer).all()
 
 
-def _norm_sizes(config: DecoderConfig) -> dict[str, int]:
+def _vector_sizes(config: DecoderConfig) -> dict[str, int]:
     sizes = {FINAL_NORM: config.hidden_size}
     for number, layer in enumerate(config.layers):
         prefix = f"model.layers.{number}."
@@ -135,14 +157,33 @@ def _norm_sizes(config: DecoderConfig) -> dict[str, int]:
         sizes |= {f"{prefix}{name}.weight": config.hidden_size for name in names}
         if layer.qk_norm:
             sizes |= {prefix + Q_NORM: layer.head_dim, prefix + K_NORM: layer.head_dim}
+        if layer.has_sinks:
+            sizes[prefix + SINKS] = layer.heads
     return sizes
 
 
 def expected_tensors(config: DecoderConfig, choose: ChooseFormat) -> dict[str, TensorSpec]:
     """The tensors of a checkpoint of this decoder, by name."""
-    expected = {name: TensorSpec(((size,),)) for name, size in _norm_sizes(config).items()}
+    expected = {name: TensorSpec(((size,),)) for name, size in _vector_sizes(config).items()}
+    for number, layer in enumerate(config.layers):
+        if layer.experts is not None:
+            expected |= router_tensors(layer.experts, number, config.hidden_size)
     for projection in projections(config):
         expected |= projection_tensors(projection, choose)
+    return expected
+
+
+def check_tensors(
+    checkpoint: Checkpoint, config: DecoderConfig, choose: ChooseFormat, has_others: bool = False
+) -> dict[str, TensorSpec]:
+    """Returns the expected tensors. Raises ConfigError, naming the tensor, for a checkpoint that lacks one,
+    has one of another shape, or unless `has_others` has others. Gives stacked experts the names of their
+    matrices."""
+    for number, layer in enumerate(config.layers):
+        if layer.experts is not None and layer.experts.family.is_stacked:
+            split_experts(checkpoint, layer.experts, number)
+    expected = expected_tensors(config, choose)
+    checkpoint.check(expected, has_others=has_others)
     return expected
 
 
@@ -168,14 +209,24 @@ def _load_layer(loader: ProjectionLoader, config: DecoderConfig, layer: int) -> 
     if config.layers[layer].qk_norm:
         q, k = (_load_norm(loader, config, prefix + name).float() for name in (Q_NORM, K_NORM))
         head_norms = HeadNorms(q, k, config.rms_norm_eps)
-    norms = LAYER_NORMS[config.layers[layer].norms]
+    norms, has_sinks = LAYER_NORMS[config.layers[layer].norms], config.layers[layer].has_sinks
     return LayerWeights(
         qkv=loader.load_linear(*projections.qkv),
         head_norms=head_norms,
         output=loader.load_linear(projections.output),
-        gate_up=loader.load_linear(*projections.gate_up),
-        down=loader.load_linear(projections.down),
+        feed_forward=_load_feed_forward(loader, config, layer),
+        sinks=loader.load_vector(prefix + SINKS, dtype=torch.float32) if has_sinks else None,
         **{field: _load_norm(loader, config, f"{prefix}{name}.weight") for field, name in norms.items()},
+    )
+
+
+def _load_feed_forward(loader: ProjectionLoader, config: DecoderConfig, layer: int) -> FeedForward:
+    of = config.layers[layer]
+    if of.experts is not None:
+        return load_experts(loader, of.experts, layer, config.hidden_size)
+    ((gate_up, down),) = _feed_forward_projections(config, layer)
+    return GatedFeedForward(
+        loader.load_linear(*gate_up), loader.load_linear(down), ACTIVATIONS[of.activation]
     )
 
 

@@ -23,7 +23,12 @@ Compiler = Callable[[AotCase, int], dict[str, Any]]
 @pytest.fixture(scope="module")
 def compiler() -> Iterator[Compiler]:
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    environment |= {"TRITON_DEFAULT_FP_FUSION": "1", "PYTHONSAFEPATH": "1", "PYTHONPATH": str(SUPPORT)}
+    paths = [str(SUPPORT), *filter(None, [environment.get("PYTHONPATH")])]
+    environment |= {
+        "TRITON_DEFAULT_FP_FUSION": "1",
+        "PYTHONSAFEPATH": "1",
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
     command = [sys.executable, str(SUPPORT / "aot_compile.py")]
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -12,21 +12,27 @@ from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
     Gemma3TextConfig,
+    GptOssConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
     PreTrainedConfig,
     PreTrainedModel,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 CONFIGS: dict[str, type[PreTrainedConfig]] = {
     "gemma2": Gemma2Config,
     "gemma3": Gemma3TextConfig,
+    "gpt_oss": GptOssConfig,
     "llama": LlamaConfig,
     "mistral": MistralConfig,
+    "mixtral": MixtralConfig,
     "qwen2": Qwen2Config,
     "qwen3": Qwen3Config,
+    "qwen3_moe": Qwen3MoeConfig,
 }
 VOCAB_SIZE = 300
 SHAPE: dict[str, Any] = {
@@ -47,6 +53,28 @@ OF_FAMILY: dict[str, dict[str, Any]] = {
     "gemma3": {**_GEMMA, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
     "mistral": {"sliding_window": None},
     "qwen3": {"head_dim": 32},
+    "gpt_oss": {
+        "head_dim": 32,
+        "num_local_experts": 6,
+        "num_experts_per_tok": 2,
+        "sliding_window": 9,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 150_000.0,
+            "factor": 8.0,
+            "original_max_position_embeddings": 32,
+            "truncate": False,
+        },
+    },
+    "mixtral": {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": None},
+    "qwen3_moe": {
+        "head_dim": 32,
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "norm_topk_prob": True,
+    },
 }
 
 

@@ -110,7 +110,7 @@ def estimate(question: Question) -> Estimate:
 
     weights = _choose_weights(question, config, stored, dtype, device)
     chosen = fit(weights)
-    work = Work(config, weights.step_bytes, page // PAGE_SIZE)
+    work = Work(config, weights.step_bytes, weights.expert_bytes, page // PAGE_SIZE)
     rates = None if question.gpu is None else _find_rates(question.gpu, dtype)
     prefill = None if rates is None else work.prefill_tokens_per_s(rates, context)
 

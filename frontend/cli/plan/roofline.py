@@ -17,17 +17,18 @@ class Rates(NamedTuple):
 
 
 class Work(NamedTuple):
-    """A model on a device. `step_bytes` are read from the weights in each step; `token_bytes` is a token's
-    KV cache in all layers."""
+    """A model on a device. `step_bytes` are read from the weights in a step of many tokens; `expert_bytes` of
+    them are those of the experts. `token_bytes` is a token's KV cache in all layers."""
 
     config: DecoderConfig
     step_bytes: int
+    expert_bytes: int
     token_bytes: int
 
     def decode_tokens_per_s(self, rates: Rates, batch: int, context: int) -> float:
         """Tokens a second of `batch` requests together, each with `context` tokens in the cache."""
         attended = _count_attended(self.config, context)
-        read = self.step_bytes + batch * self.token_bytes / len(self.config.layers) * attended
+        read = self._weight_bytes(batch) + batch * self.token_bytes / len(self.config.layers) * attended
         layers, head = matrix_parameters(self.config)
         operations = batch * (2 * (layers + head) + _attention_operations(self.config, attended))
         return batch / max(read / rates.bandwidth, operations / rates.operations)
@@ -37,8 +38,17 @@ class Work(NamedTuple):
         attended = sum(_sum_attended(tokens, layer.window or tokens) for layer in self.config.layers)
         layers, head = matrix_parameters(self.config)
         operations = 2 * layers * tokens + 2 * head + _attention_operations(self.config, attended)
-        moved = self.step_bytes + self.token_bytes * tokens
+        moved = self._weight_bytes(tokens) + self.token_bytes * tokens
         return tokens / max(moved / rates.bandwidth, operations / rates.operations)
+
+    def _weight_bytes(self, tokens: int) -> float:
+        """The bytes that a step of this many tokens reads: of the experts, only those that a token has. The
+        estimate is that a router chooses each expert equally often."""
+        experts = next((layer.experts for layer in self.config.layers if layer.experts is not None), None)
+        if experts is None:
+            return self.step_bytes
+        unread = (1 - experts.per_token / experts.count) ** tokens
+        return self.step_bytes - self.expert_bytes * unread
 
 
 def _count_attended(config: DecoderConfig, context: int) -> int:

@@ -25,7 +25,13 @@ from ....runtime.model.weight_formats.compressed_tensors import choose_compresse
 from ....runtime.model.weight_formats.gguf_blocks import BLOCK_TYPES
 from ....runtime.model.weight_formats.quantized_checkpoint import quantization_config
 from ....runtime.model.weight_formats.weight_format import FLOATS, FloatFormat
-from ....runtime.model.weights import EMBEDDING, expected_tensors, projections
+from ....runtime.model.weights import (
+    EMBEDDING,
+    check_tensors,
+    expected_tensors,
+    layer_projections,
+    projections,
+)
 
 ITEM_BYTES = {"I8": 1, "U8": 1, "F8_E4M3": 1, "I32": 4, "I64": 8}
 SCALE_BYTES = 2  # bytes of a scale: bfloat16 from `--quantize`, float16 in GGUF products
@@ -40,7 +46,9 @@ class Weights(NamedTuple):
     bytes: int
     """bytes in the device's memory"""
     step_bytes: int
-    """bytes that a step reads: all, except an embedding that is not the head too"""
+    """bytes that a step of many tokens reads: all, except an embedding that is not the head too"""
+    expert_bytes: int
+    """those of `step_bytes` that belong to experts"""
     is_expanded: bool = False
     """whether memory holds 16 or 32 bits, because the device has no product for the format"""
 
@@ -88,8 +96,7 @@ class StoredFormat(NamedTuple):
         if self.checkpoint is None:
             counted = _count(config, self.formats.method, self.formats.choose, dtype.itemsize)
             return _on_device(counted, config, dtype, device)
-        expected = expected_tensors(config, self.formats.choose)
-        self.checkpoint.check(expected)
+        expected = check_tensors(self.checkpoint, config, self.formats.choose)
         there = {name: spec for name, spec in expected.items() if name in self.checkpoint.names}
         if self.checkpoint.gguf is not None:
             return _gguf_weights(config, there, dtype, device)
@@ -114,10 +121,18 @@ def all_formats(config: DecoderConfig, dtype: torch.dtype, device: torch.device)
 
 
 def matrix_parameters(config: DecoderConfig) -> tuple[int, int]:
-    """The numbers of parameters in the layers' matrices and in the head."""
-    layers = sum(
-        each.outputs * each.inputs for each in projections(config) if each.name.startswith("model.layers.")
-    )
+    """The numbers of parameters in the layers' matrices and in the head; of the experts, only of those that a
+    token has."""
+    layers = 0
+    for number, layer in enumerate(config.layers):
+        of_layer = layer_projections(config, number)
+        parts = of_layer.feed_forward[: layer.experts.per_token if layer.experts else None]
+        used = [
+            *of_layer.qkv,
+            of_layer.output,
+            *(each for gate_up, down in parts for each in (*gate_up, down)),
+        ]
+        layers += sum(each.outputs * each.inputs for each in used)
     return layers, config.vocab_size * config.hidden_size
 
 
@@ -137,7 +152,8 @@ def _sum(config: DecoderConfig, name: str, sizes: Mapping[str, int]) -> Weights:
     rows = (
         0 if config.tied_embeddings else sum(n for tensor, n in sizes.items() if tensor.startswith(embedding))
     )
-    return Weights(name, total, total - rows)
+    of_experts = sum(n for tensor, n in sizes.items() if ".experts." in tensor)
+    return Weights(name, total, total - rows, of_experts)
 
 
 def _gguf_weights(
@@ -174,7 +190,7 @@ def _on_device(weights: Weights, config: DecoderConfig, dtype: torch.dtype, devi
     if _has_product(weights.format, device):
         return weights
     floats = float_weights(config, dtype)
-    return Weights(weights.format, floats.bytes, floats.step_bytes, True)
+    return floats._replace(format=weights.format, is_expanded=True)
 
 
 def _has_product(name: str, device: torch.device) -> bool:

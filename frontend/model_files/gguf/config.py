@@ -7,9 +7,9 @@ import reprlib
 from typing import Any
 
 from ....runtime.errors import ConfigError
-from ....runtime.gguf_families import GGUF_FAMILIES
+from ....runtime.gguf_families import GGUF_EXPERT_FAMILIES, GGUF_FAMILIES, find_family
 from ....runtime.gguf_file import GgufFile
-from .family_fields import OF_FAMILY
+from .family_fields import EXPERT_FAMILIES, FAMILIES
 from .metadata import Metadata
 
 ROPE_TYPES = {"none": "default", "linear": "linear", "yarn": "yarn"}
@@ -26,13 +26,13 @@ def model_config(file: GgufFile) -> dict[str, Any]:
     """The content of config.json. Raises ConfigError for an architecture that can't be served."""
     metadata = Metadata(file)
     name = metadata.architecture
-    family = GGUF_FAMILIES.get(name)
     has_experts = bool(metadata.find("expert_count", int))
-    if family is None or has_experts != family.has_experts:
-        kind = reprlib.repr(name) if family is None else f"{name} with{'' if has_experts else 'out'} experts"
+    family = find_family(name, has_experts)
+    if family is None:
+        kind = f"{reprlib.repr(name)} with{'' if has_experts else 'out'} experts"
         raise ConfigError(
             f"{file.path}: general.architecture {kind} is not supported. Supported: "
-            f"{', '.join(GGUF_FAMILIES)}."
+            f"{', '.join(GGUF_FAMILIES)}; with experts {', '.join(GGUF_EXPERT_FAMILIES)}."
         )
     hidden, heads = metadata.require("embedding_length", int), metadata.require("attention.head_count", int)
     head_dim = metadata.find("attention.key_length", int) or hidden // heads
@@ -68,13 +68,14 @@ def model_config(file: GgufFile) -> dict[str, Any]:
         "dtype": _dtype(file),
         **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id")),  # the tokenizer's files have them
     }
-    if name == "llama" and (window := metadata.find("attention.sliding_window", int)):
+    if name == "llama" and not has_experts and (window := metadata.find("attention.sliding_window", int)):
         config |= {
             "architectures": ["MistralForCausalLM"],
             "model_type": "mistral",
             "sliding_window": window,
         }
-    return config | (OF_FAMILY[name](metadata, config) if name in OF_FAMILY else {})
+    fields = EXPERT_FAMILIES if has_experts else FAMILIES
+    return config | (fields[name](metadata, config) if name in fields else {})
 
 
 def _embedding_rows(file: GgufFile) -> int:

@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ....runtime.errors import ConfigError
 from .metadata import Metadata
 
 Fields = dict[str, Any]
 GEMMA_ACTIVATION = "gelu_pytorch_tanh"
 LOCAL_THETA = 10000.0
 """Gemma 3's base of rotation in layers with a window"""
-GEMMA3_PERIOD = 6
-"""Every sixth layer has full attention."""
+GEMMA3_PERIOD, OLMO3_PERIOD = 6, 4
+"""Every sixth or fourth layer has full attention."""
 SCALED_BY_WIDTH = {"gemma2": 46, "gemma3": 62}
 """The number of layers of the models, of 27 billion parameters, whose scores are scaled by
 hidden_size / heads in place of head_dim."""
@@ -70,12 +69,19 @@ def _granite(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
 
 
 def _olmo2(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
-    if metadata.find("attention.sliding_window", int):
-        raise ConfigError(
-            f"{metadata.file.path}: OLMo 3, which has windows, is not supported as a GGUF file. Use the "
-            "original model."
-        )
-    return {}
+    """OLMo 3 is stored as an OLMo 2 with windows."""
+    window = metadata.find("attention.sliding_window", int)
+    if window is None:
+        return {}
+    full, local = "full_attention", "sliding_attention"
+    layers, rope = range(1, config["num_hidden_layers"] + 1), config["rope_parameters"]
+    return {
+        "architectures": ["Olmo3ForCausalLM"],
+        "model_type": "olmo3",
+        "sliding_window": window,
+        "layer_types": [local if layer % OLMO3_PERIOD else full for layer in layers],
+        "rope_parameters": {full: rope, local: {"rope_type": "default", "rope_theta": rope["rope_theta"]}},
+    }
 
 
 def _phi3(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
@@ -93,10 +99,16 @@ def _phi3(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
     return {**fields, "rope_parameters": rope, "original_max_position_embeddings": original}
 
 
-def _qwen3moe(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
+def _experts(metadata: Metadata) -> Fields:
     return {
         "num_experts": metadata.require("expert_count", int),
         "num_experts_per_tok": metadata.require("expert_used_count", int),
+    }
+
+
+def _qwen3moe(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
+    return {
+        **_experts(metadata),
         "moe_intermediate_size": metadata.require("expert_feed_forward_length", int),
         "norm_topk_prob": True,
         "decoder_sparse_step": 1,
@@ -104,12 +116,46 @@ def _qwen3moe(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
     }
 
 
-OF_FAMILY: Mapping[str, Callable[[Metadata, Mapping[str, Any]], Fields]] = {
+def _olmoe(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
+    clip = metadata.find("attention.clamp_kqv", float)
+    return {**_experts(metadata), "norm_topk_prob": False, "clip_qkv": clip}
+
+
+def _mixtral(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
+    experts = _experts(metadata)
+    return {
+        "num_local_experts": experts.pop("num_experts"),
+        **experts,
+        "sliding_window": metadata.find("attention.sliding_window", int),
+    }
+
+
+def _gpt_oss(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
+    experts, rope = _experts(metadata), config["rope_parameters"]
+    layers = range(config["num_hidden_layers"])
+    return {
+        "num_local_experts": experts.pop("num_experts"),
+        **experts,
+        "intermediate_size": metadata.require("expert_feed_forward_length", int),
+        "sliding_window": metadata.require("attention.sliding_window", int),
+        "layer_types": ["full_attention" if layer % 2 else "sliding_attention" for layer in layers],
+        "rope_parameters": {**rope, "truncate": False} if rope["rope_type"] == "yarn" else rope,
+    }
+
+
+OfFamily = Callable[[Metadata, Mapping[str, Any]], Fields]
+FAMILIES: Mapping[str, OfFamily] = {
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
     "granite": _granite,
     "olmo2": _olmo2,
     "phi3": _phi3,
+}
+EXPERT_FAMILIES: Mapping[str, OfFamily] = {
+    "gpt-oss": _gpt_oss,
+    "llama": _mixtral,
+    "olmoe": _olmoe,
     "qwen3moe": _qwen3moe,
 }
+"""of files with experts"""

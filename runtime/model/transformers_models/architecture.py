@@ -28,7 +28,7 @@ from ..weight_formats import (
     projection_tensors,
 )
 from .description import TransformersConfig, build, describe, find_linears
-from .experts import FIRST, SECOND, ExpertProducts, is_experts, pack_stacked, set_products
+from .experts import FIRST, SECOND, is_experts, pack_stacked, set_products
 from .model import TransformersModel
 from .modules import LinearModule, StoredEmbedding
 from .sources import QUANTIZED_PART, Source, find_sources
@@ -286,8 +286,7 @@ class _Loading:
         """Gives an experts module its products: those that were loaded, or on a CPU its stacked weights'."""
         first = next((f"{name}.{each}" for each in FIRST if f"{name}.{each}" in self._products), None)
         if first is not None:
-            products = ExpertProducts(self._products[first], self._products[f"{name}.{SECOND}"])
-            set_products(module, products)
+            set_products(module, self._products[first], self._products[f"{name}.{SECOND}"])
         elif self._loader.device.type == "cpu":
             pack_stacked(module)
 

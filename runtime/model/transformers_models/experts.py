@@ -3,52 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
+from ....kernels.experts import Experts, Routing
 from ....kernels.linear import Linear
 
 NAME = "arbora"
 """the experts implementation's name in a model's config"""
 FIRST, SECOND = ("gate_up_proj", "up_proj"), "down_proj"
 """the names of a module's stacked weights: hidden → inner (one of the two), inner → hidden"""
-
-
-class ExpertProducts(NamedTuple):
-    """The products of a module's experts."""
-
-    first: Sequence[Linear]
-    """hidden → inner, or twice the inner size if there is a gate"""
-    second: Sequence[Linear]
-
-    def run(
-        self, module: Any, hidden: torch.Tensor, experts: torch.Tensor, shares: torch.Tensor
-    ) -> torch.Tensor:
-        """Reads only the weights of the experts that the step's tokens have.
-
-        hidden: [tokens, hidden]; experts and shares: [tokens, k], the numbers and the weights of each token's
-        experts. Returns [tokens, hidden].
-        """
-        tokens, k = experts.shape
-        numbers, order = experts.reshape(-1).sort(stable=True)
-        rows = hidden[order // k]
-        results = torch.zeros_like(rows)
-        start = 0
-        for expert, count in enumerate(torch.bincount(numbers, minlength=len(self.first)).tolist()):
-            if count and expert < len(self.first):  # larger numbers stand for no expert
-                of_expert = slice(start, start + count)
-                inner = self.first[expert](rows[of_expert])
-                inner = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)
-                results[of_expert] = self.second[expert](inner.contiguous())
-            start += count
-        if module.has_post_expert_norm:
-            results = module.post_expert_norm(results)
-        weighted = results * shares.reshape(-1)[order, None]
-        by_token = torch.empty_like(weighted)
-        by_token[order] = weighted
-        return by_token.view(tokens, k, -1).sum(1).to(hidden.dtype)
 
 
 def is_experts(module: torch.nn.Module) -> bool:
@@ -59,12 +25,15 @@ def pack_stacked(module: torch.nn.Module) -> None:
     """Turns a module's stacked weights into products, and frees them."""
     first = next(name for name in FIRST if module._parameters.get(name) is not None)
     products = [_pack(module, name) for name in (first, SECOND)]
-    set_products(module, ExpertProducts(*products))
+    set_products(module, *products)
 
 
-def set_products(module: torch.nn.Module, products: ExpertProducts) -> None:
-    """Gives a module its products in place of its stacked weights."""
-    module.expert_products = products  # type: ignore[assignment]
+def set_products(module: Any, first: Sequence[Linear], second: Sequence[Linear]) -> None:
+    """Gives a module the products of its experts in place of its stacked weights. first: hidden → inner, or
+    twice the inner size if there is a gate"""
+    activation = module._apply_gate if module.has_gate else module.act_fn
+    finish = module.post_expert_norm if module.has_post_expert_norm else None
+    module.expert_products = Experts(first, second, lambda inner: activation(inner).contiguous(), finish)
     for name in (*FIRST, SECOND):
         if name in module._parameters:
             module._parameters[name] = None
@@ -82,10 +51,10 @@ def _run_experts(module: Any, hidden: torch.Tensor, experts: torch.Tensor, share
     """As transformers calls it. On the meta device, where no token has an expert, only the shape counts."""
     if hidden.is_meta:
         return torch.empty_like(hidden)
-    products: ExpertProducts | None = getattr(module, "expert_products", None)
+    products: Experts | None = getattr(module, "expert_products", None)
     if products is None:
         return ALL_EXPERTS_FUNCTIONS["grouped_mm"](module, hidden, experts, shares)
-    return products.run(module, hidden, experts, shares)
+    return products(hidden.contiguous(), Routing(experts, shares))
 
 
 ALL_EXPERTS_FUNCTIONS.register(NAME, _run_experts)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import msgspec
 import torch
@@ -90,12 +90,31 @@ class InnerTensors:
         return self._file.read(name.removeprefix(INNER))
 
 
+class StackedPart(NamedTuple):
+    """A matrix of each expert, or a part of it, in a tensor [experts, …] that has those of all."""
+
+    name: str
+    """of the matrix in an expert, such as `gate_proj`"""
+    part: str
+    """such as `weight`"""
+    outputs: slice
+    """which of an expert's outputs belong to the matrix"""
+    is_transposed: bool
+    """whether the tensor is [experts, inputs, outputs]"""
+
+    def take(self, tensor: torch.Tensor, expert: int) -> torch.Tensor:
+        of_expert = tensor[expert]
+        return (of_expert.T if self.is_transposed else of_expert)[self.outputs]
+
+
 class Checkpoint:
     """The tensors of a model directory: one safetensors file, shards with an index, or GGUF files."""
 
     def __init__(self, model: Path) -> None:
         self.gguf = _first_gguf(model)
         """the first GGUF file, which has the metadata of all"""
+        self._parts: dict[str, tuple[str, int, StackedPart]] = {}
+        """by the names that `split` gave: a stored tensor, an expert, and its part"""
         self._files: dict[Path, TensorFile]
         if self.gguf is not None:
             self._files = _gguf_files(model, self.gguf)
@@ -109,6 +128,19 @@ class Checkpoint:
         if _EMBEDDING in self._file_of:
             self._files = {path: InnerTensors(file) for path, file in self._files.items()}
             self._file_of = {INNER + name: path for name, path in self._file_of.items()}
+
+    def split(self, stored: str, experts: str, parts: Sequence[StackedPart]) -> None:
+        """Replaces the name of a stored tensor [experts, …], if there is one, by a name for each expert and
+        part: `experts`, the expert's number, the matrix and its part."""
+        if stored not in self._file_of:
+            return
+        shape, _ = self._describe(stored)
+        path = self._file_of.pop(stored)
+        for expert in range(shape[0] if shape else 0):
+            for each in parts:
+                name = f"{experts}.{expert}.{each.name}.{each.part}"
+                self._file_of[name] = path
+                self._parts[name] = stored, expert, each
 
     @property
     def files(self) -> list[Path]:
@@ -147,6 +179,9 @@ class Checkpoint:
         """The path of the file that has the tensor, and the tensor's name in that file: the start of an error
         message."""
         path = self._file_of[name]
+        if name in self._parts:
+            stored, expert, _ = self._parts[name]
+            return f"{path}: tensor {stored}, expert {expert}"
         return f"{path}: tensor {self._files[path].stored_name(name)}"
 
     def float_dtype(self) -> torch.dtype:
@@ -158,6 +193,9 @@ class Checkpoint:
     def read(self, name: str) -> torch.Tensor:
         """The tensor as stored. It is mapped from the file, so the process needs no memory of its own for
         the tensor."""
+        if name in self._parts:
+            stored, expert, part = self._parts[name]
+            return part.take(self._files[self._file_of[name]].read(stored), expert)
         return self._files[self._file_of[name]].read(name)
 
     def dtype(self, name: str) -> str:
@@ -173,6 +211,12 @@ class Checkpoint:
         return first.parent if self.gguf is not None else first.parent / INDEX_FILE
 
     def _describe(self, name: str) -> tuple[Shape, str]:
+        if name in self._parts:
+            stored, expert, part = self._parts[name]
+            shape, dtype = self._files[self._file_of[name]].describe(stored)
+            is_transposed = part.is_transposed and len(shape) == 3
+            empty = torch.empty(shape, device="meta")
+            return tuple(part._replace(is_transposed=is_transposed).take(empty, expert).shape), dtype
         return self._files[self._file_of[name]].describe(name)
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from ...checkpoint_json import convert_part
 from ...errors import ConfigError
-from .compressed_formats import ByteFormat, ScaleGrid
+from .compressed_formats import ByteFormat, Mxfp4Format, ScaleGrid
 from .group_quantized import AwqFormat, GptqFormat
 from .weight_format import ChooseFormat, FloatFormat, Projection, WeightFormat
 
@@ -57,6 +57,15 @@ class _Gptq(msgspec.Struct):
     pack_dtype: str = "int32"
     dynamic: dict[str, Any] | None = None
     modules_in_block_to_quantize: list[list[str]] | None = None
+
+
+_EXPERT = re.compile(r"\.experts\.\d+\.")
+
+
+def choose_mxfp4(settings: dict[str, Any], stored: Set[str]) -> ChooseFormat:
+    """gpt-oss's format, which only experts have."""
+    quantized = Mxfp4Format("blocks", "scales", has_blocks=True)
+    return lambda projection: quantized if _EXPERT.search(projection.name) else FloatFormat()
 
 
 def choose_gptq(settings: dict[str, Any], stored: Set[str]) -> ChooseFormat:

@@ -173,21 +173,28 @@ MXFP4_HALF_SCALES = torch.tensor([2.0 ** (exponent - 128) for exponent in range(
 
 @dataclass(frozen=True)
 class Mxfp4Format:
-    """compressed-tensors' format `mxfp4-pack-quantized`: two values in a byte, the first in the low half."""
+    """MXFP4: two values in a byte, the first in the low half."""
+
+    packed: str = "weight_packed"
+    scale: str = "weight_scale"
+    """the names that compressed-tensors' format `mxfp4-pack-quantized` gives to the tensors"""
+    has_blocks: bool = False
+    """whether the bytes are [outputs, groups, bytes of a group], as in gpt-oss; otherwise [outputs, bytes]"""
 
     def tensors(self, projection: Projection) -> dict[str, TensorSpec]:
-        outputs, inputs = projection.outputs, projection.inputs
+        outputs, groups = projection.outputs, projection.inputs // MXFP4_GROUP
+        half = MXFP4_GROUP // 2
+        shape = (outputs, groups, half) if self.has_blocks else (outputs, projection.inputs // 2)
         return {
-            "weight_packed": TensorSpec(((outputs, inputs // 2),), ("U8",)),
-            "weight_scale": TensorSpec(((outputs, inputs // MXFP4_GROUP),), ("U8",)),
+            self.packed: TensorSpec((shape,), ("U8",)),
+            self.scale: TensorSpec(((outputs, groups),), ("U8",)),
         }
 
     def read(self, stored: Stored, outputs: int, inputs: int) -> CodedWeight:
-        packed, scales = stored["weight_packed"], stored["weight_scale"]
+        packed, scales = stored[self.packed], stored[self.scale]
 
         def rows(piece: slice) -> CodedRows:
-            return CodedRows(
-                MXFP4_CODES[nibbles(packed[piece]).int()], MXFP4_HALF_SCALES[scales[piece].int()], MXFP4_ZERO
-            )
+            values = nibbles(packed[piece].flatten(1))
+            return CodedRows(MXFP4_CODES[values.int()], MXFP4_HALF_SCALES[scales[piece].int()], MXFP4_ZERO)
 
-        return CodedWeight(8, Groups(MXFP4_GROUP, None), MXFP4_ZERO, "weight_scale", rows)
+        return CodedWeight(8, Groups(MXFP4_GROUP, None), MXFP4_ZERO, self.scale, rows)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from ...errors import ConfigError
-from ...gguf_families import EXPERT, GGUF_FAMILIES, GgufFamily
+from ...gguf_families import EXPERT, WITHOUT_PART, GgufFamily, find_family
 from ...gguf_file import GgufFile, Value
 from .weight_format import FLOATS, Shape
 
@@ -46,7 +46,8 @@ class GgufTensors:
     def __init__(self, file: GgufFile, metadata: Mapping[str, Value]) -> None:
         self._file = file
         self._architecture = str(metadata.get("general.architecture"))
-        self._family = GGUF_FAMILIES.get(self._architecture, _UNKNOWN)
+        has_experts = bool(metadata.get(f"{self._architecture}.expert_count"))
+        self._family = find_family(self._architecture, has_experts) or _UNKNOWN
         self._heads = self._find_heads(metadata)
         self._parts = {
             ours: part for name in file.tensors if name not in UNUSED for ours, part in self._find_parts(name)
@@ -120,12 +121,13 @@ class GgufTensors:
         layer = _LAYER.fullmatch(name)
         if layer is None or layer[2] not in self._family.layer_names:
             return name
-        return f"model.layers.{layer[1]}.{self._family.layer_names[layer[2]]}.{layer[3]}"
+        ours = self._family.layer_names[layer[2]]
+        return f"model.layers.{layer[1]}.{ours}{'' if ours in WITHOUT_PART else '.' + layer[3]}"
 
     def _stored_name(self, name: str) -> str:
         """The name that GGUF files would give to our tensor `name`, for tensors that a file lacks."""
         stored = {ours: theirs for theirs, ours in {**NAMES, **self._family.layer_names}.items()}
-        base, _, part = name.rpartition(".")
+        base, part = (name, "weight") if name.endswith(WITHOUT_PART) else name.rsplit(".", 1)
         layer = _OUR_LAYER.fullmatch(_ONE_EXPERT.sub(rf".experts.{EXPERT}.", base))
         if layer is None:
             return f"{stored.get(base, base)}.{part}"

@@ -106,6 +106,10 @@ class ProjectionLoader:
         inputs, bias = projections[0].inputs, self._load_bias(projections)
         return pack(packing, inputs, weights, bias, self.device, self.batch_invariant)
 
+    def is_packed(self, projection: Projection) -> bool:
+        """Whether the device multiplies by the projection's codes."""
+        return self._find_packing(projection) is not None
+
     def _find_packing(self, projection: Projection) -> Packing | None:
         """How the device's product stores the projection; None if the device has none for its format."""
         return find_packing(self._read(projection), projection.outputs, projection.inputs, self.device)

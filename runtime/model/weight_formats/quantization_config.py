@@ -11,7 +11,7 @@ import msgspec
 from ...checkpoint_json import CONFIG_FILE, read_config
 from ...errors import ConfigError
 from .checkpoint import Checkpoint
-from .choosing import choose_awq, choose_fp8, choose_gptq
+from .choosing import choose_awq, choose_fp8, choose_gptq, choose_mxfp4
 from .compressed_tensors import choose_compressed_tensors
 from .gguf_blocks import BlockFormat
 from .weight_format import FLOATS, ChooseFormat, FloatFormat, Projection, WeightFormat
@@ -21,6 +21,7 @@ METHODS: dict[str, Callable[[dict[str, Any], Set[str]], ChooseFormat]] = {
     "compressed-tensors": choose_compressed_tensors,
     "fp8": choose_fp8,
     "gptq": choose_gptq,
+    "mxfp4": choose_mxfp4,
 }
 """chooses formats for each `quant_method`, given the config and the names of the stored tensors"""
 

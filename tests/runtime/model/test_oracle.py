@@ -57,6 +57,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         },
     ),
+    "gpt-oss": ("gpt_oss", {}),
+    "mixtral": ("mixtral", {}),
+    "mixtral with a window": ("mixtral", {"sliding_window": 12}),
+    "qwen3 moe": ("qwen3_moe", {}),
+    "qwen3 moe with a dense layer, shares of all": (
+        "qwen3_moe",
+        {"mlp_only_layers": [1], "norm_topk_prob": False, "tie_word_embeddings": True},
+    ),
+    "qwen3 moe with experts in every other layer": ("qwen3_moe", {"decoder_sparse_step": 2}),
     "qwen3 yarn with its own amplitude": (
         "qwen3",
         {

@@ -141,6 +141,15 @@ def test_steps_of_fp8_models_in_bfloat16_are_replayed_like_those_of_unquantized_
     assert replayed(started(model, dtype="bfloat16", quantize="fp8")) == TWICE
 
 
+@pytest.mark.parametrize("family", ["gpt_oss", "mixtral", "qwen3_moe"])
+def test_steps_of_models_with_experts_are_replayed(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    save_model(random_model(family), tmp_path)
+    assert replayed(started(tmp_path, quantize="int4")) == TWICE
+
+
 def test_steps_of_a_model_with_columns_in_another_order_are_replayed(tmp_path: Path) -> None:
     fields = {name: value for name, value in WINDOWED.items() if name != "num_hidden_layers"}
     write_quantized(CASES["gptq ordered by activations"], tmp_path, **fields)

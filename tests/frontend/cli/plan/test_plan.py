@@ -29,7 +29,7 @@ from arbora.runtime.model.weight_formats import (
 )
 from arbora.runtime.model.weight_formats.quantized_checkpoint import write_quantized
 from arbora.runtime.model.weights import load_weights, projections
-from checkpoints import random_model
+from checkpoints import random_model, save_model
 from fake_hub import MODEL, fake_hub
 from gguf import GGMLQuantizationType as Type
 from gguf_models import SHAPE, TypeOf, add_tensors, finish_file, one_type, q4_k_m, start_file
@@ -51,6 +51,18 @@ def plan(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, An
     assert main(["plan", "--json", *map(str, arguments)]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
+
+
+def test_a_step_reads_only_the_experts_of_its_tokens(tmp_path: Path) -> None:
+    config = load_decoder_config(save_model(random_model("qwen3_moe"), tmp_path))
+    weights = float_weights(config, torch.float32)
+    of_expert = 4 * 3 * 64 * 32
+    assert weights.expert_bytes == config.layers[0].experts.count * of_expert * 3  # type: ignore[union-attr]
+    work = Work(config, weights.step_bytes, weights.expert_bytes, 0)
+    rates = Rates(bandwidth=1.0, operations=float("inf"))
+    one_token = weights.step_bytes - weights.expert_bytes + 3 * 3 * of_expert  # 3 of 8 experts in 3 layers
+    assert work.decode_tokens_per_s(rates, 1, 10) == pytest.approx(1 / one_token)
+    assert work.decode_tokens_per_s(rates, 1000, 10) == pytest.approx(1000 / weights.step_bytes)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -169,7 +181,7 @@ def test_rates_are_the_larger_of_bytes_and_operations(tmp_path: Path) -> None:
     config = load_decoder_config(write_tiny_checkpoint(tmp_path))
     matrices = sum(each.outputs * each.inputs for each in projections(config) if "layers" in each.name)
     head = config.vocab_size * config.hidden_size
-    work = Work(config, step_bytes=1000, token_bytes=10)
+    work = Work(config, step_bytes=1000, expert_bytes=0, token_bytes=10)
     slow_memory, slow_product = Rates(1e3, 1e30), Rates(1e30, 1e6)
     assert work.decode_tokens_per_s(slow_memory, 4, 50) == pytest.approx(4 / ((1000 + 4 * 10 * 50) / 1e3))
     spec = config.cache_spec

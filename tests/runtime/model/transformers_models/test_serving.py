@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from arbora.kernels.experts import Experts
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.messages import RowGroup
 from arbora.runtime.model.decoder import Decoder
 from arbora.runtime.model.transformers_models import description
 from arbora.runtime.model.transformers_models.architecture import TransformersArchitecture
-from arbora.runtime.model.transformers_models.experts import ExpertProducts, is_experts
+from arbora.runtime.model.transformers_models.experts import is_experts
 from arbora.runtime.model.transformers_models.model import TransformersModel
 from arbora.runtime.model.transformers_models.modules import StoredEmbedding
 from arbora.runtime.model.weight_formats import Checkpoint
@@ -148,22 +149,23 @@ def test_a_missing_expert_is_named(tmp_path: Path) -> None:
     save_tiny("qwen3_moe", tmp_path)
     for name in ("gate", "up", "down"):
         change_tensor(tmp_path, f"model.layers.2.mlp.experts.3.{name}_proj.weight", None)
-    assert refusal(tmp_path).endswith("experts.down_proj needs 4 experts, but 3 are stored.")
+    told = refusal(tmp_path, model_impl="transformers")
+    assert told.endswith("experts.down_proj needs 4 experts, but 3 are stored.")
 
 
 @pytest.mark.parametrize("method", [None, "int8", "int4"])
 def test_each_expert_gets_a_product(method: str | None, tmp_path: Path) -> None:
     save_tiny("qwen3_moe", tmp_path)
-    model = StepDriver.load(tmp_path, dtype="bfloat16", quantize=method).runner._model
+    fields = {"dtype": "bfloat16", "quantize": method, "model_impl": "transformers"}
+    model = StepDriver.load(tmp_path, **fields).runner._model
     assert isinstance(model, TransformersModel)
     experts = [module for module in model._model.modules() if is_experts(module)]
     assert len(experts) == LAYERS
     for module in experts:
         products = module.expert_products
-        assert isinstance(products, ExpertProducts)
-        first, second = products
-        assert [each.out_features for each in first] == [64] * 4
-        assert [each.out_features for each in second] == [64] * 4
+        assert isinstance(products, Experts)
+        assert [each.out_features for each in products.first] == [64] * 4
+        assert [each.out_features for each in products.second] == [64] * 4
         assert not list(module.parameters())
 
 

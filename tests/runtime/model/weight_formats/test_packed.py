@@ -53,7 +53,8 @@ def directory(pair: Pair) -> Path:
 def joined(directory: Path) -> list[tuple[Projection, ...]]:
     config = load_decoder_config(directory)
     layers = [layer_projections(config, layer) for layer in range(len(config.layers))]
-    return [run for each in layers for run in (each.qkv, (each.output,), each.gate_up, (each.down,))]
+    of_layers = ((each.qkv, (each.output,), each.feed_forward[0]) for each in layers)
+    return [run for qkv, output, (gate_up, down) in of_layers for run in (qkv, output, gate_up, (down,))]
 
 
 def test_results_differ_from_the_expanded_weights_by_the_rounding_of_activations(directory: Path) -> None:
@@ -97,7 +98,9 @@ def test_a_projection_with_nan_in_fp8_is_named(tmp_path: Path) -> None:
 
 def test_every_format_with_a_product_stays_packed(directory: Path, request: pytest.FixtureRequest) -> None:
     case = next(name for name in CASES if directory.name.startswith(name.replace(" ", "-") + "0"))
-    down = loader_of(directory)._find_packing(layer_projections(load_decoder_config(directory), 0).down)
+    down = loader_of(directory)._find_packing(
+        layer_projections(load_decoder_config(directory), 0).feed_forward[0].down
+    )
     assert (down is None) == any(case.startswith(name) for name in EXPANDED), case
 
 
@@ -116,8 +119,8 @@ def test_a_tied_embedding_is_stored_once_with_the_head(tmp_path: Path) -> None:
     write_gguf(tmp_path / "model.gguf", "qwen3", one_type(Type.Q8_0), tie_word_embeddings=True)
     loader = loader_of(tmp_path)
     rows, head = loader.load_rows_and_head(Projection("model.embed_tokens", 300, 256, kind="Embedding"))
-    assert isinstance(head._product, IntegerCpuProduct)
-    assert isinstance(rows, partial) and rows.args[0] is head._product
+    assert isinstance(head.product, IntegerCpuProduct)
+    assert isinstance(rows, partial) and rows.args[0] is head.product
     expected = loader.load_weight(Projection("model.embed_tokens", 300, 256))
     ids = torch.tensor([3, 299, 3], dtype=torch.int32)
     assert torch.equal(rows(ids), expected[[3, 299, 3]])

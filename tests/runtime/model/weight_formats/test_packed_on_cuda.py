@@ -61,7 +61,7 @@ def assert_product(directory: Path, down: Projection, exact: float, is_packed: b
     loader = loader_of(directory, device=DEVICE)
     x = torch.randn(1, down.inputs, device=DEVICE)
     weight, linear = loader.load_weight(down).double(), loader.load_linear(down)
-    assert is_packed == isinstance(linear._product, CodedCudaProduct)
+    assert is_packed == isinstance(linear.product, CodedCudaProduct)
     # A weight may be the difference of a code's multiple and an offset sixteen times as large.
     bound = 16 * exact * (x.double().abs() @ weight.abs().amax(1).expand(down.inputs, -1)) + 1e-5
     assert ((linear(x).double() - x.double() @ weight.T).abs() <= bound).all()
@@ -71,7 +71,7 @@ def assert_product(directory: Path, down: Projection, exact: float, is_packed: b
 def test_products_are_those_of_the_expanded_weights(name: str, tmp_path: Path) -> None:
     write_quantized(CASES[name], tmp_path)
     exact = FP8_SCALE_ERROR if "fp8" in name else SCALE_ERROR
-    down = layer_projections(load_decoder_config(tmp_path), 0).down
+    down = layer_projections(load_decoder_config(tmp_path), 0).feed_forward[0].down
     assert_product(tmp_path, down, exact, name not in EXPANDED)
 
 
@@ -93,7 +93,7 @@ def test_many_rows_are_rounded_if_the_checkpoint_has_rounded_activations(
     checkpoint = Checkpoint(tmp_path)
     choose = checkpoint_formats(tmp_path, checkpoint).choose
     loader = ProjectionLoader(checkpoint, choose, torch.float32, DEVICE, batch_invariant=False)
-    down = layer_projections(load_decoder_config(tmp_path), 0).down
+    down = layer_projections(load_decoder_config(tmp_path), 0).feed_forward[0].down
     x, linear = torch.randn(5, down.inputs, device=DEVICE), loader.load_linear(down)
     exact = x.double() @ loader.load_weight(down).double().T
     # Codes of 8 bits are off by about 0.6 % of the largest activations (int8) or 2.6 % of each (FP8).

@@ -118,7 +118,6 @@ def test_the_old_name_of_the_config_is_read(tmp_path: Path) -> None:
         ({"load_in_4bit": True}, ["bitsandbytes"]),
         ({"quant_method": "hqq"}, ["hqq", "gptq"]),
         ({"quant_method": "gguf"}, ["gguf"]),
-        ({"quant_method": "mxfp4"}, ["mxfp4"]),
         ({"bits": 4}, ["quant_method missing"]),
         ({**GPTQ, "bits": 3}, ["gptq", "bits 3", "4 and 8"]),
         ({**GPTQ, "bits": None}, ["gptq", "bits is null, but must be an integer."]),

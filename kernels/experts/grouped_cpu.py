@@ -1,0 +1,229 @@
+"""Products of rows with the weights of several experts, in one parallel region on a CPU.
+
+Each kernel does what that of the dense product does; its threads take pieces of all experts' products. The
+works that `sorting_cpu.sort` writes tell which rows belong to which expert, so a recorded program serves any
+routing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from ..common.jit import compiled, compiled_fast
+from ..common.numba_tools import KIND, fetch_add, pointer, shift
+from ..common.threads import ParallelKernel
+from ..linear import Linear, bfloat16_cpu, fp8_cpu, half, integer_cpu
+from ..linear.bfloat16_cpu import Bfloat16CpuProduct
+from ..linear.byte_dots import TILE, VECTOR
+from ..linear.fp8 import Fp8CpuProduct
+from ..linear.half import HALVES, HalfWidenedOnUseProduct
+from ..linear.integer import IntegerCpuProduct
+from ..linear.integer_cpu import WHOLE
+from .sorting_cpu import MAX_ROWS, WORK
+
+ADDRESSES = 3
+"""the addresses of an expert's product"""
+
+_Product = IntegerCpuProduct | Fp8CpuProduct | HalfWidenedOnUseProduct | Bfloat16CpuProduct
+
+
+class GroupedProduct:
+    """y[i] = x[i] · the weight of its expert."""
+
+    def __init__(self, products: Sequence[_Product], outputs: int) -> None:
+        self._products, self._outputs = products, outputs
+        self._addresses = torch.tensor([each.addresses for each in products])
+
+    @staticmethod
+    def of(linears: Sequence[Linear], batch_invariant: bool) -> GroupedProduct | None:
+        """None: there is no kernel for these weights. All have one shape."""
+        products = [each.product for each in linears if _is_served(each.product, batch_invariant)]
+        if len(products) < len(linears) or len({_describe(each) for each in products}) > 1:
+            return None
+        return GroupedProduct(products, linears[0].out_features)
+
+    def takes(self, rows: int) -> bool:
+        """Whether it multiplies this many rows. More are multiplied faster expert by expert."""
+        is_half = isinstance(self._products[0], HalfWidenedOnUseProduct)
+        return not is_half or rows <= half.FEW_ROWS * len(self._products)
+
+    def __call__(self, x: torch.Tensor, works: torch.Tensor) -> torch.Tensor:
+        """x: [rows, inputs], sorted by experts; works: see `sorting_cpu.Order`. Rows without an expert have
+        undefined results."""
+        y = torch.empty(len(x), self._outputs, dtype=x.dtype)
+        first = self._products[0]
+        kept, arguments = first.prepare(x, y)
+        more = (works.data_ptr(), self._addresses.data_ptr())
+        _find_kernel(first, x.dtype).run((*arguments, *more), torch.get_num_threads())
+        del kept  # the kernel has read it
+        return y
+
+
+def _is_served(product: object, batch_invariant: bool) -> bool:
+    if isinstance(product, IntegerCpuProduct):
+        return product.input_order is None
+    if isinstance(product, Fp8CpuProduct):
+        return product.shape.inputs % 2 == 0
+    return not batch_invariant and isinstance(product, HalfWidenedOnUseProduct | Bfloat16CpuProduct)
+
+
+def _describe(product: _Product) -> object:
+    is_coded = isinstance(product, IntegerCpuProduct | Fp8CpuProduct)
+    return (type(product), product.shape) if is_coded else type(product)
+
+
+def _find_kernel(product: _Product, dtype: torch.dtype) -> ParallelKernel:
+    if isinstance(product, IntegerCpuProduct):
+        return INTEGERS[product.kind]
+    if isinstance(product, Fp8CpuProduct):
+        return FP8_PAIRS if fp8_cpu.multiplies_pairs(dtype) else FP8_FLOATS[dtype]
+    return multiply_pairs if isinstance(product, Bfloat16CpuProduct) else HALF_PRODUCTS[dtype]
+
+
+@compiled
+def _count_works(works):
+    return pointer(works, np.int64(0))[0]
+
+
+@compiled
+def _take(work, works, addresses, own, place):
+    """Writes the addresses of a work's weight from index `place` of the arguments `own` on. Returns the first
+    row and the number of rows."""
+    numbers = shift(pointer(works, np.int64(0)), 1 + WORK * work)
+    of_expert = shift(pointer(addresses, np.int64(0)), ADDRESSES * numbers[0])
+    for i in range(ADDRESSES):
+        own[place + i] = of_expert[i]
+    return numbers[1], numbers[2]
+
+
+@compiled
+def _copy(arguments, count):
+    """The first `count` arguments, and place for an expert's addresses."""
+    own = np.empty(count + ADDRESSES, np.int64)
+    for i in range(count):
+        own[i] = arguments[i]
+    return own
+
+
+@compiled
+def _multiply_integers(arguments, bits, four_codes, has_offsets, sum_kind):
+    """Arguments: those of `integer_cpu`, without AMX, then the addresses of the works and of the experts'
+    addresses."""
+    integer_cpu.quantize(arguments, has_offsets, WHOLE)
+    memory = arguments[18] + fetch_add(shift(arguments, 19), 1) * arguments[21]
+    _multiply_tiles(arguments, _copy(arguments, 29), memory, bits, four_codes, has_offsets, sum_kind)
+
+
+@compiled
+def _multiply_tiles(arguments, own, memory, bits, four_codes, has_offsets, sum_kind):
+    """own: a copy of the arguments, which the caller holds"""
+    groups, steps = arguments[6] // arguments[7], arguments[7] // 4
+    group_bytes = VECTOR * (2 if has_offsets else 1) + steps * VECTOR * bits // 4
+    tiles, tile_bytes = (arguments[5] + TILE - 1) // TILE, groups * group_bytes
+    given = pointer(np.int64(own.ctypes.data), np.int64(0))
+    total = _count_works(arguments[29]) * tiles
+    while True:
+        block = max(1, (total - fetch_add(arguments, 0)) // arguments[22])
+        begin = fetch_add(arguments, block)
+        if begin >= total:
+            break
+        end = min(total, begin + block)
+        for index in range(begin, end):
+            work, tile = index // tiles, index % tiles
+            first, rows = _take(work, arguments[29], arguments[30], given, 14)
+            near, ahead = 2 * rows <= bits, 1 if index + 1 < end and tile + 1 < tiles else 0
+            at, output = given[14] + tile * tile_bytes, tile * TILE
+            integer_cpu.multiply_tile(
+                given, at, group_bytes, four_codes, sum_kind, memory, output, first, first + rows, near, ahead
+            )
+
+
+@compiled
+def _multiply_fp8(arguments, pair, kind):
+    """Arguments: those of `fp8_cpu`, then the addresses of the works and of the experts' addresses."""
+    memory = np.empty((min(arguments[1], MAX_ROWS) + 2 * fp8_cpu.BLOCK) * bfloat16_cpu.OUTPUTS, np.float32)
+    _multiply_fp8_strips(arguments, _copy(arguments, 10), memory, pair, kind)
+
+
+@compiled
+def _multiply_fp8_strips(arguments, own, memory, pair, kind):
+    """own, memory: held by the caller"""
+    outputs = arguments[2]
+    given = pointer(np.int64(own.ctypes.data), np.int64(0))
+    sums = pointer(np.int64(memory.ctypes.data), np.float32(0))
+    buffer = shift(sums, bfloat16_cpu.OUTPUTS * min(arguments[1], MAX_ROWS))
+    strips = (outputs + bfloat16_cpu.OUTPUTS - 1) // bfloat16_cpu.OUTPUTS
+    total = _count_works(arguments[10]) * strips
+    while True:
+        index = fetch_add(arguments, 1)
+        if index >= total:
+            break
+        first, rows = _take(index // strips, arguments[10], arguments[11], given, 6)
+        strip = index % strips
+        fp8_cpu.multiply_strip(given, strip, first, rows, sums, buffer, pair)
+        fp8_cpu.store_rows(given, sums, first, rows, strip * bfloat16_cpu.OUTPUTS, kind)
+
+
+@compiled_fast
+def _multiply_halves(arguments, kind):
+    """Arguments: those of `half.multiply` for all rows, then the addresses of the works and of the experts'
+    addresses."""
+    _multiply_half_blocks(arguments, _copy(arguments, 8), np.empty(MAX_ROWS, np.float32), kind)
+
+
+@compiled_fast
+def _multiply_half_blocks(arguments, own, sums, kind):
+    """own, sums: held by the caller"""
+    outputs, inputs = arguments[2], arguments[3]
+    given = pointer(np.int64(own.ctypes.data), np.int64(0))
+    step = max(1, half.BLOCK // inputs)
+    blocks = (outputs + step - 1) // step
+    total = _count_works(arguments[8]) * blocks
+    while True:
+        index = fetch_add(arguments, 1)
+        if index >= total:
+            break
+        first, rows = _take(index // blocks, arguments[8], arguments[9], given, 8)
+        given[1], given[5], given[6] = rows, given[8], given[10]
+        given[4] = arguments[4] + 4 * first * inputs
+        given[7] = arguments[7] + 2 * first * outputs
+        begin = index % blocks * step
+        half.multiply_outputs(given, begin, min(outputs, begin + step), sums, kind)
+
+
+@ParallelKernel
+def multiply_pairs(arguments):
+    """Arguments: those of `bfloat16_cpu.multiply_by_dots`, then the addresses of the works and of the
+    experts' addresses."""
+    memory = np.empty(min(arguments[1], MAX_ROWS) * bfloat16_cpu.OUTPUTS, np.float32)
+    _multiply_pair_strips(arguments, _copy(arguments, 9), memory)
+
+
+@compiled_fast
+def _multiply_pair_strips(arguments, own, memory):
+    """own, memory: held by the caller"""
+    given = pointer(np.int64(own.ctypes.data), np.int64(0))
+    sums = pointer(np.int64(memory.ctypes.data), np.float32(0))
+    strips = (arguments[2] + bfloat16_cpu.OUTPUTS - 1) // bfloat16_cpu.OUTPUTS
+    total = _count_works(arguments[9]) * strips
+    while True:
+        index = fetch_add(arguments, 1)
+        if index >= total:
+            break
+        first, rows = _take(index // strips, arguments[9], arguments[10], given, 9)
+        given[5], given[6] = given[9], given[11]
+        bfloat16_cpu.multiply_strip(given, index % strips, first, rows, 1, sums)
+
+
+INTEGERS = {
+    (bits, has_offsets): ParallelKernel(_multiply_integers, bits, four_codes, has_offsets, sum_kind)
+    for bits, four_codes in ((4, np.uint16(0)), (8, np.uint32(0)))
+    for has_offsets, sum_kind in ((False, np.int32(0)), (True, np.float32(0)))
+}
+"""by bits of a code, and whether offsets are stored"""
+FP8_PAIRS = ParallelKernel(_multiply_fp8, np.uint32(0), KIND[torch.bfloat16])
+FP8_FLOATS = {dtype: ParallelKernel(_multiply_fp8, np.uint64(0), kind) for dtype, kind in KIND.items()}
+HALF_PRODUCTS = {dtype: ParallelKernel(_multiply_halves, KIND[dtype]) for dtype in HALVES}
