@@ -8,6 +8,7 @@ from .lock import Copy, Lock, PrefixMatch
 from .packed import KEY_BYTES, common_tokens, split_keys
 from .page_keys import KeyedPages, Missing
 from .prefix_cache import CacheStats, Dropped, PrefixCache
+from .windows import PathWindows, Reach, WindowGroup
 
 __all__ = [
     "KEY_BYTES",
@@ -23,10 +24,13 @@ __all__ = [
     "Leases",
     "Lock",
     "Missing",
+    "PathWindows",
     "PrefixCache",
     "PrefixMatch",
+    "Reach",
     "TreeNode",
     "TreeWalk",
+    "WindowGroup",
     "common_tokens",
     "split_keys",
 ]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from .node import Node
+from .packed import TOKEN_BYTES
+
+if TYPE_CHECKING:
+    from .windows import WindowTable
 
 
 class PrefixMatch(NamedTuple):
     """Where the longest match of a sequence ends. It holds until the tree changes.
 
-    Callers read the first two fields; the others belong to the cache.
+    Callers read the first two fields and `reached`; the others belong to the cache.
     """
 
     length: int  # leading tokens of the sequence that are in the tree
@@ -21,12 +25,24 @@ class PrefixMatch(NamedTuple):
     inside: Node | None  # the child of `node` inside which the match ends; None if it ends at `node`
     inside_pages: int  # whole pages of `inside` that match
     tail: int  # tokens that match in the page after the full ones, which may be a partial page or not
+    reached: int  # leading tokens in the tree, of which layers with a window may lack pages
+
+    def cut(self, length: int, page_size: int) -> PrefixMatch:
+        """The match of the first `length` of its tokens."""
+        node, depth, inside = self.node, self.depth, self.inside
+        while depth > length:
+            assert node.parent is not None
+            inside, node = node, node.parent
+            depth -= len(inside.tokens) // TOKEN_BYTES
+        pages, tail = divmod(length - depth, page_size)
+        inside = inside if length > depth else None
+        return PrefixMatch(length, length // page_size, node, depth, inside, pages, tail, self.reached)
 
 
 class Copy(NamedTuple):
     """A page to copy on the device before its request's first step."""
 
-    source: int  # id of the page to copy from
+    source: int  # id of the page to copy from; `WindowTable.source` has those of windowed groups
     tokens: int  # number of leading tokens in the page that match, although the whole page is copied
 
 
@@ -47,6 +63,7 @@ class Lock:
     used: bool = field(default=False, repr=False)  # whether it was counted as a use of the matched nodes
     # the request's pages whose tokens the tree has from another request
     duplicates: list[int] = field(default_factory=list, repr=False)
+    windows: list[WindowTable] = field(default_factory=list, repr=False)  # its pages of windowed groups
 
     @property
     def capacity(self) -> int:
@@ -62,6 +79,18 @@ class Lock:
     def copy_target(self) -> int:
         """The request's own page after the matched full pages, into which `copy` is made."""
         return self.pages[self.matched // self.page_size]
+
+    def list_copies(self) -> list[tuple[int, int]]:
+        """The source and the target of the copy in each group; empty if there is no copy to make."""
+        if self.copy is None:
+            return []
+        index = self.matched // self.page_size
+        copies = [(self.copy.source, self.pages[index])]
+        for table in self.windows:
+            target = table.pages[index]
+            assert table.source is not None and target is not None
+            copies.append((table.source.id, target.id))
+        return copies
 
     def pages_at(self, start: int, end: int) -> list[int]:
         """The pages of the positions [start, end)."""

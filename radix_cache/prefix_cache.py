@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from .packed import TOKEN_BYTES
 from .page_allocator import PageAllocator
 from .page_keys import KeyedPages, Missing, PageKeys, find_missing, key_node, list_all
 from .tree import RadixTree
+from .windows import KEPT, NeededPages, PathWindows, Reach, WindowGroup, WindowTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,12 @@ class PrefixCache:
     in the tree, where requests and pins lock the nodes that they use, and leases delay the eviction of
     others. A request's pages are in its lock's page table until `commit` or `release` gives them to the tree.
 
+    Layers that see only the latest tokens are in windowed groups. These have pages of their own, which a
+    request gives back once they are behind its window. A match needs only those that its next token sees.
+
     model: identifies everything else that the pages' contents depend on (see `PageKeys`). With it the cache
         reports evicted pages and the keys of missing ones
+    windows: the reach and the number of pages of each windowed group
     """
 
     def __init__(
@@ -57,6 +63,7 @@ class PrefixCache:
         enabled: bool = True,
         check_invariants: bool = False,
         model: bytes = b"",
+        windows: Sequence[tuple[Reach, int]] = (),
     ) -> None:
         assert num_pages >= 0 and page_size >= 1, f"{num_pages} pages of {page_size} tokens"
         self.page_size = page_size
@@ -64,6 +71,7 @@ class PrefixCache:
         self.enabled = enabled
         self._check_invariants = check_invariants
         self._allocator = PageAllocator(num_pages)
+        self.windows = [WindowGroup(reach, pages, page_size) for reach, pages in windows]
         if policy is None:
             policy = GittinsPolicy(num_pages, page_size)
         self._keys = PageKeys(model, page_size * TOKEN_BYTES) if model else None
@@ -74,43 +82,96 @@ class PrefixCache:
         self._evicted_pages = 0
 
     def match(self, namespace: str | None, tokens: bytes, limit: int | None = None) -> PrefixMatch:
-        """Finds the longest match of the first `limit` tokens, by default of all. Changes nothing."""
-        return self._tree.find(namespace, tokens, limit)
+        """Finds the longest match of the first `limit` tokens, by default of all, that every group of layers
+        can serve. Changes nothing."""
+        return self._serve(self._tree.find(namespace, tokens, limit))
 
-    def max_pages(self, found: PrefixMatch, whole_pages: bool = False) -> int:
+    def _serve(self, match: PrefixMatch) -> PrefixMatch:
+        """The longest part of the match that all windowed groups can serve."""
+        if not self.windows:
+            return match
+        length = self.path_windows(match).longest(match.length)
+        return match if length == match.length else match.cut(length, self.page_size)
+
+    def path_windows(self, match: PrefixMatch) -> PathWindows:
+        """The windowed pages of a match, to ask which shorter matches all groups can serve."""
+        return PathWindows(match, self.windows)
+
+    def cut_to_whole_pages(self, match: PrefixMatch) -> PrefixMatch:
+        """The longest match without a partial page."""
+        if not match.tail:
+            return match
+        return self._serve(match.cut(match.full_pages * self.page_size, self.page_size))
+
+    def has_room(self, match: PrefixMatch, tokens: int, reserve: int) -> bool:
+        """Whether a request that acquires the match gets pages for a prompt of `tokens` tokens, and `reserve`
+        more pages of each group are left. Changes nothing."""
+        if self.count_pages(tokens) + reserve > self.max_pages(match):
+            return False
+        needed = self.path_windows(match).needed(match.length) if self.windows else ()
+        return all(
+            group.max_held(tokens) + reserve + self._count_claimed(number) + (match.tail > 0)
+            <= group.available
+            for number, (group, _, _) in enumerate(needed)
+        )
+
+    def _count_claimed(self, group: int, besides: Lock | None = None) -> int:
+        """Pages of a windowed group that requests need for the rest of their prompts."""
+        return sum(lock.windows[group].count_claimed() for lock in self._locks if lock is not besides)
+
+    def max_pages(self, match: PrefixMatch) -> int:
         """How many pages a request that acquires the match may have. Changes nothing."""
-        match = found._replace(tail=0) if whole_pages else found
         locked = sum(len(node.pages) for node in match.node.path() if not node.locks)
         if match.inside and not match.inside.locks:
             locked += match.inside_pages + (match.tail > 0)
         return match.full_pages + self._adopts_tail(match) + self.available() - locked
 
-    def acquire(self, found: PrefixMatch, whole_pages: bool = False) -> Lock:
-        """Locks a match; if `whole_pages` is true, only its full pages.
+    def acquire(self, match: PrefixMatch, tokens: int = 0) -> Lock:
+        """Locks a match for a prompt of `tokens` tokens.
 
         If the match ends inside a page, the caller copies that page before its first step (`Lock.copy`)
         and then calls `end_copy`. A partial page that matches to its end and is neither locked nor leased is
         adopted instead: it moves from the tree to the request as the last of `Lock.pages`, without a copy.
         """
-        match = found._replace(tail=0) if whole_pages else found
         if match.node.parent is None:
             match = match._replace(node=self._tree.open_root(match.node.namespace))
         self._tree.observe_tail(match)
         adopts = self._adopts_tail(match)
+        windows = self._use_windows(match, tokens, adopts)
         lock = self._lock_whole_pages(match)
+        lock.windows = windows
         if match.inside and match.tail:
             lock.matched += match.tail
             self._take_tail(lock, match.inside, match.tail, adopts)
         self._verify()
         return lock
 
+    def _use_windows(self, match: PrefixMatch, tokens: int, adopts: bool) -> list[WindowTable]:
+        """Tables with the windowed pages that the next token of a match sees."""
+        tables = []
+        for group, first, pages in self.path_windows(match).needed(match.length) if self.windows else ():
+            for page in pages:
+                group.use(page)
+            source = pages.pop() if match.tail and not adopts else None
+            table = WindowTable(group, [*[None] * first, *pages], first, source, tokens)
+            table.marks = [match.reached, tokens]
+            tables.append(table)
+        return tables
+
     def end_copy(self, lock: Lock) -> None:
         """Call it when the step that made `Lock.copy` is done. Then the copy's source may be evicted."""
         assert lock.source is not None, "the lock has no copy to make"
+        self._end_sources(lock)
         self._tree.unlock(lock.source)
         self._tree.free_covered_tail(lock.source)
         lock.source = None
         self._verify()
+
+    def _end_sources(self, lock: Lock) -> None:
+        for table in lock.windows:
+            if table.source is not None:
+                table.group.end_use(table.source, KEPT)
+                table.source = None
 
     def available(self) -> int:
         """Number of pages that requests can get: free pages and pages of unlocked nodes."""
@@ -133,6 +194,31 @@ class PrefixCache:
             lock.pages += self._allocate(count, after=lock.pages[-1] if has_own_pages else None)
             self._verify()
         return True
+
+    def extend_windows(self, lock: Lock, end: int) -> int:
+        """Allocates windowed pages for the tokens before `end`, as far as other requests leave some.
+
+        Returns up to which position all groups have pages, at most `end`.
+        """
+        for number, table in enumerate(lock.windows):
+            lacking = self.count_pages(end) - len(table.pages)
+            if lacking > 0:
+                available = table.group.available
+                left = available - self._count_claimed(number, besides=lock)
+                room = max(0, left, min(available, table.count_claimed()))
+                end = min(end, (len(table.pages) + min(room, lacking)) * self.page_size)
+        for table in lock.windows:
+            table.extend(max(0, self.count_pages(end) - len(table.pages)))
+        if lock.windows:
+            self._verify()
+        return end
+
+    def shrink(self, lock: Lock, position: int) -> None:
+        """Gives back windowed pages that no token from `position` on sees. No step in flight may read them."""
+        for table in lock.windows:
+            table.release(table.group.find_first_kept(position))
+        if lock.windows:
+            self._verify()
 
     def _allocate(self, count: int, after: int | None) -> list[int]:
         """Allocates `count` of the available pages and evicts as many as needed.
@@ -197,6 +283,8 @@ class PrefixCache:
         self._insert_full_pages(lock, tokens)
         rest = self._insert_tail(lock, tokens)
         self._allocator.free(lock.duplicates + rest)
+        for table in lock.windows:
+            table.release(len(table.pages), table.group.find_first_kept(len(tokens) // TOKEN_BYTES))
         self._unlock(lock, generated)
         self._verify()
 
@@ -206,14 +294,17 @@ class PrefixCache:
         This includes the matched nodes, because the fault may have come from them.
         """
         if lock.source is not None:
+            self._end_sources(lock)
             self._tree.unlock(lock.source)
         self._allocator.free(lock.own_pages)
+        for table in lock.windows:
+            table.release(len(table.pages))
         self._tree.prune(self._unlock(lock))
         self._verify()
 
     def whole_pages(self, namespace: str | None, tokens: bytes) -> list[int]:
         """The full pages in the tree that hold a prefix of `tokens`. Changes nothing."""
-        match = self._tree.find(namespace, tokens)
+        match = self.cut_to_whole_pages(self.match(namespace, tokens))
         pages = _list_pages_to(match.node)
         return [*pages, *match.inside.pages[: match.inside_pages]] if match.inside else pages
 
@@ -231,14 +322,25 @@ class PrefixCache:
 
         A tail is leased if all of it belongs to `tokens`. `ends_at` is in seconds since 1970.
         """
-        node = self._tree.end_at(self._tree.find(namespace, tokens, max_pages * self.page_size))
+        match = self.match(namespace, tokens, max_pages * self.page_size)
+        node = self._tree.end_at(match)
         if node.parent is None:
             return None
         length = sum(len(each.tokens) for each in node.path()) // TOKEN_BYTES
         lease = Lease(owner, ends_at, node, _list_pages_to(node), length, is_estimate, is_breakable)
+        if self.windows:
+            self._lease_windows(lease, self.path_windows(match).needed(length))
         self._tree.add_lease(lease)
         self._verify()
         return lease
+
+    def _lease_windows(self, lease: Lease, needed: Iterable[NeededPages]) -> None:
+        lease.windows = [page for _, _, pages in needed for page in pages]
+        for page in lease.windows:
+            if lease.is_breakable:
+                page.group.count_lease(page, 1)
+            else:
+                page.group.use(page)
 
     def end_lease(self, lease: Lease) -> None:
         self._tree.end_lease(lease)
@@ -328,7 +430,8 @@ class PrefixCache:
             return
         assert last <= len(lock.pages), f"{last} full pages of tokens, a page table of {len(lock.pages)}"
         chunk = tokens[first * self._tree.page_bytes : last * self._tree.page_bytes]
-        lock.node, duplicates = self._tree.insert(lock.node, chunk, tuple(lock.pages[first:last]))
+        windows = tuple(table.pages[first:last] for table in lock.windows)
+        lock.node, duplicates = self._tree.insert(lock.node, chunk, tuple(lock.pages[first:last]), windows)
         lock.depth = last * self.page_size
         lock.duplicates += duplicates
 
@@ -338,7 +441,8 @@ class PrefixCache:
         first = lock.depth // self.page_size
         tail = tokens[lock.depth * TOKEN_BYTES :]
         if self._keeps(lock) and tail:
-            leaf = self._tree.insert_tail(lock.node, tail, lock.pages[first])
+            windows = tuple(table.pages[first : first + 1] for table in lock.windows)
+            leaf = self._tree.insert_tail(lock.node, tail, lock.pages[first], windows)
             if leaf is not None:
                 lock.node = leaf
                 first += 1
@@ -350,7 +454,7 @@ class PrefixCache:
 
     def _verify(self) -> None:
         if self._check_invariants:
-            check(self._tree, self._allocator, self._locks)
+            check(self._tree, self._allocator, self._locks, self.windows)
 
 
 def _list_pages_to(node: Node) -> list[int]:

@@ -11,7 +11,7 @@ import torch
 
 from ...kernels.attention import AttentionBatch
 from ..errors import ConfigError
-from .interface.input_batch import InputBatch
+from .interface.input_batch import GroupInputs, InputBatch
 from .interface.model import Model
 from .kv_pool import allocate_pool
 
@@ -27,14 +27,15 @@ TOLERANCE_OF_16_BITS = 0.1
 def check_chunks(model: Model, device: torch.device) -> None:
     """Computes a prompt at once, and again in two steps, the second one beside another prompt. Raises
     ConfigError if the results differ."""
-    kvs = allocate_pool(model.config.cache_spec, 4, PAGE_SIZE, model.dtype, device)
+    spec = model.config.cache_spec
+    kvs = allocate_pool(spec, [4] * spec.layers, PAGE_SIZE, model.dtype, device)
     tokens = torch.arange(1, TOKENS + 1, dtype=torch.int32) % model.config.vocab_size
     model.set_context(TOKENS)
     model.cover(TOKENS)
-    whole = model.forward(_batch([(0, 0, tokens)], device), kvs)
+    whole = model.forward(_batch([(0, 0, tokens)], spec.layers, device), kvs)
     rest, other = (1, FIRST_CHUNK, tokens[FIRST_CHUNK:]), (2, 0, tokens.flip(0)[:FIRST_CHUNK])
-    model.forward(_batch([(1, 0, tokens[:FIRST_CHUNK])], device), kvs)
-    chunked = model.forward(_batch([other, rest], device), kvs)[-(TOKENS - FIRST_CHUNK) :]
+    model.forward(_batch([(1, 0, tokens[:FIRST_CHUNK])], spec.layers, device), kvs)
+    chunked = model.forward(_batch([other, rest], spec.layers, device), kvs)[-(TOKENS - FIRST_CHUNK) :]
     expected = whole[FIRST_CHUNK:].float()
     if not expected.isfinite().all():
         return  # the test step after loading explains it
@@ -47,21 +48,22 @@ def check_chunks(model: Model, device: torch.device) -> None:
         )
 
 
-def _batch(rows: list[tuple[int, int, torch.Tensor]], device: torch.device) -> InputBatch:
+def _batch(rows: list[tuple[int, int, torch.Tensor]], layers: int, device: torch.device) -> InputBatch:
     """A step of rows, each with its page, its first position and its tokens."""
     positions = torch.cat([torch.arange(start, start + len(tokens)) for _, start, tokens in rows])
     pages = torch.cat([torch.full((len(tokens),), page) for page, _, tokens in rows])
     lengths = [len(tokens) for _, _, tokens in rows]
+    attention = AttentionBatch.build(
+        lengths,
+        [start + length for (_, start, _), length in zip(rows, lengths, strict=True)],
+        [np.array([page], np.int32) for page, _, _ in rows],
+        PAGE_SIZE,
+        device,
+    )
     return InputBatch(
         tokens=torch.cat([tokens for _, _, tokens in rows]).to(device),
         positions=positions.to(device),
-        places=(pages * PAGE_SIZE + positions).to(device),
-        attention=AttentionBatch.build(
-            lengths,
-            [start + length for (_, start, _), length in zip(rows, lengths, strict=True)],
-            [np.array([page], np.int32) for page, _, _ in rows],
-            PAGE_SIZE,
-            device,
-        ),
+        groups=(GroupInputs((pages * PAGE_SIZE + positions).to(device), attention),),
+        layer_groups=[0] * layers,
         outputs=None,
     )

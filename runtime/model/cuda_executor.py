@@ -18,6 +18,7 @@ from .devices import free_memory
 from .executor import DeviceState, EagerExecutor
 from .forward_graphs import ForwardGraphs
 from .input_batch import StepInputs
+from .interface.cache_spec import PageGroup
 from .interface.model import Model
 from .page_tables import PageTables
 from .sampling_graphs import SamplingGraphs
@@ -35,7 +36,9 @@ class CudaExecutor:
     and ConfigError if memory is too small for graphs, because steps would then fail too.
     """
 
-    def __init__(self, model: Model, tables: PageTables, states: SlotStates) -> None:
+    def __init__(
+        self, model: Model, tables: PageTables, states: SlotStates, groups: Sequence[PageGroup]
+    ) -> None:
         self._model = model
         self._device = states.sampling.last_tokens.device
         size = states.sampling.padding_slot, model.config.hidden_size
@@ -43,7 +46,8 @@ class CudaExecutor:
         with self._capturing("sampling"):
             capture = CudaCapture()
             self._captures = Captures(capture, capture.measure)
-            self._forward = ForwardGraphs(model.config.cache_spec, hidden, tables.on_device, states)
+            spec = model.config.cache_spec
+            self._forward = ForwardGraphs(spec, hidden, tables.on_device, states, groups)
             self._sampling = SamplingGraphs(model, states, hidden, self._captures)
 
     def forward_bytes(self, kvs: Sequence[torch.Tensor]) -> int:

@@ -56,12 +56,13 @@ class DecoderLayer:
         batch, kv = step.batch, step.kvs[self._number]
         heads = self._weights.qkv(x).view(x.shape[0], -1, self._head_dim)
         q, k, v = torch.split_with_sizes(heads, self._head_counts, dim=1)
-        rotary_write_kv(q, k, v, step.rotary, batch.positions, batch.places, kv, self._weights.head_norms)
+        places = batch.of_layer(self._number).places
+        rotary_write_kv(q, k, v, step.rotary, batch.positions, places, kv, self._weights.head_norms)
         return q
 
     def _attention(self, q: torch.Tensor, step: LayerInputs) -> torch.Tensor:
         """Attention, [tokens, heads × head_dim], of queries [tokens, heads, head_dim]."""
-        kv, batch = step.kvs[self._number], step.batch.attention
+        kv, batch = step.kvs[self._number], step.batch.of_layer(self._number).attention
         window, invariant = self._window, self._batch_invariant
         return paged_attention(q, kv, batch, self._scale, window, invariant, self._is_last).flatten(1)
 

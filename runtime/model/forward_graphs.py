@@ -19,9 +19,9 @@ from ...kernels.automaton.layout import TABLES
 from ...kernels.common.feed_cuda import feed
 from ...kernels.common.step_tokens import NO_SLOT
 from .capture import Captures, Replay, choose_sizes, find_size
-from .input_batch import StepInputs
-from .interface.cache_spec import CacheSpec
-from .interface.input_batch import InputBatch
+from .input_batch import StepInputs, number_groups
+from .interface.cache_spec import CacheSpec, PageGroup
+from .interface.input_batch import GroupInputs, InputBatch
 from .interface.model import Model
 from .slot_states import SlotStates
 
@@ -71,7 +71,12 @@ class ForwardGraphs:
 
     @torch.inference_mode()
     def __init__(
-        self, spec: CacheSpec, hidden: torch.Tensor, tables: torch.Tensor, states: SlotStates
+        self,
+        spec: CacheSpec,
+        hidden: torch.Tensor,
+        tables: torch.Tensor,
+        states: SlotStates,
+        groups: Sequence[PageGroup],
     ) -> None:
         """Allocates the inputs of the graphs.
 
@@ -81,7 +86,10 @@ class ForwardGraphs:
         """
         rows = len(hidden)
         heads = (spec.heads, spec.kv_heads, spec.head_dim)
-        self._shapes = [Shape(*heads, window) for window in dict.fromkeys(spec.windows)]
+        self._layer_groups = number_groups(tuple(groups))
+        self._group_of = dict(zip(spec.windows, self._layer_groups, strict=True))
+        self._shapes = [Shape(*heads, window) for window in self._group_of]
+        self._num_groups = len(groups)
         self._max_tokens = max(MAX_TOKENS, rows)
         self._scratch = Scratch.allocate(self._shapes[0], self._max_tokens, tables)
         self._hidden, self._states = hidden, states
@@ -115,11 +123,12 @@ class ForwardGraphs:
         if inputs.size > self._max_tokens or outputs > len(self._hidden):
             return None
         size = find_size(inputs.size, self._sizes)
-        tiles = needed_tiles(inputs.attention, self._shapes[0], self._hidden.element_size())
+        tiles = needed_tiles(inputs.attention[0], self._shapes[0], self._hidden.element_size())
         captured = self._graphs.get((size, tiles))
         many_pages = len(inputs.new_pages[0]) > size
+        batches = [inputs.attention[group] for group in self._group_of.values()]
         if captured is None or not captured.frame.load(
-            inputs.attention, self._arrays(inputs, with_pages=not many_pages)
+            batches, self._arrays(inputs, with_pages=not many_pages)
         ):
             return None
         if many_pages:
@@ -135,7 +144,8 @@ class ForwardGraphs:
     def _forward(
         self, size: int, tiles: tuple[Tiles, ...], model: Model, kvs: Sequence[torch.Tensor]
     ) -> tuple[Frame, Replay]:
-        defaults = _defaults(size, min(size, len(self._hidden)), self._states.registers.padding_slot)
+        padding = self._states.registers.padding_slot
+        defaults = _defaults(size, min(size, len(self._hidden)), padding, self._num_groups)
         frame = Frame(self._shapes, size, self._scratch, self._hidden.element_size(), tiles, defaults)
         return frame, partial(self._run, frame, model, kvs)
 
@@ -147,8 +157,8 @@ class ForwardGraphs:
             batch = InputBatch(
                 tokens=feed(at["tokens"], at["slots"], self._states.sampling.last_tokens, *pages),
                 positions=at["positions"],
-                places=at["places"],
-                attention=frame.batch,
+                groups=tuple(GroupInputs(at[_name_places(n)], frame.batch) for n in range(self._num_groups)),
+                layer_groups=self._layer_groups,
                 outputs=at["outputs"],
             )
             hidden = model.forward(batch, kvs)
@@ -160,7 +170,7 @@ class ForwardGraphs:
             "tokens": inputs.tokens,
             "slots": inputs.slots,
             "positions": inputs.positions,
-            "places": inputs.places,
+            **{_name_places(group): places for group, places in enumerate(inputs.places)},
             "outputs": inputs.outputs,
             "sampled slots": inputs.sampled_slots,
             "automata": self._states.table_addresses(),
@@ -168,13 +178,17 @@ class ForwardGraphs:
         }
 
 
-def _defaults(tokens: int, outputs: int, padding_slot: int) -> dict[str, NDArray[Any]]:
+def _name_places(group: int) -> str:
+    return f"places in group {group}"
+
+
+def _defaults(tokens: int, outputs: int, padding_slot: int, groups: int) -> dict[str, NDArray[Any]]:
     """The inputs of padding tokens."""
     return {
         "tokens": np.zeros(tokens, np.int32),
         "slots": np.full(tokens, NO_SLOT, np.int32),
         "positions": np.zeros(tokens, np.int64),
-        "places": np.full(tokens, SKIPPED, np.int64),
+        **{_name_places(group): np.full(tokens, SKIPPED, np.int64) for group in range(groups)},
         "outputs": np.zeros(outputs, np.int64),
         "sampled slots": np.full(outputs, padding_slot, np.int32),
         "automata": np.zeros(TABLES, np.int64),

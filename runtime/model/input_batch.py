@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,8 @@ from ...kernels.attention.batch import DeviceTables
 from ...kernels.common.step_tokens import NO_SLOT
 from ...kernels.common.upload import upload
 from ..messages import TOKEN_BYTES, Row, RowGroup
-from .interface.input_batch import InputBatch
+from .interface.cache_spec import PageGroup
+from .interface.input_batch import GroupInputs, InputBatch
 from .page_tables import PageTables
 from .slot_states import NONE, SlotStates
 
@@ -32,11 +33,14 @@ class StepInputs:
     slots: NDArray[np.int32]
     """[tokens]: the slot whose last token takes the place of the one in `tokens`; `NO_SLOT`: none"""
     positions: NDArray[np.int64]
-    places: NDArray[np.int64]
+    places: list[NDArray[np.int64]]
+    """of each page group"""
     outputs: NDArray[np.int64]
     new_pages: tuple[NDArray[np.int64], NDArray[np.int32]]
     """the page tables' changes: indices into `PageTables.on_device`, and pages"""
-    attention: AttentionBatch
+    attention: list[AttentionBatch]
+    """of each page group"""
+    layer_groups: Sequence[int]
     rows: Sequence[Row]
     """the plan's rows"""
     groups: Sequence[RowGroup]
@@ -60,7 +64,7 @@ class StepInputs:
     @property
     def all_in_order(self) -> bool:
         """Whether all tokens are output tokens, in their order."""
-        return self.attention.outputs is None
+        return self.attention[0].outputs is None
 
     @cached_property
     def alternatives(self) -> int | None:
@@ -72,15 +76,17 @@ class StepInputs:
     def on_device(self) -> InputBatch:
         """The inputs on the device. The first access moves them there, and the new pages into the tables."""
         fed = np.flatnonzero(self.slots != NO_SLOT)
-        arrays: list[NDArray[Any]] = [self.tokens, self.positions, self.places, self.outputs]
-        arrays += [fed, self.slots[fed].astype(np.int64), *self.new_pages]
-        tokens, positions, places, outputs, fed_tokens, fed_slots, *new_pages = upload(
+        arrays: list[NDArray[Any]] = [self.tokens, self.positions, self.outputs]
+        arrays += [fed, self.slots[fed].astype(np.int64), *self.new_pages, *self.places]
+        tokens, positions, outputs, fed_tokens, fed_slots, indices, pages, *places = upload(
             arrays, self.last_tokens.device
         )
         if len(fed):
             tokens[fed_tokens] = self.last_tokens[fed_slots]
-        self.tables.write(*new_pages)
-        return InputBatch(tokens, positions, places, self.attention, None if self.all_in_order else outputs)
+        self.tables.write(indices, pages)
+        groups = tuple(map(GroupInputs, places, self.attention))
+        outputs = None if self.all_in_order else outputs
+        return InputBatch(tokens, positions, groups, self.layer_groups, outputs)
 
     def move_pages(self) -> None:
         """Moves only the new pages into the tables on the device."""
@@ -88,7 +94,11 @@ class StepInputs:
 
 
 def build_step_inputs(
-    rows: Sequence[Row], groups: Sequence[RowGroup], tables: PageTables, states: SlotStates
+    rows: Sequence[Row],
+    groups: Sequence[RowGroup],
+    tables: PageTables,
+    states: SlotStates,
+    page_groups: Sequence[PageGroup],
 ) -> StepInputs:
     """Builds a step's inputs once `tables` has the rows' new pages and `states` their slots' parameters. Call
     it once for each step, because it extends the slots' lengths."""
@@ -110,19 +120,23 @@ def build_step_inputs(
         tokens=np.frombuffer(b"".join([row.tokens or ONE_TOKEN for row in rows]), np.int32).copy(),
         slots=tokens.slots,
         positions=tokens.positions,
-        places=tokens.places,
+        places=tables.places(slots, tokens),
         outputs=outputs,
         new_pages=tables.take_new(),
-        attention=AttentionBatch.build(
-            tokens.lengths,
-            tables.lengths[slots],
-            [] if last_tokens.is_cuda else [tables.table(row.slot) for row in rows],
-            tables.page_size,
-            last_tokens.device,
-            [(group.first_row, group.rows, group.shared_tokens) for group in groups],
-            DeviceTables(tables.on_device, tables.starts(slots)),
-            None if all_in_order else outputs,
-        ),
+        attention=[
+            AttentionBatch.build(
+                tokens.lengths,
+                tables.lengths[slots],
+                [] if last_tokens.is_cuda else [tables.table(row.slot, number) for row in rows],
+                tables.page_size,
+                last_tokens.device,
+                _find_visible(groups, page_group, tables.lengths[slots]),
+                DeviceTables(tables.on_device, tables.starts(slots, number)),
+                None if all_in_order else outputs,
+            )
+            for number, page_group in enumerate(page_groups)
+        ],
+        layer_groups=number_groups(tuple(page_groups)),
         rows=rows,
         groups=groups,
         sampled_slots=sampled_slots,
@@ -138,3 +152,23 @@ def _find_targets(row: Row, end: int) -> NDArray[np.int64]:
     """The step's tokens that have a target. `end`: where the row's tokens end in the step."""
     start = end - len(row.tokens) // TOKEN_BYTES + row.untargeted
     return np.arange(start, start + len(row.targets) // TOKEN_BYTES)
+
+
+def _find_visible(
+    groups: Sequence[RowGroup], page_group: PageGroup, lengths: NDArray[np.int64]
+) -> list[tuple[int, int, int]]:
+    """The groups of rows, of which the layers see all shared keys. Behind a window, the rows of a group may
+    have different pages."""
+    found = []
+    for group in groups:
+        rows = slice(group.first_row, group.first_row + group.rows)
+        if page_group.reach is None or int(lengths[rows].max()) <= page_group.reach:
+            found.append((group.first_row, group.rows, group.shared_tokens))
+    return found
+
+
+@cache
+def number_groups(groups: tuple[PageGroup, ...]) -> tuple[int, ...]:
+    """The number of each layer's group."""
+    of_layer = {layer: number for number, group in enumerate(groups) for layer in group.layers}
+    return tuple(of_layer[layer] for layer in sorted(of_layer))

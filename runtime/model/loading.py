@@ -22,7 +22,7 @@ from .devices import choose_device, kv_dtype, outside_heap
 from .executor import DeviceState, EagerExecutor, StepExecutor
 from .interface.cache_spec import CacheSpec
 from .interface.model import Model
-from .kv_pool import PoolSize, allocate_pool, page_bytes
+from .kv_pool import PoolLayout, PoolSize, allocate_pool, page_bytes
 from .memory_plan import plan_pages
 from .model_source import ModelSource, open_model
 from .page_memory import PageMemory
@@ -63,21 +63,26 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     with outside_heap():
         model = source.load(device, config.deterministic)
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
-    tables = PageTables(config.max_running, source.context, config.page_size, device)
-    graphs, graph_bytes = _open_graphs(config, model, tables, states, cells, store)
-    pool = plan_pages(config, shape, source.dtype, device, graph_bytes)
+    layout = PoolLayout.of(shape.cache_spec, config.page_size, cells, source.context)
+    tables = PageTables(config.max_running, source.context, config.page_size, device, len(layout.groups))
+    graphs, graph_bytes = _open_graphs(config, model, tables, states, cells, store, layout)
+    pool = plan_pages(config, shape, source.dtype, device, graph_bytes, layout)
     model.set_context(pool.max_model_len)
-    kvs = allocate_pool(model.config.cache_spec, pool.num_pages, config.page_size, cells, device)
+    counts = layout.layer_pages(pool.pages)
+    kvs = allocate_pool(model.config.cache_spec, counts, config.page_size, cells, device)
     log.info(
         "KV cache: %s tokens of %s in %s; running a test step",
         f"{pool.num_pages * config.page_size:,}",
         str(cells).removeprefix("torch."),
-        in_units(pool.num_pages * bytes_per_page),
+        in_units(layout.bytes(pool.num_pages)),
     )
-    state = DeviceState(model, kvs, tables, states)
+    state = DeviceState(model, kvs, tables, states, layout.groups)
     runner = _start_runner(config, source, state, pool, store, graphs)
     ready = ModelReady(
-        groups=[CacheGroup(model.config.cache_spec.layers, None, pool.num_pages, bytes_per_page)],
+        groups=[
+            CacheGroup(len(group.layers), group.reach, pages, size, group.in_chunks)
+            for group, pages, size in zip(layout.groups, pool.pages, layout.page_bytes, strict=True)
+        ],
         page_size=config.page_size,
         max_model_len=pool.max_model_len,
         slots=config.max_running,
@@ -103,6 +108,7 @@ def _open_graphs(
     states: SlotStates,
     cells: torch.dtype,
     store: PageStore | None,
+    layout: PoolLayout,
 ) -> tuple[CudaExecutor | None, int]:
     """On a GPU, an executor that has captured its first graphs, and the bytes that the others will take."""
     device = tables.on_device.device
@@ -113,9 +119,10 @@ def _open_graphs(
 
     with _undisturbed(store):
         choose_products(model)
-        graphs = CudaExecutor(model, tables, states)
+        graphs = CudaExecutor(model, tables, states, layout.groups)
         # Triton would compile a 1 as a constant.
-        few_pages = allocate_pool(model.config.cache_spec, 2, config.page_size, cells, device)
+        spec = model.config.cache_spec
+        few_pages = allocate_pool(spec, [2] * spec.layers, config.page_size, cells, device)
         return graphs, graphs.forward_bytes(few_pages)
 
 
@@ -128,12 +135,13 @@ def _start_runner(
     graphs: CudaExecutor | None,
 ) -> Runner:
     """A runner whose kernels are compiled, and whose graphs are captured."""
-    device, page_memory = state.tables.on_device.device, None
+    device, page_memory = state.tables.on_device.device, list[PageMemory]()
     executor: StepExecutor = EagerExecutor(state)
     if device.type == "cpu":
-        page_memory = PageMemory(state.kvs, config.page_size)
-        # Before the test step, which leaves a core idle. Later, the thread would slow the first requests.
-        page_memory.start(everything=config.kv_memory is not None)
+        page_memory = [PageMemory(kvs, config.page_size) for kvs in state.group_kvs]
+        for memory in page_memory:
+            # Before the test step, which leaves a core idle. Later, the thread would slow the first requests.
+            memory.start(everything=config.kv_memory is not None)
         if state.model.is_recordable and not config.enforce_eager:
             executor = CpuExecutor(state, config.deterministic)
     mover = PageMover(state.kvs, store) if store is not None else None

@@ -9,40 +9,43 @@ import torch
 from ..byte_sizes import as_given, in_units
 from ..config import ServeConfig
 from ..errors import ConfigError
-from .devices import free_memory, kv_dtype
+from .devices import free_memory
 from .interface.model import ModelConfig
-from .kv_pool import PoolSize, context_length, default_budget, page_bytes, size_pool
+from .kv_pool import PoolLayout, PoolSize, default_budget, size_pool
 from .tiers import host_bytes
 
 log = logging.getLogger(__name__)
 
 
 def plan_pages(
-    config: ServeConfig, shape: ModelConfig, dtype: torch.dtype, device: torch.device, graph_bytes: int
+    config: ServeConfig,
+    shape: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    graph_bytes: int,
+    layout: PoolLayout,
 ) -> PoolSize:
     """The number of pages that fit beside the loaded weights, and the context that they allow.
 
     dtype: of activations. graph_bytes: bytes of CUDA graphs that are captured later. Raises ConfigError if
     the memory does not suffice.
     """
-    context = context_length(shape, config.max_model_len)
+    context = layout.context
     budget = _kv_budget(config, shape, dtype, device, graph_bytes)
-    bytes_per_page = page_bytes(shape.cache_spec, config.page_size, kv_dtype(config, dtype))
     pool = size_pool(
         budget=budget,
-        bytes_per_page=bytes_per_page,
-        page_size=config.page_size,
+        layout=layout,
         slots=config.max_running,
-        context=context,
         context_was_asked=config.max_model_len is not None,
     )
-    _check_room(config, pool.num_pages * bytes_per_page, device)
-    if config.kv_memory is not None and pool.num_pages < budget // bytes_per_page:
+    kv_bytes = layout.bytes(pool.num_pages)
+    _check_room(config, kv_bytes, device)
+    if config.kv_memory is not None and layout.bytes(pool.num_pages + 1) <= budget:
         log.warning(
             "--kv-memory %s: only %s are used: %d requests (--max-running) of %s tokens can't fill more; for "
             "more raise --max-running",
             as_given(budget),
-            in_units(pool.num_pages * bytes_per_page),
+            in_units(kv_bytes),
             config.max_running,
             f"{context:,}",
         )

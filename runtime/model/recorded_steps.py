@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -14,9 +14,9 @@ from ...kernels.common.program import Program
 from ...kernels.common.reused_memory import Blocks, NotRecordableError, ReusedMemory
 from ...kernels.common.step_tokens import feed_tokens
 from ...kernels.common.threads import ParallelKernel, recorded_calls
-from .input_batch import StepInputs
-from .interface.input_batch import InputBatch
-from .interface.model import Model
+from .executor import DeviceState
+from .input_batch import StepInputs, number_groups
+from .interface.input_batch import GroupInputs, InputBatch
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +28,8 @@ MAX_PROGRAMS = 128
 
 AfterForward = Callable[[torch.Tensor], None]
 """launches kernels after the forward pass, given its hidden states [output tokens, hidden]"""
-_LayerKind = tuple[int | None, bool]
-"""a layer's window, and whether it attends only from output tokens, as the last layer does"""
+_LayerKind = tuple[int, int | None, bool]
+"""a layer's page group and window, and whether it attends only from output tokens, as the last layer does"""
 _Size = tuple[int, int | None, bool]
 """a step's numbers of tokens and of output tokens (None: all), and whether kernels follow the forward pass"""
 
@@ -52,7 +52,8 @@ class RecordedStep:
         batch.tokens.numpy()[:] = inputs.tokens
         self.slots.numpy()[:] = inputs.slots
         batch.positions.numpy()[:] = inputs.positions
-        batch.places.numpy()[:] = inputs.places
+        for group, places in zip(batch.groups, inputs.places, strict=True):
+            group.places.numpy()[:] = places
         if batch.outputs is not None:
             batch.outputs.numpy()[:] = inputs.outputs
 
@@ -75,17 +76,16 @@ class RecordedSteps:
 
     def __init__(
         self,
-        model: Model,
-        kvs: Sequence[torch.Tensor],
-        last_tokens: torch.Tensor,
+        device: DeviceState,
         batch_invariant: bool,
     ) -> None:
-        """last_tokens: int32 [slots]"""
-        spec = model.config.cache_spec
-        *others, last = spec.windows
-        self._layers: list[_LayerKind] = [*((window, False) for window in others), (last, True)]
+        model, kvs = device.model, device.kvs
+        spec, groups = model.config.cache_spec, number_groups(tuple(device.groups))
+        *others, last = zip(groups, spec.windows, strict=True)
+        self._layers: list[_LayerKind] = [*((*kind, False) for kind in others), (*last, True)]
+        self._kv_of = dict(zip(self._layers, kvs, strict=True))
         self._model, self._kvs, self._batch_invariant = model, kvs, batch_invariant
-        self._last_tokens = last_tokens
+        self._last_tokens = device.states.sampling.last_tokens
         self._q = torch.empty(0, spec.heads, spec.head_dim, dtype=model.dtype)
         self._blocks = Blocks()
         self._recorded: OrderedDict[_Size, RecordedStep] = OrderedDict()
@@ -133,13 +133,12 @@ class RecordedSteps:
         return self._layers if len(inputs.outputs) else self._layers[:-1]
 
     def _plan_attention(self, inputs: StepInputs) -> dict[_LayerKind, CpuAttention]:
-        kv, batch = self._kvs[0], inputs.attention
-        return {
-            (window, outputs_only): plan_attention(
-                self._q, kv, batch, window, self._batch_invariant, outputs_only
-            )
-            for window, outputs_only in dict.fromkeys(self._layer_kinds(inputs))
-        }
+        plans = {}
+        for kind in dict.fromkeys(self._layer_kinds(inputs)):
+            group, window, outputs_only = kind
+            kv, batch = self._kv_of[kind], inputs.attention[group]
+            plans[kind] = plan_attention(self._q, kv, batch, window, self._batch_invariant, outputs_only)
+        return plans
 
     def _record(
         self, inputs: StepInputs, plans: dict[_LayerKind, CpuAttention], after_forward: AfterForward | None
@@ -189,8 +188,10 @@ def _own_inputs(inputs: StepInputs) -> tuple[InputBatch, torch.Tensor]:
     batch = InputBatch(
         tokens=torch.empty(tokens, dtype=torch.int32),
         positions=torch.empty(tokens, dtype=torch.int64),
-        places=torch.empty(tokens, dtype=torch.int64),
-        attention=inputs.attention,
+        groups=tuple(
+            GroupInputs(torch.empty(tokens, dtype=torch.int64), attention) for attention in inputs.attention
+        ),
+        layer_groups=inputs.layer_groups,
         outputs=None if outputs is None else torch.empty(outputs, dtype=torch.int64),
     )
     return batch, torch.empty(tokens, dtype=torch.int32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 
 import numpy as np
@@ -36,9 +36,10 @@ class Runner:
         device: DeviceState,
         executor: StepExecutor,
         mover: PageMover | None = None,
-        page_memory: PageMemory | None = None,
+        page_memory: Sequence[PageMemory] = (),
     ) -> None:
-        self._model, self._kvs = device.model, device.kvs
+        """page_memory: of each group, on a CPU"""
+        self._model, self._kvs = device.model, device.group_kvs
         self._tables, self._states = device.tables, device.states
         self._executor = executor
         self.mover = mover
@@ -104,17 +105,23 @@ class Runner:
             self._tables.clear(setup.slot)
             self._states.set_up(setup)
         for row in plan.rows:
-            if row.new_pages:
-                pages = np.frombuffer(row.new_pages, np.int32)
-                self._model.cover(self._tables.append(row.slot, pages))
-                if self._page_memory is not None:
-                    self._page_memory.prepare(int(pages.max()))
+            for group, packed in enumerate((row.new_pages, *row.new_window_pages)):
+                if packed:
+                    self._add_pages(row.slot, group, np.frombuffer(packed, np.int32))
         assert self.mover or not (plan.saves or plan.restores), "the process has no page store"
         moves = self.mover.begin(plan, lambda: self._find_written_pages(plan)) if self.mover else None
-        if plan.copies:
-            copies = [(copy.source, copy.destination) for copy in plan.copies]
-            copy_pages(self._kvs, self._tables.page_size, *zip(*copies, strict=True))
+        for group, kvs in enumerate(self._kvs):
+            copies = [(copy.source, copy.destination) for copy in plan.copies if copy.group == group]
+            if copies and kvs:
+                copy_pages(kvs, self._tables.page_size, *zip(*copies, strict=True))
         return moves
+
+    def _add_pages(self, slot: int, group: int, pages: NDArray[np.int32]) -> None:
+        tokens = self._tables.append(slot, pages, group)
+        if group == 0:
+            self._model.cover(tokens)
+        if self._page_memory:
+            self._page_memory[group].prepare(int(pages.max()))
 
     def _find_written_pages(self, plan: StepPlan) -> list[int]:
         """The pages that the rows and copies of a step write."""

@@ -94,7 +94,7 @@ class World:
         expected = self.longest(namespace, tokens[:limit])
         found = self.cache.match(namespace, pack(tokens[:prompt_length]), limit)
         before, most = self.cache.stats(), self.cache.max_pages(found)
-        most_without_tail = self.cache.max_pages(found, whole_pages=True)
+        most_without_tail = self.cache.max_pages(self.cache.cut_to_whole_pages(found))
         assert self.cache.stats() == before and most_without_tail - most in (0, 1)
         lock = self.cache.acquire(found)
         assert lock.matched == expected

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 from arbora.grammars import Automaton, CompilerError, ForcedText, GrammarError
-from arbora.radix_cache import PrefixCache
+from arbora.radix_cache import PrefixCache, Reach
 from arbora.runtime.grammar_spec import GrammarKind
 from arbora.runtime.messages import (
     Accepted,
@@ -142,8 +142,9 @@ class SchedulerBench:
         group_cost: GroupCost = USUAL_GROUPS,
         max_sampled: int = 1,
         count: Callable[[int], int] = lambda most: most,
+        windows: Sequence[tuple[Reach, int]] = (),
     ) -> None:
-        """count: see `FakeModel`"""
+        """count: see `FakeModel`; windows: see `PrefixCache`"""
         self.compiler = compiler or EvenTokens()
         self.cache = PrefixCache(
             num_pages,
@@ -151,6 +152,7 @@ class SchedulerBench:
             enabled=prefix_cache,
             check_invariants=True,
             model=b"fake" if most_stored else b"",
+            windows=windows,
         )
         self.budget = budget or StepBudget(step_ms=8.0)
         self.scheduler = Scheduler(
@@ -174,7 +176,7 @@ class SchedulerBench:
             write_through=write_through,
             wait_budget=wait_budget,
         )
-        self.model = FakeModel(num_pages, page_size, automata, most_stored, count)
+        self.model = FakeModel(num_pages, page_size, automata, most_stored, count, windows)
         self.accepted: set[str] = set()
         self.refused: dict[str, Refused] = {}
         self.outputs: dict[str, list[Output]] = defaultdict(list)

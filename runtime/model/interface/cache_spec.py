@@ -3,6 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class PageGroup(NamedTuple):
+    """Layers whose attention reaches equally far. They have pages and page tables of their own."""
+
+    layers: tuple[int, ...]
+    """numbers of the layers"""
+    reach: int | None
+    """number of latest tokens that attention reads; None: all"""
+    in_chunks: bool = False
+    """whether attention reads the tokens since the last multiple of `reach` in place of the latest ones"""
 
 
 @dataclass(frozen=True)
@@ -15,7 +27,30 @@ class CacheSpec:
     head_dim: int
     windows: tuple[int | None, ...]
     """each layer's sliding window in tokens; None: full attention"""
+    chunks: tuple[int | None, ...] = ()
+    """the size of each layer's chunks of attention in tokens, if some layers have chunks"""
 
     @property
     def layers(self) -> int:
         return len(self.windows)
+
+    def group_layers(self, context: int) -> list[PageGroup]:
+        """The groups of layers: first those that see all of `context` tokens, even if there are none."""
+        reaches = [
+            self._find_reach(window, chunk, context)
+            for window, chunk in zip(self.windows, self.chunks or [None] * self.layers, strict=True)
+        ]
+        windowed = sorted({reach for reach in reaches if reach is not None})
+        return [
+            PageGroup(
+                tuple(number for number, each in enumerate(reaches) if each == reach),
+                *(reach or (None, False)),
+            )
+            for reach in (None, *windowed)
+        ]
+
+    def _find_reach(self, window: int | None, chunk: int | None, context: int) -> tuple[int, bool] | None:
+        """The reach of a layer, and whether it is that of chunks; None if it sees all tokens."""
+        if chunk is not None and chunk < context:
+            return chunk, True
+        return None if window is None or window >= context else (window, False)

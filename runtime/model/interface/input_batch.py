@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from ....kernels.attention import AttentionBatch
+
+
+@dataclass(frozen=True)
+class GroupInputs:
+    """What the layers of one page group read."""
+
+    places: torch.Tensor
+    """int64 [tokens]: where each token's keys and values are written, page × page_size + offset"""
+    attention: AttentionBatch
 
 
 @dataclass(frozen=True)
@@ -17,9 +27,10 @@ class InputBatch:
     """int32 [tokens]: token ids"""
     positions: torch.Tensor
     """int64 [tokens]: the position of each token in its sequence"""
-    places: torch.Tensor
-    """int64 [tokens]: where each token's keys and values are written, page × page_size + offset"""
-    attention: AttentionBatch
+    groups: tuple[GroupInputs, ...]
+    """one for each page group; see `CacheSpec.group_layers`"""
+    layer_groups: Sequence[int]
+    """the group of each layer"""
     outputs: torch.Tensor | None
     """int64 [output tokens]: the tokens whose hidden states are returned; None: all, in order.
     First the last tokens of the rows that sample, then the tokens of each row that have targets."""
@@ -27,3 +38,6 @@ class InputBatch:
     @property
     def size(self) -> int:
         return len(self.tokens)
+
+    def of_layer(self, number: int) -> GroupInputs:
+        return self.groups[self.layer_groups[number]]

@@ -77,6 +77,7 @@ class TransformersConfig:
             max(call.kv_heads for call in self.calls),
             max(max(call.key_dim, call.value_dim) for call in self.calls),
             tuple(call.window for call in self.calls),
+            tuple(call.chunk for call in self.calls),
         )
 
 

@@ -95,7 +95,7 @@ class _PagedAttention:
         v: torch.Tensor,
         sinks: torch.Tensor | None,
     ) -> torch.Tensor:
-        kv, batch = self._kvs[self._layer][:, : call.kv_heads], self._batch
+        kv, batch = self._kvs[self._layer][:, : call.kv_heads], self._batch.of_layer(self._layer)
         if self._arrive is not None:
             self._arrive(self._layer)
         self._layer += 1
