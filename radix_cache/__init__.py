@@ -7,7 +7,7 @@ from .leases import Lease, Leases
 from .lock import Copy, Lock, PrefixMatch
 from .packed import KEY_BYTES, common_tokens, split_keys
 from .page_keys import KeyedPages, Missing
-from .prefix_cache import CacheStats, Dropped, PrefixCache
+from .prefix_cache import CacheStats, Dropped, FullWindow, PrefixCache
 from .windows import PathWindows, Reach, WindowGroup
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Divergence",
     "Dropped",
     "EvictionPolicy",
+    "FullWindow",
     "GittinsPolicy",
     "KeyedPages",
     "Lease",

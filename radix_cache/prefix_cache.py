@@ -39,6 +39,15 @@ class Dropped(NamedTuple):
     tokens: int
 
 
+class FullWindow(NamedTuple):
+    """A windowed group that lacks pages for a request."""
+
+    reach: Reach
+    needed: int  # pages that the request needs at once
+    total: int
+    pinned: int
+
+
 class PrefixCache:
     """Knows where every page of KV cache is, and which tokens' KV it holds.
 
@@ -114,6 +123,18 @@ class PrefixCache:
             <= group.available
             for number, (group, _, _) in enumerate(needed)
         )
+
+    def find_full_window(self, tokens: int, to_pin: int = 0) -> FullWindow | None:
+        """The first windowed group whose unpinned pages do not suffice for a request of `tokens` tokens, once
+        a prefix of `to_pin` tokens is pinned too; None if there is none."""
+        pinned = {page for lease in self.leases if not lease.is_breakable for page in lease.windows}
+        for group in self.windows:
+            needed = group.max_held(tokens)
+            taken = sum(page.group is group for page in pinned)
+            taken += self.count_pages(to_pin) - group.find_first(to_pin)
+            if needed + taken > group.num_pages:
+                return FullWindow(group.reach, needed, group.num_pages, taken)
+        return None
 
     def _count_claimed(self, group: int, besides: Lock | None = None) -> int:
         """Pages of a windowed group that requests need for the rest of their prompts."""

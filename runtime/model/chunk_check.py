@@ -32,10 +32,10 @@ def check_chunks(model: Model, device: torch.device) -> None:
     tokens = torch.arange(1, TOKENS + 1, dtype=torch.int32) % model.config.vocab_size
     model.set_context(TOKENS)
     model.cover(TOKENS)
-    whole = model.forward(_batch([(0, 0, tokens)], spec.layers, device), kvs)
+    whole = model.forward(_batch([(0, 0, tokens)], device), kvs)
     rest, other = (1, FIRST_CHUNK, tokens[FIRST_CHUNK:]), (2, 0, tokens.flip(0)[:FIRST_CHUNK])
-    model.forward(_batch([(1, 0, tokens[:FIRST_CHUNK])], spec.layers, device), kvs)
-    chunked = model.forward(_batch([other, rest], spec.layers, device), kvs)[-(TOKENS - FIRST_CHUNK) :]
+    model.forward(_batch([(1, 0, tokens[:FIRST_CHUNK])], device), kvs)
+    chunked = model.forward(_batch([other, rest], device), kvs)[-(TOKENS - FIRST_CHUNK) :]
     expected = whole[FIRST_CHUNK:].float()
     if not expected.isfinite().all():
         return  # the test step after loading explains it
@@ -48,7 +48,7 @@ def check_chunks(model: Model, device: torch.device) -> None:
         )
 
 
-def _batch(rows: list[tuple[int, int, torch.Tensor]], layers: int, device: torch.device) -> InputBatch:
+def _batch(rows: list[tuple[int, int, torch.Tensor]], device: torch.device) -> InputBatch:
     """A step of rows, each with its page, its first position and its tokens."""
     positions = torch.cat([torch.arange(start, start + len(tokens)) for _, start, tokens in rows])
     pages = torch.cat([torch.full((len(tokens),), page) for page, _, tokens in rows])
@@ -64,6 +64,5 @@ def _batch(rows: list[tuple[int, int, torch.Tensor]], layers: int, device: torch
         tokens=torch.cat([tokens for _, _, tokens in rows]).to(device),
         positions=positions.to(device),
         groups=(GroupInputs((pages * PAGE_SIZE + positions).to(device), attention),),
-        layer_groups=[0] * layers,
         outputs=None,
     )

@@ -18,7 +18,6 @@ from .devices import free_memory
 from .executor import DeviceState, EagerExecutor
 from .forward_graphs import ForwardGraphs
 from .input_batch import StepInputs
-from .interface.cache_spec import PageGroup
 from .interface.model import Model
 from .page_tables import PageTables
 from .sampling_graphs import SamplingGraphs
@@ -36,9 +35,7 @@ class CudaExecutor:
     and ConfigError if memory is too small for graphs, because steps would then fail too.
     """
 
-    def __init__(
-        self, model: Model, tables: PageTables, states: SlotStates, groups: Sequence[PageGroup]
-    ) -> None:
+    def __init__(self, model: Model, tables: PageTables, states: SlotStates) -> None:
         self._model = model
         self._device = states.sampling.last_tokens.device
         size = states.sampling.padding_slot, model.config.hidden_size
@@ -46,8 +43,7 @@ class CudaExecutor:
         with self._capturing("sampling"):
             capture = CudaCapture()
             self._captures = Captures(capture, capture.measure)
-            spec = model.config.cache_spec
-            self._forward = ForwardGraphs(spec, hidden, tables.on_device, states, groups)
+            self._forward = ForwardGraphs(model.config.cache_spec, hidden, tables, states)
             self._sampling = SamplingGraphs(model, states, hidden, self._captures)
 
     def forward_bytes(self, kvs: Sequence[torch.Tensor]) -> int:

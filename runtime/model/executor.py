@@ -14,7 +14,6 @@ from ...kernels.sampling.batch import HostMask, listed
 from ...kernels.sampling.packed_results import PackedResults
 from ..messages import StepPlan
 from .input_batch import StepInputs, build_step_inputs
-from .interface.cache_spec import PageGroup
 from .interface.model import Model
 from .page_tables import PageTables
 from .slot_states import SlotStates
@@ -30,13 +29,14 @@ class DeviceState:
     """each layer's cache (see `kv_pool.allocate_pool`)"""
     tables: PageTables
     states: SlotStates
-    groups: Sequence[PageGroup]
-    """the page groups of the layers"""
 
     @property
-    def group_kvs(self) -> list[list[torch.Tensor]]:
+    def group_kvs(self) -> list[Sequence[torch.Tensor]]:
         """The caches of each group's layers."""
-        return [[self.kvs[layer] for layer in group.layers] for group in self.groups]
+        groups = self.tables.groups
+        if len(groups) == 1:
+            return [self.kvs]
+        return [[self.kvs[layer] for layer in group.layers] for group in groups]
 
 
 class StepExecutor(Protocol):
@@ -70,9 +70,7 @@ class EagerExecutor:
 
     def build_inputs(self, plan: StepPlan) -> StepInputs | None:
         device = self._device
-        if not plan.rows:
-            return None
-        return build_step_inputs(plan.rows, plan.groups, device.tables, device.states, device.groups)
+        return build_step_inputs(plan.rows, plan.groups, device.tables, device.states) if plan.rows else None
 
     def run(self, inputs: StepInputs, restore: Restore | None) -> torch.Tensor:
         arrive = None if restore is None else restore.arrive

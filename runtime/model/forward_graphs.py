@@ -19,10 +19,11 @@ from ...kernels.automaton.layout import TABLES
 from ...kernels.common.feed_cuda import feed
 from ...kernels.common.step_tokens import NO_SLOT
 from .capture import Captures, Replay, choose_sizes, find_size
-from .input_batch import StepInputs, number_groups
-from .interface.cache_spec import CacheSpec, PageGroup
+from .input_batch import StepInputs
+from .interface.cache_spec import CacheSpec, number_groups
 from .interface.input_batch import GroupInputs, InputBatch
 from .interface.model import Model
+from .page_tables import PageTables
 from .slot_states import SlotStates
 
 MAX_TOKENS = 512
@@ -74,24 +75,23 @@ class ForwardGraphs:
         self,
         spec: CacheSpec,
         hidden: torch.Tensor,
-        tables: torch.Tensor,
+        tables: PageTables,
         states: SlotStates,
-        groups: Sequence[PageGroup],
     ) -> None:
         """Allocates the inputs of the graphs.
 
         hidden: [rows, hidden], where the graphs write their results; as many rows as a step can have
-        tables: the page tables of all slots, as in `PageTables`
         states: the last token and the automaton of each slot
         """
         rows = len(hidden)
         heads = (spec.heads, spec.kv_heads, spec.head_dim)
-        self._layer_groups = number_groups(tuple(groups))
-        self._group_of = dict(zip(spec.windows, self._layer_groups, strict=True))
+        self._layer_groups = number_groups(tables.groups)
+        self._group_of = dict(zip(spec.windows, self._layer_groups or [0] * spec.layers, strict=True))
+        """the page group of each window"""
         self._shapes = [Shape(*heads, window) for window in self._group_of]
-        self._num_groups = len(groups)
+        self._num_groups = len(tables.groups)
         self._max_tokens = max(MAX_TOKENS, rows)
-        self._scratch = Scratch.allocate(self._shapes[0], self._max_tokens, tables)
+        self._scratch = Scratch.allocate(self._shapes[0], self._max_tokens, tables.on_device)
         self._hidden, self._states = hidden, states
         self._side = SideStream(hidden.device)
         self._sizes = choose_sizes(self._max_tokens)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from ...kernels.attention.batch import DeviceTables
 from ...kernels.common.step_tokens import NO_SLOT
 from ...kernels.common.upload import upload
 from ..messages import TOKEN_BYTES, Row, RowGroup
-from .interface.cache_spec import PageGroup
+from .interface.cache_spec import PageGroup, number_groups
 from .interface.input_batch import GroupInputs, InputBatch
 from .page_tables import PageTables
 from .slot_states import NONE, SlotStates
@@ -41,6 +41,7 @@ class StepInputs:
     attention: list[AttentionBatch]
     """of each page group"""
     layer_groups: Sequence[int]
+    """the group of each layer, if there are several groups"""
     rows: Sequence[Row]
     """the plan's rows"""
     groups: Sequence[RowGroup]
@@ -86,7 +87,7 @@ class StepInputs:
         self.tables.write(indices, pages)
         groups = tuple(map(GroupInputs, places, self.attention))
         outputs = None if self.all_in_order else outputs
-        return InputBatch(tokens, positions, groups, self.layer_groups, outputs)
+        return InputBatch(tokens, positions, groups, outputs, self.layer_groups)
 
     def move_pages(self) -> None:
         """Moves only the new pages into the tables on the device."""
@@ -94,11 +95,7 @@ class StepInputs:
 
 
 def build_step_inputs(
-    rows: Sequence[Row],
-    groups: Sequence[RowGroup],
-    tables: PageTables,
-    states: SlotStates,
-    page_groups: Sequence[PageGroup],
+    rows: Sequence[Row], groups: Sequence[RowGroup], tables: PageTables, states: SlotStates
 ) -> StepInputs:
     """Builds a step's inputs once `tables` has the rows' new pages and `states` their slots' parameters. Call
     it once for each step, because it extends the slots' lengths."""
@@ -134,9 +131,9 @@ def build_step_inputs(
                 DeviceTables(tables.on_device, tables.starts(slots, number)),
                 None if all_in_order else outputs,
             )
-            for number, page_group in enumerate(page_groups)
+            for number, page_group in enumerate(tables.groups)
         ],
-        layer_groups=number_groups(tuple(page_groups)),
+        layer_groups=number_groups(tables.groups),
         rows=rows,
         groups=groups,
         sampled_slots=sampled_slots,
@@ -165,10 +162,3 @@ def _find_visible(
         if page_group.reach is None or int(lengths[rows].max()) <= page_group.reach:
             found.append((group.first_row, group.rows, group.shared_tokens))
     return found
-
-
-@cache
-def number_groups(groups: tuple[PageGroup, ...]) -> tuple[int, ...]:
-    """The number of each layer's group."""
-    of_layer = {layer: number for number, group in enumerate(groups) for layer in group.layers}
-    return tuple(of_layer[layer] for layer in sorted(of_layer))

@@ -64,8 +64,8 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         model = source.load(device, config.deterministic)
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
     layout = PoolLayout.of(shape.cache_spec, config.page_size, cells, source.context)
-    tables = PageTables(config.max_running, source.context, config.page_size, device, len(layout.groups))
-    graphs, graph_bytes = _open_graphs(config, model, tables, states, cells, store, layout)
+    tables = PageTables(config.max_running, source.context, config.page_size, device, layout.groups)
+    graphs, graph_bytes = _open_graphs(config, model, tables, states, cells, store)
     pool = plan_pages(config, shape, source.dtype, device, graph_bytes, layout)
     model.set_context(pool.max_model_len)
     counts = layout.layer_pages(pool.pages)
@@ -76,7 +76,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         str(cells).removeprefix("torch."),
         in_units(layout.bytes(pool.num_pages)),
     )
-    state = DeviceState(model, kvs, tables, states, layout.groups)
+    state = DeviceState(model, kvs, tables, states)
     runner = _start_runner(config, source, state, pool, store, graphs)
     ready = ModelReady(
         groups=[
@@ -108,7 +108,6 @@ def _open_graphs(
     states: SlotStates,
     cells: torch.dtype,
     store: PageStore | None,
-    layout: PoolLayout,
 ) -> tuple[CudaExecutor | None, int]:
     """On a GPU, an executor that has captured its first graphs, and the bytes that the others will take."""
     device = tables.on_device.device
@@ -119,7 +118,7 @@ def _open_graphs(
 
     with _undisturbed(store):
         choose_products(model)
-        graphs = CudaExecutor(model, tables, states, layout.groups)
+        graphs = CudaExecutor(model, tables, states)
         # Triton would compile a 1 as a constant.
         spec = model.config.cache_spec
         few_pages = allocate_pool(spec, [2] * spec.layers, config.page_size, cells, device)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from ...kernels.common.step_tokens import StepTokens
 from ..messages import TOKEN_BYTES, Row
+from .interface.cache_spec import ALL_LAYERS, PageGroup
 
 CPU = torch.device("cpu")
 
@@ -24,11 +27,16 @@ class PageTables:
     """
 
     def __init__(
-        self, slots: int, max_model_len: int, page_size: int, device: torch.device = CPU, groups: int = 1
+        self,
+        slots: int,
+        max_model_len: int,
+        page_size: int,
+        device: torch.device = CPU,
+        groups: Sequence[PageGroup] = ALL_LAYERS,
     ) -> None:
         self.page_size, self.groups = page_size, groups
-        self._pages = np.zeros((groups, slots, -(-max_model_len // page_size)), np.int32)
-        self._counts = np.zeros((groups, slots), np.int64)
+        self._pages = np.zeros((len(groups), slots, -(-max_model_len // page_size)), np.int32)
+        self._counts = np.zeros((len(groups), slots), np.int64)
         self.lengths = np.zeros(slots, np.int64)
         self.on_device = torch.from_numpy(self._pages).view(-1).to(device)
         self._is_copy = device != CPU
@@ -76,7 +84,7 @@ class PageTables:
 
     def places(self, slots: NDArray[np.int64], tokens: StepTokens) -> list[NDArray[np.int64]]:
         """The places of the tokens in each group. slots: of the rows"""
-        if self.groups == 1:
+        if len(self.groups) == 1:
             return [tokens.places]
         rows, (indices, offsets) = np.repeat(slots, tokens.lengths), np.divmod(tokens.positions, self.page_size)
         return [

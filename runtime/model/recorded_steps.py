@@ -15,7 +15,8 @@ from ...kernels.common.reused_memory import Blocks, NotRecordableError, ReusedMe
 from ...kernels.common.step_tokens import feed_tokens
 from ...kernels.common.threads import ParallelKernel, recorded_calls
 from .executor import DeviceState
-from .input_batch import StepInputs, number_groups
+from .input_batch import StepInputs
+from .interface.cache_spec import number_groups
 from .interface.input_batch import GroupInputs, InputBatch
 
 log = logging.getLogger(__name__)
@@ -80,7 +81,8 @@ class RecordedSteps:
         batch_invariant: bool,
     ) -> None:
         model, kvs = device.model, device.kvs
-        spec, groups = model.config.cache_spec, number_groups(tuple(device.groups))
+        spec = model.config.cache_spec
+        groups = number_groups(device.tables.groups) or [0] * spec.layers
         *others, last = zip(groups, spec.windows, strict=True)
         self._layers: list[_LayerKind] = [*((*kind, False) for kind in others), (*last, True)]
         self._kv_of = dict(zip(self._layers, kvs, strict=True))

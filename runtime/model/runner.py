@@ -39,7 +39,7 @@ class Runner:
         page_memory: Sequence[PageMemory] = (),
     ) -> None:
         """page_memory: of each group, on a CPU"""
-        self._model, self._kvs = device.model, device.group_kvs
+        self._model, self._kvs, self._group_kvs = device.model, device.kvs, device.group_kvs
         self._tables, self._states = device.tables, device.states
         self._executor = executor
         self.mover = mover
@@ -110,7 +110,7 @@ class Runner:
                     self._add_pages(row.slot, group, np.frombuffer(packed, np.int32))
         assert self.mover or not (plan.saves or plan.restores), "the process has no page store"
         moves = self.mover.begin(plan, lambda: self._find_written_pages(plan)) if self.mover else None
-        for group, kvs in enumerate(self._kvs):
+        for group, kvs in enumerate(self._group_kvs):
             copies = [(copy.source, copy.destination) for copy in plan.copies if copy.group == group]
             if copies and kvs:
                 copy_pages(kvs, self._tables.page_size, *zip(*copies, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +16,18 @@ class PageGroup(NamedTuple):
     """number of latest tokens that attention reads; None: all"""
     in_chunks: bool = False
     """whether attention reads the tokens since the last multiple of `reach` in place of the latest ones"""
+
+
+ALL_LAYERS = (PageGroup((), None),)
+"""the only group of a model whose layers all see all tokens; it does not list them"""
+
+
+def number_groups(groups: Sequence[PageGroup]) -> tuple[int, ...]:
+    """The number of each layer's group; empty if one group has all layers."""
+    if len(groups) == 1:
+        return ()
+    of_layer = {layer: number for number, group in enumerate(groups) for layer in group.layers}
+    return tuple(of_layer[layer] for layer in sorted(of_layer))
 
 
 @dataclass(frozen=True)

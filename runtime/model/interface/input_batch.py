@@ -29,15 +29,15 @@ class InputBatch:
     """int64 [tokens]: the position of each token in its sequence"""
     groups: tuple[GroupInputs, ...]
     """one for each page group; see `CacheSpec.group_layers`"""
-    layer_groups: Sequence[int]
-    """the group of each layer"""
     outputs: torch.Tensor | None
     """int64 [output tokens]: the tokens whose hidden states are returned; None: all, in order.
     First the last tokens of the rows that sample, then the tokens of each row that have targets."""
+    layer_groups: Sequence[int] = ()
+    """the group of each layer, if there are several groups"""
 
     @property
     def size(self) -> int:
         return len(self.tokens)
 
     def of_layer(self, number: int) -> GroupInputs:
-        return self.groups[self.layer_groups[number]]
+        return self.groups[self.layer_groups[number] if self.layer_groups else 0]

@@ -12,10 +12,12 @@ import torch
 from arbora.kernels.common.step_tokens import NO_SLOT
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.messages import Row
+from arbora.runtime.model.interface.cache_spec import ALL_LAYERS
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.kv_pool import (
     HUGE_PAGE_BYTES,
     SEGMENT_TOKENS,
+    PoolLayout,
     PoolSize,
     allocate_pool,
     segment_pages,
@@ -31,24 +33,22 @@ LARGE, SMALL = st.integers(1, 5000), st.integers(1, 256)
 def pool(budget: int, *, slots: int = 4, context: int = 100, asked: bool = True) -> PoolSize:
     return size_pool(
         budget=budget,
-        bytes_per_page=1000,
-        page_size=16,
+        layout=PoolLayout(ALL_LAYERS, (1000,), 16, context),
         slots=slots,
-        context=context,
         context_was_asked=asked,
     )
 
 
 def test_the_budget_decides_the_number_of_pages() -> None:
-    assert pool(20_500) == PoolSize(20, 100)
+    assert pool(20_500) == PoolSize((20,), 100)
 
 
 def test_there_are_never_more_pages_than_the_slots_can_use() -> None:
-    assert pool(10**9) == PoolSize(4 * 7, 100)
+    assert pool(10**9) == PoolSize((4 * 7,), 100)
 
 
 def test_a_default_context_is_limited_by_the_memory() -> None:
-    assert pool(3_000, asked=False) == PoolSize(3, 48)
+    assert pool(3_000, asked=False) == PoolSize((3,), 48)
 
 
 def test_a_context_asked_for_is_never_cut() -> None:
@@ -89,7 +89,7 @@ def test_the_cache_of_a_layer_is_stored_in_segments() -> None:
     built_in = load_decoder_config(Path(arbora.__file__).parent / "runtime" / "model" / "builtin")
     config = msgspec.structs.replace(built_in, kv_heads=16)
     cpu = torch.device("cpu")
-    kvs = allocate_pool(config.cache_spec, 1024, 16, torch.bfloat16, cpu)
+    kvs = allocate_pool(config.cache_spec, [1024] * config.layers, 16, torch.bfloat16, cpu)
     _, heads, segments, tokens, cell = kvs[0].shape
     assert (len(kvs), heads, cell) == (config.layers, 16, config.head_dim)
     assert (segments, tokens) == (32, 512)
@@ -104,12 +104,10 @@ def test_a_pool_holds_one_context_within_its_budget(
     budget: int, slots: int, context: int, page_size: int, bytes_per_page: int
 ) -> None:
     try:
-        num_pages, length = size_pool(
+        (num_pages,), length = size_pool(
             budget=budget,
-            bytes_per_page=bytes_per_page,
-            page_size=page_size,
+            layout=PoolLayout(ALL_LAYERS, (bytes_per_page,), page_size, context),
             slots=slots,
-            context=context,
             context_was_asked=False,
         )
     except ConfigError:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
+from arbora.radix_cache import Reach, WindowGroup
 from arbora.runtime.messages import (
     BACKGROUND_PRIORITY,
     Abort,
@@ -57,6 +58,8 @@ class AnyOrder(RuleBasedStateMachine):
         write_through=st.booleans(),
         group_cost=st.sampled_from([GroupCost(), GROUPS_COST_NOTHING]),
         max_sampled=st.sampled_from([1, 1, 3]),
+        reaches=st.sampled_from([(), (Reach(9),), (Reach(16, True),), (Reach(5), Reach(30))]),
+        spare=st.integers(0, 12),
     )
     def start(
         self,
@@ -69,8 +72,12 @@ class AnyOrder(RuleBasedStateMachine):
         write_through: bool,
         group_cost: GroupCost,
         max_sampled: int,
+        reaches: Sequence[Reach],
+        spare: int,
     ) -> None:
+        """spare: pages of windowed groups beside those that one request needs"""
         pages = tokens // page_size
+        most_stored = 0 if reaches else most_stored
         self.most_protected = pages // 3
         self.new_bench = partial(
             SchedulerBench,
@@ -86,6 +93,9 @@ class AnyOrder(RuleBasedStateMachine):
             group_cost=group_cost,
             max_sampled=max_sampled,
             count=partial(random.Random(tokens).randint, 1),
+            windows=[
+                (reach, WindowGroup(reach, 0, page_size).max_held(80) + spare) for reach in reaches
+            ],
         )
         self.bench = self.new_bench()
         self.expected: dict[str, tuple[list[int], int, bool | Literal["bad"]]] = {}
