@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush, nlargest
 from itertools import chain, islice
@@ -26,8 +26,8 @@ MAX_LISTED = 20_000  # nodes listed, of which those with the most hits are visit
 class Divergence(NamedTuple):
     """Where a sequence leaves the tree, how far evicted nodes continue it, and what the tree has instead."""
 
-    matched: int  # leading tokens that are in the tree
-    remembered: int  # leading tokens that are in the tree or were evicted from it recently
+    matched: int  # leading tokens that a request would find
+    remembered: int  # leading tokens that are in the tree, even without all pages, or were evicted recently
     behind: bytes  # packed tokens that follow the match in the tree, along the path that was used last
 
 
@@ -207,9 +207,11 @@ class TreeWalk:
 
 
 class TreeReports:
-    def __init__(self, tree: RadixTree, locks: Collection[Lock]) -> None:
-        """`locks`: the locks of all requests."""
-        self._tree, self._locks = tree, locks
+    def __init__(
+        self, tree: RadixTree, locks: Collection[Lock], serve: Callable[[PrefixMatch], PrefixMatch]
+    ) -> None:
+        """`locks`: the locks of all requests. `serve` returns the part of a match that requests can use."""
+        self._tree, self._locks, self._serve = tree, locks, serve
 
     def namespaces(self, scope: str = "") -> dict[str, int]:
         """Number of pages in the tree for each namespace whose name begins with `scope`."""
@@ -222,7 +224,7 @@ class TreeReports:
         """Where `tokens` leave the tree, and at most `most` tokens that the tree has there instead."""
         match = self._tree.find(namespace, tokens)
         remembered = max(match.length, _count_remembered(self._tree, match, tokens))
-        return Divergence(match.length, remembered, _read_behind(match, most * TOKEN_BYTES))
+        return Divergence(self._serve(match).length, remembered, _read_behind(match, most * TOKEN_BYTES))
 
     def walk(self, namespaces: Iterable[str], waiting: Iterable[Prompt] = ()) -> TreeWalk:
         """The nodes of these namespaces. `waiting` are the prompts of waiting requests."""

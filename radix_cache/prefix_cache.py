@@ -87,7 +87,7 @@ class PrefixCache:
         self._tree = RadixTree(page_size, policy, self._allocator, self._note_evicted if model else None)
         self._evicted: list[KeyedPages] = []
         self._locks: set[Lock] = set()
-        self.reports = TreeReports(self._tree, self._locks)
+        self.reports = TreeReports(self._tree, self._locks, self._serve)
         self._evicted_pages = 0
 
     def match(self, namespace: str | None, tokens: bytes, limit: int | None = None) -> PrefixMatch:
@@ -235,7 +235,7 @@ class PrefixCache:
         return end
 
     def shrink(self, lock: Lock, position: int) -> None:
-        """Gives back windowed pages that no token from `position` on sees. No step in flight may read them."""
+        """Gives back windowed pages that no token from `position` on sees. No step in flight reads them."""
         for table in lock.windows:
             table.release(table.group.find_first_kept(position))
         if lock.windows:

@@ -15,7 +15,7 @@ from .lock import PrefixMatch
 from .page_allocator import PageAllocator
 
 MARGIN = 64
-"""maximal number of tokens that are kept behind a window, so that a match may also end a few tokens earlier"""
+"""maximal number of tokens kept behind a window, so that a match may also end a few tokens earlier"""
 CHUNK = 256
 """tokens of a prompt for which a step has pages, however many requests share them; fewer in short windows"""
 BEHIND, KEPT, LEASED = range(3)
@@ -142,7 +142,7 @@ class WindowGroup:
     def _evict(self, count: int) -> None:
         assert count <= self.available - self.allocator.num_free, "asked to evict too many windowed pages"
         self.num_evicted += count
-        evicted = []
+        evicted: list[int] = []
         for queue in self._idle:
             while queue and len(evicted) < count:
                 page, _ = queue.popitem(last=False)
@@ -200,9 +200,7 @@ class WindowTable:
 
     def _is_near_mark(self, index: int) -> bool:
         size = self.group.page_size
-        return any(
-            self.group.find_first_kept(mark) <= index < -(-mark // size) for mark in self.marks
-        )
+        return any(self.group.find_first_kept(mark) <= index < -(-mark // size) for mark in self.marks)
 
     def list_ids(self, start: int = 0) -> list[int]:
         """Page ids from index `start` on; 0 for pages that the request does not need."""

@@ -100,7 +100,9 @@ class CpuExecutor:
         self._sampling.run(self._model.logits(hidden))
 
     def _prepare_growth(self, inputs: StepInputs, loaded: LoadedStep) -> list[tuple[int, GrowingRows]]:
-        if self._sampling.changes_by_position or not all(row.samples and not row.tokens for row in inputs.rows):
+        if self._sampling.changes_by_position or not all(
+            row.samples and not row.tokens for row in inputs.rows
+        ):
             return []
         plans = dict.fromkeys((group, plan) for (group, *_), plan in loaded.plans.items())
         growing = [(group, rows) for group, plan in plans if (rows := plan.growing()) is not None]

@@ -58,9 +58,14 @@ class PoolLayout:
     context: int
 
     @staticmethod
-    def of(spec: CacheSpec, page_size: int, dtype: torch.dtype, context: int) -> PoolLayout:
-        """dtype: of the pool's tensors."""
-        groups = tuple(spec.group_layers(context))
+    def of(
+        spec: CacheSpec, page_size: int, dtype: torch.dtype, context: int, is_stored: bool = False
+    ) -> PoolLayout:
+        """dtype: of the pool's tensors. is_stored: whether a page store keeps pages, which it does with those
+        of all layers together; then no page behind a window is freed."""
+        groups = (
+            (PageGroup(tuple(range(spec.layers)), None),) if is_stored else tuple(spec.group_layers(context))
+        )
         layer = page_bytes(spec, page_size, dtype) // spec.layers
         return PoolLayout(groups, tuple(len(group.layers) * layer for group in groups), page_size, context)
 
@@ -70,7 +75,9 @@ class PoolLayout:
 
     def _count_windowed(self, group: PageGroup, num_pages: int) -> int:
         assert group.reach is not None
-        share = max(num_pages // WINDOWED_DIVISOR, num_pages * WINDOWS_PER_CONTEXT * group.reach // self.context)
+        share = max(
+            num_pages // WINDOWED_DIVISOR, num_pages * WINDOWS_PER_CONTEXT * group.reach // self.context
+        )
         least = -(-(2 * group.reach + MIN_WINDOWED_TOKENS) // self.page_size)
         return min(num_pages, max(share, least))
 
@@ -79,9 +86,17 @@ class PoolLayout:
         counts = self.count_pages(num_pages)
         return sum(count * size for count, size in zip(counts, self.page_bytes, strict=True))
 
+    def fit(self, budget: int, contexts: int) -> int:
+        """The number of pages of the group that sees all tokens, if `budget` bytes hold all groups' pages and
+        no more than `contexts` full contexts are needed."""
+        most = contexts * -(-self.context // self.page_size)
+        return bisect_right(range(1, most + 1), budget, key=self.bytes)
+
     def layer_pages(self, pages: Sequence[int]) -> list[int]:
         """The number of pages of each layer, from that of each group."""
-        of_layer = {layer: count for group, count in zip(self.groups, pages, strict=True) for layer in group.layers}
+        of_layer = {
+            layer: count for group, count in zip(self.groups, pages, strict=True) for layer in group.layers
+        }
         return [of_layer[layer] for layer in sorted(of_layer)]
 
 
@@ -116,16 +131,14 @@ def context_length(config: ModelConfig, asked: int | None) -> int:
     return asked
 
 
-def size_pool(
-    *, budget: int, layout: PoolLayout, slots: int, context_was_asked: bool
-) -> PoolSize:
+def size_pool(*, budget: int, layout: PoolLayout, slots: int, context_was_asked: bool) -> PoolSize:
     """The number of pages that `budget` bytes hold, but no more than `slots` full contexts need.
 
     If the pages do not hold one context, shortens it, or raises ConfigError if the user asked for it.
     """
     context, page_size = layout.context, layout.page_size
     needed = -(-context // page_size)
-    pages = bisect_right(range(1, slots * needed + 1), budget, key=layout.bytes)
+    pages = layout.fit(budget, slots)
     if pages >= needed:
         return PoolSize(layout.count_pages(pages), context)
     if pages and not context_was_asked:

@@ -63,7 +63,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     with outside_heap():
         model = source.load(device, config.deterministic)
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
-    layout = PoolLayout.of(shape.cache_spec, config.page_size, cells, source.context)
+    layout = PoolLayout.of(shape.cache_spec, config.page_size, cells, source.context, store is not None)
     tables = PageTables(config.max_running, source.context, config.page_size, device, layout.groups)
     graphs, graph_bytes = _open_graphs(config, model, tables, states, cells, store)
     pool = plan_pages(config, shape, source.dtype, device, graph_bytes, layout)

@@ -86,7 +86,10 @@ class PageTables:
         """The places of the tokens in each group. slots: of the rows"""
         if len(self.groups) == 1:
             return [tokens.places]
-        rows, (indices, offsets) = np.repeat(slots, tokens.lengths), np.divmod(tokens.positions, self.page_size)
+        rows, (indices, offsets) = (
+            np.repeat(slots, tokens.lengths),
+            np.divmod(tokens.positions, self.page_size),
+        )
         return [
             tokens.places,
             *(pages[rows, indices].astype(np.int64) * self.page_size + offsets for pages in self._pages[1:]),

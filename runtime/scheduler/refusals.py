@@ -92,7 +92,11 @@ def _refuse_over_memory(request: str, length: int, cache: PrefixCache, pinned: i
 def _refuse_over_window(request: str, length: int, window: FullWindow) -> Refused:
     kind = "chunks" if window.reach.in_chunks else "a window"
     would_fit = window.needed <= window.total
-    pins = f", {window.pinned} of them pinned. End pins (GET /cache lists them), or start" if would_fit else ". Start"
+    pins = (
+        f", {window.pinned} of them pinned. End pins (GET /cache lists them), or start"
+        if would_fit
+        else ". Start"
+    )
     return Refused(
         request,
         400,

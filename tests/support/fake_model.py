@@ -205,7 +205,7 @@ class FakeModel:
             self.contents[slot.pages[position // self.page_size], position % self.page_size] = token
         first, slot.length = slot.length, slot.length + len(tokens)
         held = self._read(slot)
-        for reach, contents, table in zip(self._reaches, self._windows, slot.windows, strict=True):
+        for contents, table in zip(self._windows, slot.windows, strict=True):
             for position in range(first, slot.length):
                 page, offset = divmod(position, self.page_size)
                 contents[table[page], offset] = _hash(held[: position + 1])

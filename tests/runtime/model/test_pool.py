@@ -12,8 +12,8 @@ import torch
 from arbora.kernels.common.step_tokens import NO_SLOT
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.messages import Row
-from arbora.runtime.model.interface.cache_spec import ALL_LAYERS
 from arbora.runtime.model.decoder_config import load_decoder_config
+from arbora.runtime.model.interface.cache_spec import ALL_LAYERS
 from arbora.runtime.model.kv_pool import (
     HUGE_PAGE_BYTES,
     SEGMENT_TOKENS,

@@ -93,9 +93,7 @@ class AnyOrder(RuleBasedStateMachine):
             group_cost=group_cost,
             max_sampled=max_sampled,
             count=partial(random.Random(tokens).randint, 1),
-            windows=[
-                (reach, WindowGroup(reach, 0, page_size).max_held(80) + spare) for reach in reaches
-            ],
+            windows=[(reach, WindowGroup(reach, 0, page_size).max_held(80) + spare) for reach in reaches],
         )
         self.bench = self.new_bench()
         self.expected: dict[str, tuple[list[int], int, bool | Literal["bad"]]] = {}
