@@ -32,8 +32,9 @@ WINDOWED_DIVISOR = 8
 share few tokens with others, or end after a few windows, still find theirs."""
 WINDOWS_PER_CONTEXT = 2
 """windows of each context that a windowed group has pages for: of a prompt's end and of its reply's"""
-MIN_WINDOWED_TOKENS = 1024
-"""tokens besides two windows for which a windowed group has pages at least: chunks of a prompt"""
+MIN_WINDOWED_TOKENS = 640
+"""tokens besides a window for which a windowed group has pages at least: the chunks of a prompt in two steps
+(`WindowGroup.max_held`)"""
 
 
 class PoolSize(NamedTuple):
@@ -78,7 +79,7 @@ class PoolLayout:
         share = max(
             num_pages // WINDOWED_DIVISOR, num_pages * WINDOWS_PER_CONTEXT * group.reach // self.context
         )
-        least = -(-(2 * group.reach + MIN_WINDOWED_TOKENS) // self.page_size)
+        least = -(-(group.reach + MIN_WINDOWED_TOKENS) // self.page_size) + 2
         return min(num_pages, max(share, least))
 
     def bytes(self, num_pages: int) -> int:

@@ -10,16 +10,18 @@ import numpy as np
 import pytest
 import torch
 from arbora.kernels.common.step_tokens import NO_SLOT
+from arbora.radix_cache import Reach, WindowGroup
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.messages import Row
 from arbora.runtime.model.decoder_config import load_decoder_config
-from arbora.runtime.model.interface.cache_spec import ALL_LAYERS
+from arbora.runtime.model.interface.cache_spec import ALL_LAYERS, CacheSpec
 from arbora.runtime.model.kv_pool import (
     HUGE_PAGE_BYTES,
     SEGMENT_TOKENS,
     PoolLayout,
     PoolSize,
     allocate_pool,
+    page_bytes,
     segment_pages,
     size_pool,
 )
@@ -93,6 +95,37 @@ def test_the_cache_of_a_layer_is_stored_in_segments() -> None:
     _, heads, segments, tokens, cell = kvs[0].shape
     assert (len(kvs), heads, cell) == (config.layers, 16, config.head_dim)
     assert (segments, tokens) == (32, 512)
+
+
+@pytest.mark.parametrize(
+    ("layers", "window", "context", "times_fewer"), [(18, 512, 8192, 3.4), (6, 1024, 32768, 3.6)]
+)
+def test_layers_with_windows_take_few_bytes_for_the_same_number_of_tokens(
+    layers: int, window: int, context: int, times_fewer: float
+) -> None:
+    windows = tuple(None if layer % 6 == 5 else window for layer in range(layers))
+    layout = PoolLayout.of(CacheSpec(4, 1, 256, windows), 16, torch.bfloat16, context)
+    for requests in (1, 8):
+        pages = requests * context // 16
+        assert pages * page_bytes(
+            CacheSpec(4, 1, 256, windows), 16, torch.bfloat16
+        ) >= times_fewer * layout.bytes(pages)
+
+
+@given(
+    window=st.integers(1, 9000),
+    context=st.integers(100, 20_000),
+    page_size=st.sampled_from([1, 16, 256]),
+    requests=st.integers(1, 8),
+)
+def test_a_windowed_group_has_pages_for_one_request_of_any_length(
+    window: int, context: int, page_size: int, requests: int
+) -> None:
+    layout = PoolLayout.of(CacheSpec(1, 1, 8, (None, window)), page_size, torch.float32, context)
+    full = requests * -(-context // page_size)
+    for group, pages in zip(layout.groups[1:], layout.count_pages(full)[1:], strict=True):
+        assert group.reach is not None
+        assert WindowGroup(Reach(group.reach), 0, page_size).max_held(context) <= pages <= full
 
 
 def test_a_few_pages_are_one_segment() -> None:
