@@ -14,6 +14,7 @@ from ...kernels.sampling.batch import HostMask, listed
 from ...kernels.sampling.packed_results import PackedResults
 from ..messages import StepPlan
 from .input_batch import StepInputs, build_step_inputs
+from .interface.cache_spec import number_groups
 from .interface.model import Model
 from .page_tables import PageTables
 from .slot_states import SlotStates
@@ -31,12 +32,13 @@ class DeviceState:
     states: SlotStates
 
     @property
-    def group_kvs(self) -> list[Sequence[torch.Tensor]]:
-        """The caches of each group's layers."""
-        groups = self.tables.groups
-        if len(groups) == 1:
-            return [self.kvs]
-        return [[self.kvs[layer] for layer in group.layers] for group in groups]
+    def group_kvs(self) -> list[list[list[torch.Tensor]]]:
+        """The caches of each group's layers: a list for each shape of pages."""
+        number_of = number_groups(self.tables.groups) or [0] * len(self.kvs)
+        found: list[dict[object, list[torch.Tensor]]] = [{} for _ in self.tables.groups]
+        for kv, group in zip(self.kvs, number_of, strict=True):
+            found[group].setdefault((kv.shape, kv.stride()), []).append(kv)
+        return [list(shapes.values()) for shapes in found]
 
 
 class StepExecutor(Protocol):

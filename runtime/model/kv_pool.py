@@ -67,8 +67,10 @@ class PoolLayout:
         groups = (
             (PageGroup(tuple(range(spec.layers)), None),) if is_stored else tuple(spec.group_layers(context))
         )
-        layer = page_bytes(spec, page_size, dtype) // spec.layers
-        return PoolLayout(groups, tuple(len(group.layers) * layer for group in groups), page_size, context)
+        sizes = tuple(
+            sum(layer_page_bytes(spec, layer, page_size, dtype) for layer in group.layers) for group in groups
+        )
+        return PoolLayout(groups, sizes, page_size, context)
 
     def count_pages(self, num_pages: int) -> tuple[int, ...]:
         """The number of pages of each group beside `num_pages` of the group that sees all tokens."""
@@ -103,8 +105,12 @@ class PoolLayout:
 
 def page_bytes(spec: CacheSpec, page_size: int, dtype: torch.dtype) -> int:
     """Bytes of one page in all layers. dtype: dtype of the pool's tensors."""
-    cells = 2 * spec.layers * spec.kv_heads * page_size
-    return cells * CellFormat(dtype).bytes(spec.head_dim)
+    return sum(layer_page_bytes(spec, layer, page_size, dtype) for layer in range(spec.layers))
+
+
+def layer_page_bytes(spec: CacheSpec, layer: int, page_size: int, dtype: torch.dtype) -> int:
+    kv_heads, head_dim = spec.kv_shape(layer)
+    return 2 * kv_heads * page_size * CellFormat(dtype).bytes(head_dim)
 
 
 def default_budget(
@@ -158,22 +164,24 @@ def allocate_pool(
     dtype: torch.dtype,
     device: torch.device,
 ) -> list[torch.Tensor]:
-    """Each layer's cache, zeros: [2, kv_heads, pages, page_size, cell] (see `CellFormat`), with the number of
-    pages that `num_pages` has for the layer.
+    """Each layer's cache, zeros: [2, kv_heads, pages, page_size, cell] (see `CellFormat`).
+
+    num_pages: of each layer
 
     On the CPU segments stand in place of pages (see `kernels.pages.segments`). The last one may have
     room for a few pages more.
     """
-    cell = CellFormat(dtype).elements(spec.head_dim)
-    if not in_segments(device):
-        shapes = [(2, spec.kv_heads, pages, page_size, cell) for pages in num_pages]
-        return [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
-    layer_page_bytes = page_bytes(spec, page_size, dtype) // spec.layers
     kvs = []
-    for count in num_pages:
-        pages = segment_pages(layer_page_bytes, page_size, count)
-        shape = (-(-count // pages), 2, spec.kv_heads, pages * page_size, cell)
-        kvs.append(_untouched_zeros(shape, dtype).permute(1, 2, 0, 3, 4))
+    for layer, count in enumerate(num_pages):
+        kv_heads, head_dim = spec.kv_shape(layer)
+        cell = CellFormat(dtype).elements(head_dim)
+        if in_segments(device):
+            pages = segment_pages(layer_page_bytes(spec, layer, page_size, dtype), page_size, count)
+            shape = (-(-count // pages), 2, kv_heads, pages * page_size, cell)
+            kvs.append(_untouched_zeros(shape, dtype).permute(1, 2, 0, 3, 4))
+        else:
+            shape = (2, kv_heads, count, page_size, cell)
+            kvs.append(torch.zeros(shape, dtype=dtype, device=device))
     return kvs
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -58,18 +59,20 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     device = choose_device(config)
     source = open_model(config, device)
     shape, cells = source.config, kv_dtype(config, source.dtype)
-    bytes_per_page = page_bytes(shape.cache_spec, config.page_size, cells)
-    store = open_page_store(config, bytes_per_page, device)
+    spec = shape.cache_spec.pad()
+    store = open_page_store(config, page_bytes(spec, config.page_size, cells), device)
+    if store is None and device.type == "cpu":
+        spec = shape.cache_spec  # page stores and CUDA graphs need pages of one shape
     with outside_heap():
         model = source.load(device, config.deterministic)
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
-    layout = PoolLayout.of(shape.cache_spec, config.page_size, cells, source.context, store is not None)
+    layout = PoolLayout.of(spec, config.page_size, cells, source.context, store is not None)
     tables = PageTables(config.max_running, source.context, config.page_size, device, layout.groups)
-    graphs, graph_bytes = _open_graphs(config, model, tables, states, cells, store)
+    graphs, graph_bytes = _open_graphs(config, model, spec, tables, states, cells, store)
     pool = plan_pages(config, shape, source.dtype, device, graph_bytes, layout)
     model.set_context(pool.max_model_len)
     counts = layout.layer_pages(pool.pages)
-    kvs = allocate_pool(model.config.cache_spec, counts, config.page_size, cells, device)
+    kvs = allocate_pool(spec, counts, config.page_size, cells, device)
     log.info(
         "KV cache: %s tokens of %s in %s; running a test step",
         f"{pool.num_pages * config.page_size:,}",
@@ -104,6 +107,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
 def _open_graphs(
     config: ServeConfig,
     model: Model,
+    spec: CacheSpec,
     tables: PageTables,
     states: SlotStates,
     cells: torch.dtype,
@@ -120,7 +124,6 @@ def _open_graphs(
         choose_products(model)
         graphs = CudaExecutor(model, tables, states)
         # Triton would compile a 1 as a constant.
-        spec = model.config.cache_spec
         few_pages = allocate_pool(spec, [2] * spec.layers, config.page_size, cells, device)
         return graphs, graphs.forward_bytes(few_pages)
 
@@ -134,11 +137,11 @@ def _start_runner(
     graphs: CudaExecutor | None,
 ) -> Runner:
     """A runner whose kernels are compiled, and whose graphs are captured."""
-    device, page_memory = state.tables.on_device.device, list[PageMemory]()
+    device, page_memory = state.tables.on_device.device, list[list[PageMemory]]()
     executor: StepExecutor = EagerExecutor(state)
     if device.type == "cpu":
-        page_memory = [PageMemory(kvs, config.page_size) for kvs in state.group_kvs]
-        for memory in page_memory:
+        page_memory = [[PageMemory(kvs, config.page_size) for kvs in shapes] for shapes in state.group_kvs]
+        for memory in chain.from_iterable(page_memory):
             # Before the test step, which leaves a core idle. Later, the thread would slow the first requests.
             memory.start(everything=config.kv_memory is not None)
         if state.model.is_recordable and not config.enforce_eager:

@@ -29,14 +29,14 @@ class PageMemory:
     """Gives pages memory before their use. Requests first use pages in ascending order. Before they reach the
     last page with memory, a thread asks for more, a segment at a time.
 
-    kvs: the caches of a group's layers on the CPU (see `kv_pool.allocate_pool`).
+    kvs: caches of one shape on the CPU (see `kv_pool.allocate_pool`).
     """
 
     def __init__(self, kvs: Sequence[torch.Tensor], page_size: int) -> None:
         self._kvs, self._page_size = kvs, page_size
-        _, _, self._segments, self._tokens, _ = kvs[0].shape if kvs else (2, 1, 0, 1, 1)
+        _, _, self._segments, self._tokens, _ = kvs[0].shape
         of_segment = sum(kv.stride(2) * kv.element_size() for kv in kvs)
-        self._ahead = max(1, AHEAD_BYTES // max(1, of_segment))
+        self._ahead = max(1, AHEAD_BYTES // of_segment)
         """number of segments in `AHEAD_BYTES`, at least one"""
         self._asked = 0
         """number of segments that the thread was told to ask for; some may have no memory yet"""
@@ -44,7 +44,7 @@ class PageMemory:
 
     def start(self, everything: bool) -> None:
         """Asks for the memory of the first pages, or of all. No effect if the system has no such call."""
-        if sys.platform == "linux" and self._segments:
+        if sys.platform == "linux":
             threading.Thread(target=self._run, name="page memory", daemon=True).start()
             self._ask(self._segments if everything else self._ahead)
 

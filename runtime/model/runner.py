@@ -36,9 +36,9 @@ class Runner:
         device: DeviceState,
         executor: StepExecutor,
         mover: PageMover | None = None,
-        page_memory: Sequence[PageMemory] = (),
+        page_memory: Sequence[Sequence[PageMemory]] = (),
     ) -> None:
-        """page_memory: of each group, on a CPU"""
+        """page_memory: on a CPU, of each group's layers"""
         self._model, self._kvs, self._group_kvs = device.model, device.kvs, device.group_kvs
         self._tables, self._states = device.tables, device.states
         self._executor = executor
@@ -112,16 +112,16 @@ class Runner:
         moves = self.mover.begin(plan, lambda: self._find_written_pages(plan)) if self.mover else None
         for group, kvs in enumerate(self._group_kvs):
             copies = [(copy.source, copy.destination) for copy in plan.copies if copy.group == group]
-            if copies and kvs:
-                copy_pages(kvs, self._tables.page_size, *zip(*copies, strict=True))
+            for of_shape in kvs if copies else ():
+                copy_pages(of_shape, self._tables.page_size, *zip(*copies, strict=True))
         return moves
 
     def _add_pages(self, slot: int, group: int, pages: NDArray[np.int32]) -> None:
         tokens = self._tables.append(slot, pages, group)
         if group == 0:
             self._model.cover(tokens)
-        if self._page_memory:
-            self._page_memory[group].prepare(int(pages.max()))
+        for memory in self._page_memory[group] if self._page_memory else ():
+            memory.prepare(int(pages.max()))
 
     def _find_written_pages(self, plan: StepPlan) -> list[int]:
         """The pages that the rows and copies of a step write."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 
@@ -32,20 +32,30 @@ def number_groups(groups: Sequence[PageGroup]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class CacheSpec:
-    """The heads of the attention layers, which all have pages of the same shape, and each layer's reach."""
+    """The heads of the attention layers, and each layer's reach."""
 
     heads: int
-    """query heads"""
+    """query heads; here and below the most of all layers"""
     kv_heads: int
     head_dim: int
     windows: tuple[int | None, ...]
     """each layer's sliding window in tokens; None: full attention"""
     chunks: tuple[int | None, ...] = ()
     """the size of each layer's chunks of attention in tokens, if some layers have chunks"""
+    kv_shapes: tuple[tuple[int, int], ...] = ()
+    """each layer's KV heads and their size, if layers differ and their pages do too"""
 
     @property
     def layers(self) -> int:
         return len(self.windows)
+
+    def kv_shape(self, layer: int) -> tuple[int, int]:
+        """The KV heads of a layer's pages, and their size."""
+        return self.kv_shapes[layer] if self.kv_shapes else (self.kv_heads, self.head_dim)
+
+    def pad(self) -> CacheSpec:
+        """The same layers, all with pages of the largest layer's shape."""
+        return replace(self, kv_shapes=())
 
     def group_layers(self, context: int) -> list[PageGroup]:
         """The groups of layers: first those that see all of `context` tokens, even if there are none."""

@@ -71,13 +71,14 @@ class TransformersConfig:
 
     @property
     def cache_spec(self) -> CacheSpec:
-        """All layers have pages of the largest layer's shape."""
+        shapes = tuple((call.kv_heads, max(call.key_dim, call.value_dim)) for call in self.calls)
         return CacheSpec(
             max(call.heads for call in self.calls),
-            max(call.kv_heads for call in self.calls),
-            max(max(call.key_dim, call.value_dim) for call in self.calls),
+            max(kv_heads for kv_heads, _ in shapes),
+            max(head_dim for _, head_dim in shapes),
             tuple(call.window for call in self.calls),
             tuple(call.chunk for call in self.calls),
+            shapes if len(set(shapes)) > 1 else (),
         )
 
 

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from ....kernels.attention import paged_attention
 from ....kernels.attention.by_rows import ScoreRules, paged_attention_by_rows
 from ....kernels.linear import Linear, as_float32
+from ....kernels.pages.cells import CellFormat
 from ....kernels.rotary import rotary_write_kv
 from ..interface.input_batch import InputBatch
 from .attention_calls import AttentionCall, handled_by
@@ -83,7 +84,6 @@ class _PagedAttention:
     ) -> None:
         self._batch, self._kvs, self._arrive = batch, kvs, arrive
         self._no_rotation, self._progress = model.no_rotation, model.progress
-        self._head_dim = model.config.cache_spec.head_dim
         self._no_positions = torch.zeros_like(batch.positions)
         self._layer = 0
 
@@ -99,7 +99,7 @@ class _PagedAttention:
         if self._arrive is not None:
             self._arrive(self._layer)
         self._layer += 1
-        head_dim = self._head_dim
+        head_dim = CellFormat(kv.dtype).head_dim(kv.shape[4])
         queries, keys, values = (_by_token(each, head_dim) for each in (q, k, v))
         rotary_write_kv(queries, keys, values, self._no_rotation, self._no_positions, batch.places, kv)
         if call.needs_rows:
