@@ -26,9 +26,10 @@ MAX_LISTED = 20_000  # nodes listed, of which those with the most hits are visit
 class Divergence(NamedTuple):
     """Where a sequence leaves the tree, how far evicted nodes continue it, and what the tree has instead."""
 
-    matched: int  # leading tokens that a request would find
+    matched: int  # leading tokens from which a request could start
     remembered: int  # leading tokens that are in the tree, even without all pages, or were evicted recently
-    behind: bytes  # packed tokens that follow the match in the tree, along the path that was used last
+    behind: bytes  # packed tokens that follow those in the tree, along the path that was used last
+    paged: int  # leading tokens with all their pages; more than `matched` if no checkpoint is there
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +209,12 @@ class TreeWalk:
 
 class TreeReports:
     def __init__(
-        self, tree: RadixTree, locks: Collection[Lock], serve: Callable[[PrefixMatch], PrefixMatch]
+        self,
+        tree: RadixTree,
+        locks: Collection[Lock],
+        serve: Callable[[PrefixMatch, bytes], tuple[int, int]],
     ) -> None:
-        """`locks`: the locks of all requests. `serve` returns the part of a match that requests can use."""
+        """`locks`: the locks of all requests. `serve`: see `PrefixCache._measure_served`."""
         self._tree, self._locks, self._serve = tree, locks, serve
 
     def namespaces(self, scope: str = "") -> dict[str, int]:
@@ -224,7 +228,8 @@ class TreeReports:
         """Where `tokens` leave the tree, and at most `most` tokens that the tree has there instead."""
         match = self._tree.find(namespace, tokens)
         remembered = max(match.length, _count_remembered(self._tree, match, tokens))
-        return Divergence(self._serve(match).length, remembered, _read_behind(match, most * TOKEN_BYTES))
+        matched, paged = self._serve(match, tokens)
+        return Divergence(matched, remembered, _read_behind(match, most * TOKEN_BYTES), paged)
 
     def walk(self, namespaces: Iterable[str], waiting: Iterable[Prompt] = ()) -> TreeWalk:
         """The nodes of these namespaces. `waiting` are the prompts of waiting requests."""

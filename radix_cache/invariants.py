@@ -28,6 +28,11 @@ def check(
     for lock in locks:
         _check_lock(tree, lock)
     _check_leases(tree, nodes)
+    if tree.checkpoints is not None:
+        live = [lock.state for lock in locks if lock.state is not None]
+        pinned = [checkpoint for lock in locks for _, checkpoint in lock.checkpoints]
+        pinned += [lease.checkpoint for lease in tree.leases if lease.checkpoint is not None]
+        tree.checkpoints.check(live, nodes, pinned)
     for number, group in enumerate(windows):
         _check_window(tree, group, number, nodes, locks)
 

@@ -11,6 +11,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import TypeAlias
 
+from .checkpoints import Checkpoint
 from .node import Node
 from .packed import TOKEN_BYTES
 from .windows import KEPT, WindowPage
@@ -37,6 +38,7 @@ class Lease:
     is_breakable: bool = True
     is_broken: bool = False  # it ended early because only leased pages were left to evict
     windows: list[WindowPage] = field(default_factory=list, repr=False)  # of windowed groups, the last pages
+    checkpoint: Checkpoint | None = field(default=None, repr=False)  # the deepest one, which a pin keeps
 
     @property
     def num_pages(self) -> int:

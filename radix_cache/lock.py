@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from .checkpoints import Checkpoint
 from .node import Node
 from .packed import TOKEN_BYTES
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 class PrefixMatch(NamedTuple):
     """Where the longest match of a sequence ends. It holds until the tree changes.
 
-    Callers read the first two fields and `reached`; the others belong to the cache.
+    Callers read the first two fields and `paged`; the others belong to the cache.
     """
 
     length: int  # leading tokens of the sequence that are in the tree
@@ -25,10 +26,14 @@ class PrefixMatch(NamedTuple):
     inside: Node | None  # the child of `node` inside which the match ends; None if it ends at `node`
     inside_pages: int  # whole pages of `inside` that match
     tail: int  # tokens that match in the page after the full ones, which may be a partial page or not
-    reached: int  # leading tokens in the tree, of which layers with a window may lack pages
+    paged: int  # leading tokens in the tree; more than `length` if some of their windowed pages or a
+    # checkpoint are not there
+    checkpoint: Checkpoint | None = None  # the recurrent layers' state after `length` tokens
 
     def cut(self, length: int, page_size: int) -> PrefixMatch:
-        """The match of the first `length` of its tokens."""
+        """The match of the first `length` of its tokens, without a checkpoint."""
+        if length == self.length:
+            return self
         node, depth, inside = self.node, self.depth, self.inside
         while depth > length:
             assert node.parent is not None
@@ -36,7 +41,7 @@ class PrefixMatch(NamedTuple):
             depth -= len(inside.tokens) // TOKEN_BYTES
         pages, tail = divmod(length - depth, page_size)
         inside = inside if length > depth else None
-        return PrefixMatch(length, length // page_size, node, depth, inside, pages, tail, self.reached)
+        return PrefixMatch(length, length // page_size, node, depth, inside, pages, tail, self.paged)
 
 
 class Copy(NamedTuple):
@@ -50,13 +55,16 @@ class Copy(NamedTuple):
 class Lock:
     """The pages and nodes that a request uses, from `acquire` to `release`.
 
-    Callers read the first four fields; the others belong to the cache.
+    Callers read the first six fields; the others belong to the cache.
     """
 
     page_size: int  # tokens per page
     matched: int  # leading tokens whose KV exists: the position of the first token to compute
     pages: list[int]  # the request's page table, by position // page size; it begins with the matched pages
     copy: Copy | None  # the partial page that `copy_target` must become a copy of
+    state: int | None  # the place of its live state; None: the model has no recurrent layers
+    # Checkpoints that the request may load, by position: from where it started, and those that it made.
+    checkpoints: list[tuple[int, Checkpoint]]
     node: Node | None = field(repr=False)  # the deepest node that the request locks; None once released
     depth: int = field(repr=False)  # tokens from the root to the end of `node`
     source: Node | None = field(repr=False)  # owner of page `copy.source`, locked until the copy is made
@@ -64,6 +72,8 @@ class Lock:
     # the request's pages whose tokens the tree has from another request
     duplicates: list[int] = field(default_factory=list, repr=False)
     windows: list[WindowTable] = field(default_factory=list, repr=False)  # its pages of windowed groups
+
+    passed: list[Checkpoint] = field(default_factory=list, repr=False)  # checkpoints that it used before
 
     @property
     def capacity(self) -> int:
@@ -91,6 +101,11 @@ class Lock:
             assert table.source is not None and target is not None
             copies.append((table.source.id, target.id))
         return copies
+
+    def newest_checkpoint(self, position: int) -> tuple[int, Checkpoint | None]:
+        """The last checkpoint up to `position`, and its position; 0 and None if there is none."""
+        earlier = (each for each in self.checkpoints if each[0] <= position)
+        return max(earlier, key=lambda each: each[0], default=(0, None))
 
     def pages_at(self, start: int, end: int) -> list[int]:
         """The pages of the positions [start, end)."""

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 from .packed import KEY_BYTES, TOKEN_BYTES, SortedKeys, common_bytes
 
 if TYPE_CHECKING:
+    from .checkpoints import Checkpoint
     from .windows import WindowPages
 
 # Shared by all nodes without children, which are the majority.
 _NO_CHILDREN: dict[bytes, Node] = {}
+_NO_CHECKPOINTS: dict[tuple[int, bytes], Checkpoint] = {}
 
 
 class Node:
@@ -22,6 +24,7 @@ class Node:
     """
 
     __slots__ = (
+        "checkpoints",
         "children",
         "extended",
         "ghosts",
@@ -65,6 +68,9 @@ class Node:
         self.children = _NO_CHILDREN  # child nodes by `key`
         self.order: SortedKeys | None = None  # the keys of `children`, once there are two children
         self.ghosts = _NO_CHILDREN  # ghosts below the node by `key`
+        # Checkpoints by the number of the node's whole pages before them, and the tokens after these, less
+        # than a page. Those tokens are in a child; so a checkpoint stays when children come and go.
+        self.checkpoints = _NO_CHECKPOINTS
         self.keys = b""  # concatenated keys (page_keys.py) of the first pages; the rest is not computed yet
 
     def cut(self, pages: int) -> Node:
@@ -88,6 +94,7 @@ class Node:
         self.tokens = self.tokens[position:]
         self.key = self.tokens[: len(self.key)]
         self.pages = self.pages[pages:]
+        self._divide_checkpoints(pages, upper, self)
         self.windows = tuple(window[pages:] for window in self.windows)
         upper.keys, self.keys = self.keys[: pages * KEY_BYTES], self.keys[pages * KEY_BYTES :]
         return upper
@@ -108,9 +115,21 @@ class Node:
             ghost.parent = end
         self.tokens = self.tokens[: pages * size]
         self.pages = self.pages[:pages]
+        self._divide_checkpoints(pages, self, end)
         self.windows = tuple(window[:pages] for window in self.windows)
         end.keys, self.keys = self.keys[pages * KEY_BYTES :], self.keys[: pages * KEY_BYTES]
         return end
+
+    def _divide_checkpoints(self, pages: int, upper: Node, lower: Node) -> None:
+        """Divides this node's checkpoints after its first `pages` pages."""
+        checkpoints = self.checkpoints
+        if checkpoints:
+            upper.checkpoints, lower.checkpoints = {}, {}
+        for (before, rest), checkpoint in checkpoints.items():
+            node = upper if before <= pages else lower
+            checkpoint.node = node
+            checkpoint.key = (before if node is upper else before - pages, rest)
+            node.checkpoints[checkpoint.key] = checkpoint
 
     def link(self, child: Node) -> Node | None:
         """Adds a child. Returns the previous sibling in key order if both start with the same token."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .cache_reports import TreeReports
+from .checkpoints import Checkpoint, Checkpoints
 from .eviction import EvictionPolicy
 from .gittins import GittinsPolicy
 from .invariants import check, check_continues
@@ -56,11 +57,15 @@ class PrefixCache:
     in the tree, where requests and pins lock the nodes that they use, and leases delay the eviction of
     others. A request's pages are in its lock's page table until `commit` or `release` gives them to the tree.
 
+    A model with recurrent layers has `states` places for their states (see `checkpoints`). A match then ends
+    at a checkpoint.
+
     Layers that see only the latest tokens are in windowed groups. These have pages of their own, which a
     request gives back once they are behind its window. A match needs only those that its next token sees.
 
     model: identifies everything else that the pages' contents depend on (see `PageKeys`). With it the cache
         reports evicted pages and the keys of missing ones
+    slots: number of requests that hold a lock at once, if there are states
     windows: the reach and the number of pages of each windowed group
     """
 
@@ -72,6 +77,8 @@ class PrefixCache:
         enabled: bool = True,
         check_invariants: bool = False,
         model: bytes = b"",
+        states: int = 0,
+        slots: int = 0,
         windows: Sequence[tuple[Reach, int]] = (),
     ) -> None:
         assert num_pages >= 0 and page_size >= 1, f"{num_pages} pages of {page_size} tokens"
@@ -84,33 +91,52 @@ class PrefixCache:
         if policy is None:
             policy = GittinsPolicy(num_pages, page_size)
         self._keys = PageKeys(model, page_size * TOKEN_BYTES) if model else None
-        self._tree = RadixTree(page_size, policy, self._allocator, self._note_evicted if model else None)
+        self.checkpoints = Checkpoints(states, slots) if states else None
+        on_evict = self._note_evicted if model else None
+        self._tree = RadixTree(page_size, policy, self._allocator, on_evict, self.checkpoints)
         self._evicted: list[KeyedPages] = []
         self._locks: set[Lock] = set()
-        self.reports = TreeReports(self._tree, self._locks, self._serve)
+        self.reports = TreeReports(self._tree, self._locks, self._measure_served)
         self._evicted_pages = 0
 
-    def match(self, namespace: str | None, tokens: bytes, limit: int | None = None) -> PrefixMatch:
+    def match(
+        self, namespace: str | None, tokens: bytes, limit: int | None = None, whole_pages: bool = False
+    ) -> PrefixMatch:
         """Finds the longest match of the first `limit` tokens, by default of all, that every group of layers
-        can serve. Changes nothing."""
-        return self._serve(self._tree.find(namespace, tokens, limit))
+        can serve and, with recurrent layers, after which a checkpoint stands. Changes nothing.
 
-    def _serve(self, match: PrefixMatch) -> PrefixMatch:
+        whole_pages: only a match that ends with a page
+        """
+        found = self._tree.find(namespace, tokens, limit)
+        if whole_pages:
+            paged = found.length
+            found = found.cut(found.full_pages * self.page_size, self.page_size)._replace(paged=paged)
+        if self.checkpoints is None:
+            return self._serve_windows(found)
+        match, checkpoint = self._serve_windows(found), None
+        while True:
+            position, checkpoint = self._tree.find_checkpoint(match, tokens, whole_pages)
+            if position == match.length:
+                return match._replace(checkpoint=checkpoint)
+            match = self._serve_windows(match.cut(position, self.page_size))
+
+    def _measure_served(self, match: PrefixMatch, tokens: bytes) -> tuple[int, int]:
+        """How many of a match's tokens a request can use, and of how many all pages are there."""
+        paged = self._serve_windows(match).length
+        if self.checkpoints is None:
+            return paged, paged
+        limit = match.length
+        return self.match(match.node.namespace, tokens, limit).length, paged
+
+    def _serve_windows(self, match: PrefixMatch) -> PrefixMatch:
         """The longest part of the match that all windowed groups can serve."""
         if not self.windows:
             return match
-        length = self.path_windows(match).longest(match.length)
-        return match if length == match.length else match.cut(length, self.page_size)
+        return match.cut(self.path_windows(match).longest(match.length), self.page_size)
 
     def path_windows(self, match: PrefixMatch) -> PathWindows:
         """The windowed pages of a match, to ask which shorter matches all groups can serve."""
         return PathWindows(match, self.windows)
-
-    def cut_to_whole_pages(self, match: PrefixMatch) -> PrefixMatch:
-        """The longest match without a partial page."""
-        if not match.tail:
-            return match
-        return self._serve(match.cut(match.full_pages * self.page_size, self.page_size))
 
     def has_room(self, match: PrefixMatch, tokens: int, reserve: int) -> bool:
         """Whether a request that acquires the match gets pages for a prompt of `tokens` tokens, and `reserve`
@@ -159,6 +185,8 @@ class PrefixCache:
         self._tree.observe_tail(match)
         adopts = self._adopts_tail(match)
         windows = self._use_windows(match, tokens, adopts)
+        if match.checkpoint is not None and self.checkpoints is not None:
+            self.checkpoints.use(match.checkpoint)
         lock = self._lock_whole_pages(match)
         lock.windows = windows
         if match.inside and match.tail:
@@ -175,7 +203,7 @@ class PrefixCache:
                 group.use(page)
             source = pages.pop() if match.tail and not adopts else None
             table = WindowTable(group, [*[None] * first, *pages], first, source, tokens)
-            table.marks = [match.reached, tokens]
+            table.marks = [match.paged, tokens]
             tables.append(table)
         return tables
 
@@ -285,13 +313,40 @@ class PrefixCache:
         """
         self._use(lock)
         self._insert_full_pages(lock, tokens)
+        if lock.checkpoints:
+            self._attach_checkpoints(lock, tokens[: lock.depth * TOKEN_BYTES])
+            for position, checkpoint in lock.checkpoints[:-1]:
+                if checkpoint.node is not None:
+                    self._forget_checkpoint(lock, position, checkpoint)
         self._verify()
 
-    def release(self, lock: Lock, tokens: bytes, generated: int = 0) -> None:
+    def make_checkpoint(self, lock: Lock, position: int, is_branch: bool = False) -> int | None:
+        """Returns the place to which a step copies the live state once it has computed `position` tokens;
+        None if none can be had. The checkpoint enters the tree with the page of its position.
+
+        is_branch: whether several requests share this prefix, so that the checkpoint is worth as much as one
+            that they used
+        """
+        assert self.checkpoints is not None, "the model has no recurrent layers"
+        checkpoint = self.checkpoints.make(hits=2 if is_branch else 0)
+        if checkpoint is None:
+            return None
+        lock.checkpoints.append((position, checkpoint))
+        return checkpoint.place
+
+    def drop_checkpoints(self, lock: Lock, start: int, end: int) -> None:
+        """Ends the request's use of its checkpoints at positions [start, end)."""
+        for position, checkpoint in list(lock.checkpoints):
+            if start <= position < end:
+                self._forget_checkpoint(lock, position, checkpoint)
+        self._verify()
+
+    def release(self, lock: Lock, tokens: bytes, generated: int = 0, keeps_state: bool = False) -> None:
         """Ends a lock: inserts `tokens`, frees the pages that the tree does not take, and unlocks nodes.
 
         tokens: tokens whose KV exists, from position 0; they may end inside a page
         generated: length of the request's output in tokens, which the eviction policy learns from
+        keeps_state: whether the live state is the one after `tokens`; then it becomes a checkpoint
 
         No step in flight may use the pages. To undo an `acquire`, release the lock with the matched tokens.
         Without a call of `end_copy` the copy counts as not made.
@@ -306,6 +361,8 @@ class PrefixCache:
         self._allocator.free(lock.duplicates + rest)
         for table in lock.windows:
             table.release(len(table.pages), table.group.find_first_kept(len(tokens) // TOKEN_BYTES))
+        if self.checkpoints is not None:
+            self._release_states(lock, tokens, keeps_state, self.checkpoints)
         self._unlock(lock, generated)
         self._verify()
 
@@ -318,6 +375,10 @@ class PrefixCache:
             self._end_sources(lock)
             self._tree.unlock(lock.source)
         self._allocator.free(lock.own_pages)
+        if self.checkpoints is not None:
+            for checkpoint in (*lock.passed, *(each for _, each in lock.checkpoints)):
+                self.checkpoints.remove(checkpoint)
+            self._release_states(lock, b"", False, self.checkpoints)
         for table in lock.windows:
             table.release(len(table.pages))
         self._tree.prune(self._unlock(lock))
@@ -325,7 +386,8 @@ class PrefixCache:
 
     def whole_pages(self, namespace: str | None, tokens: bytes) -> list[int]:
         """The full pages in the tree that hold a prefix of `tokens`. Changes nothing."""
-        match = self.cut_to_whole_pages(self.match(namespace, tokens))
+        found = self._tree.find(namespace, tokens)
+        match = self._serve_windows(found.cut(found.full_pages * self.page_size, self.page_size))
         pages = _list_pages_to(match.node)
         return [*pages, *match.inside.pages[: match.inside_pages]] if match.inside else pages
 
@@ -343,7 +405,7 @@ class PrefixCache:
 
         A tail is leased if all of it belongs to `tokens`. `ends_at` is in seconds since 1970.
         """
-        match = self.match(namespace, tokens, max_pages * self.page_size)
+        match = self._serve_windows(self._tree.find(namespace, tokens, max_pages * self.page_size))
         node = self._tree.end_at(match)
         if node.parent is None:
             return None
@@ -352,6 +414,9 @@ class PrefixCache:
         if self.windows:
             self._lease_windows(lease, self.path_windows(match).needed(length))
         self._tree.add_lease(lease)
+        if self.checkpoints is not None and not is_breakable:
+            _, checkpoint = self._tree.find_checkpoint(self._tree.find(namespace, tokens), tokens, False)
+            lease.checkpoint = self.checkpoints.try_pin(checkpoint)
         self._verify()
         return lease
 
@@ -365,6 +430,9 @@ class PrefixCache:
 
     def end_lease(self, lease: Lease) -> None:
         self._tree.end_lease(lease)
+        if lease.checkpoint is not None and self.checkpoints is not None:
+            self.checkpoints.unpin(lease.checkpoint)
+            lease.checkpoint = None
         self._verify()
 
     @property
@@ -404,7 +472,9 @@ class PrefixCache:
         self._tree.lock(node)
         pages = _list_pages_to(node)
         depth = len(pages) * self.page_size
-        lock = Lock(self.page_size, depth, pages, None, node, depth, None)
+        checkpoints = [] if match.checkpoint is None else [(match.length, match.checkpoint)]
+        state = None if self.checkpoints is None else self.checkpoints.take_live()
+        lock = Lock(self.page_size, depth, pages, None, state, checkpoints, node, depth, None)
         self._locks.add(lock)
         return lock
 
@@ -468,6 +538,33 @@ class PrefixCache:
                 lock.node = leaf
                 first += 1
         return lock.pages[first:]
+
+    def _attach_checkpoints(self, lock: Lock, tokens: bytes) -> None:
+        """Enters the request's checkpoints up to the end of `tokens` into the tree."""
+        assert lock.node is not None
+        for position, checkpoint in lock.checkpoints:
+            is_covered = position * TOKEN_BYTES <= len(tokens)
+            if checkpoint.node is None and is_covered and self._keeps(lock):
+                self._tree.attach(lock.node.namespace, tokens[: position * TOKEN_BYTES], checkpoint)
+
+    def _forget_checkpoint(self, lock: Lock, position: int, checkpoint: Checkpoint) -> None:
+        assert self.checkpoints is not None
+        lock.checkpoints.remove((position, checkpoint))
+        lock.passed.append(checkpoint)
+        self.checkpoints.unpin(checkpoint)
+
+    def _release_states(self, lock: Lock, tokens: bytes, keeps_state: bool, checkpoints: Checkpoints) -> None:
+        assert lock.state is not None
+        if keeps_state:
+            lock.checkpoints.append((len(tokens) // TOKEN_BYTES, checkpoints.convert_live(lock.state)))
+        else:
+            checkpoints.free_live(lock.state)
+        lock.state = None
+        self._attach_checkpoints(lock, tokens)
+        for position, checkpoint in list(lock.checkpoints):
+            self._forget_checkpoint(lock, position, checkpoint)
+        for checkpoint in [each for each in lock.passed if each.node is not None][:-1]:
+            checkpoints.supersede(checkpoint)
 
     def _keeps(self, lock: Lock) -> bool:
         assert lock.node is not None

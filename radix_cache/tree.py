@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from .checkpoints import Checkpoint, Checkpoints
 from .eviction import EvictionPolicy
 from .history import History
 from .leases import Lease, Leases
@@ -31,6 +32,7 @@ class RadixTree:
         policy: EvictionPolicy,
         allocator: PageAllocator,
         on_evict: Callable[[Node], None] | None = None,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         self.page_size = page_size
         self.page_bytes = page_size * TOKEN_BYTES
@@ -41,6 +43,7 @@ class RadixTree:
         self.policy = policy
         self.history = History(policy, self.page_bytes)
         self.leases = Leases()
+        self.checkpoints = checkpoints
         self._allocator = allocator
         self.on_evict = on_evict
         self.now = 0  # the time in accesses: tokens matched or computed, and unlocks
@@ -83,9 +86,43 @@ class RadixTree:
         length = depth + pages * size + tail
         return PrefixMatch(length, depth // size + pages, node, depth, inside, pages, tail, length)
 
+    def find_checkpoint(
+        self, match: PrefixMatch, tokens: bytes, whole_pages: bool
+    ) -> tuple[int, Checkpoint | None]:
+        """The deepest checkpoint of a match of `tokens`, and its position; 0 and None if there is none.
+
+        whole_pages: only a checkpoint at the end of a page
+        """
+        start = match.depth * TOKEN_BYTES
+        node: Node | None = match.inside
+        if node is None:
+            node = match.node
+            start -= len(node.tokens)
+        best, found = 0, None
+        while node is not None and found is None:
+            for (pages, rest), checkpoint in node.checkpoints.items():
+                page_end = start + pages * self.page_bytes
+                position = (page_end + len(rest)) // TOKEN_BYTES
+                fits = best < position <= match.length and not (rest and whole_pages)
+                if fits and tokens.startswith(rest, page_end):
+                    best, found = position, checkpoint
+            node = node.parent
+            start -= len(node.tokens) if node is not None else 0
+        return best, found
+
+    def attach(self, namespace: str | None, tokens: bytes, checkpoint: Checkpoint) -> None:
+        """Enters the checkpoint after `tokens` into the tree, if the tree has all their pages."""
+        assert self.checkpoints is not None
+        match = self.find(namespace, tokens)
+        if match.length == len(tokens) // TOKEN_BYTES:
+            node, pages = match.node, len(match.node.pages)
+            if match.inside is not None and match.inside_pages:
+                node, pages = match.inside, match.inside_pages
+            self.checkpoints.attach(checkpoint, node, (pages, tokens[match.full_pages * self.page_bytes :]))
+
     def observe_tail(self, match: PrefixMatch) -> None:
         """Tells the policy how much of a tail is used, if the match reaches a tail."""
-        leaf = match.inside if match.length == match.reached else None
+        leaf = match.inside if match.length == match.paged else None
         if leaf is not None and match.inside_pages and match.inside_pages == len(leaf.pages) - 1:
             size = len(leaf.tokens) % self.page_bytes
             if size:
@@ -228,6 +265,7 @@ class RadixTree:
         self.leases.move_up(leaf)
         self.history.drop_below(leaf)
         self.policy.forget(leaf)
+        self._drop_checkpoints(leaf)
         self._count(leaf, -len(leaf.pages))
         self.num_evictable -= len(leaf.pages)
         _leave(leaf)
@@ -332,6 +370,7 @@ class RadixTree:
             self.policy.add(node)
         else:
             self.history.drop_below(node)
+            self._drop_checkpoints(node)
             del self.roots[node.namespace]
             del self.pages_in[node.namespace]
 
@@ -387,9 +426,15 @@ class RadixTree:
     def _remember(self, leaf: Node) -> None:
         if self.on_evict is not None:
             self.on_evict(leaf)
+        self._drop_checkpoints(leaf)
         self.pages_in[leaf.namespace] -= len(leaf.pages)
         _leave(leaf)
         self.history.keep(leaf)
+
+    def _drop_checkpoints(self, node: Node) -> None:
+        if node.checkpoints:
+            assert self.checkpoints is not None
+            self.checkpoints.drop(node)
 
     def _next_leaf(self, parent: Node) -> Node:
         """The next leaf to evict after a child of `parent` was evicted."""

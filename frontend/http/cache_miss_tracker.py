@@ -86,7 +86,9 @@ class CacheMissTracker:
         if name or not config.has_several_keys:  # several keys share the unnamed namespace
             comparison = self._comparisons[0]
             behind = answer.behind if answer.matched < comparison.length else b""  # else they are a reply
-            self._comparisons[0] = replace(comparison, remembered=answer.remembered, behind=behind)
+            self._comparisons[0] = replace(
+                comparison, remembered=answer.remembered, behind=behind, paged=answer.paged
+            )
         return min(answer.matched, self._comparisons[0].length - 1)
 
     async def explain(self, matched: int) -> Explanation:

@@ -91,6 +91,7 @@ from .page_store import (
     UsedPages,
 )
 from .steps import (
+    NO_STATE,
     CacheGroup,
     DropGrammar,
     GroupCost,
@@ -158,6 +159,7 @@ SupervisorInbox = Ready | KnowsReplica | Alive | Failed | Drained
 
 __all__ = [
     "BACKGROUND_PRIORITY",
+    "NO_STATE",
     "PAGE_ID_BYTES",
     "TOKEN_BYTES",
     "Abort",

@@ -210,9 +210,10 @@ class CacheDropped(Message):
 
 class PromptExplained(Message):
     query: int
-    matched: int  # leading tokens in the KV cache
+    matched: int  # leading tokens from which a request could start
     remembered: int  # leading tokens in the KV cache, or evicted from it recently
-    behind: Tokens  # some tokens that follow the matched ones in the cache
+    behind: Tokens  # some tokens that follow the `paged` ones in the cache
+    paged: int = 0  # leading tokens in the KV cache; more than `matched` if no checkpoint is there
 
 
 class PinFits(Message):

@@ -19,6 +19,9 @@ from .base import Message, Part, Tokens
 from .generation import Logprobs
 from .page_store import RestoredPages, SavedPages
 
+NO_STATE = -1
+"""in the place of a recurrent state's number"""
+
 
 class SlotSetup(Part):
     """A slot's state that is sent once, and again after forced tokens. It empties the slot's page table."""
@@ -32,6 +35,7 @@ class SlotSetup(Part):
     grammar: int | None = None  # id of a loaded automaton; None: no grammar, or the host sends its masks
     state: int = 0  # the automaton's state
     stack: bytes = b""  # the automaton's stack: int32, bottom first
+    state_place: int = NO_STATE  # the place of the slot's recurrent state, if the model has any
 
 
 class Row(Part):
@@ -51,6 +55,8 @@ class Row(Part):
     """for prompt log-probabilities: the token after each position, except after the prompt's last one"""
     untargeted: int = 0  # number of the row's first positions that have no target
     host_mask: bool = False  # whether the row's mask comes in this step's `StepMasks`
+    load_state: int = NO_STATE  # the place from which the slot's recurrent state is copied before the step
+    save_state: int = NO_STATE  # the place to which it is copied after the step
 
 
 class PageCopy(Part):
@@ -141,6 +147,8 @@ class ModelReady(Message):
     page_model: bytes = b""
     """hash of everything besides its tokens on which a page's content depends; empty: no page store"""
     host_pages: int = 0  # pages in the page store's host memory
+    states: int = 0  # places for states of recurrent layers, at least two for each slot; 0: no such layers
+    state_bytes: int = 0  # bytes of a state
     group_cost: GroupCost = field(default_factory=GroupCost)
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
 

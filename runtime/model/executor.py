@@ -17,6 +17,7 @@ from .input_batch import StepInputs, build_step_inputs
 from .interface.cache_spec import number_groups
 from .interface.model import Model
 from .page_tables import PageTables
+from .recurrent_states import RecurrentStates
 from .slot_states import SlotStates
 from .tiers import Restore
 
@@ -30,6 +31,8 @@ class DeviceState:
     """each layer's cache (see `kv_pool.allocate_pool`)"""
     tables: PageTables
     states: SlotStates
+    recurrent: RecurrentStates | None = None
+    """the states of recurrent layers; None: the model has none"""
 
     @property
     def group_kvs(self) -> list[list[list[torch.Tensor]]]:
@@ -72,7 +75,9 @@ class EagerExecutor:
 
     def build_inputs(self, plan: StepPlan) -> StepInputs | None:
         device = self._device
-        return build_step_inputs(plan.rows, plan.groups, device.tables, device.states) if plan.rows else None
+        if not plan.rows:
+            return None
+        return build_step_inputs(plan.rows, plan.groups, device.tables, device.states, device.recurrent)
 
     def run(self, inputs: StepInputs, restore: Restore | None) -> torch.Tensor:
         arrive = None if restore is None else restore.arrive

@@ -17,8 +17,9 @@ from ...kernels.common.step_tokens import NO_SLOT
 from ...kernels.common.upload import upload
 from ..messages import TOKEN_BYTES, Row, RowGroup
 from .interface.cache_spec import PageGroup, number_groups
-from .interface.input_batch import GroupInputs, InputBatch
+from .interface.input_batch import GroupInputs, InputBatch, RowStates
 from .page_tables import PageTables
+from .recurrent_states import RecurrentStates
 from .slot_states import NONE, SlotStates
 
 ONE_TOKEN = bytes(TOKEN_BYTES)
@@ -57,6 +58,7 @@ class StepInputs:
     tables: PageTables
     last_tokens: torch.Tensor
     """int32 [slots], on the device: the token that each slot sampled last"""
+    states: RowStates | None = None
 
     @property
     def size(self) -> int:
@@ -86,8 +88,8 @@ class StepInputs:
             tokens[fed_tokens] = self.last_tokens[fed_slots]
         self.tables.write(indices, pages)
         groups = tuple(map(GroupInputs, places, self.attention))
-        outputs = None if self.all_in_order else outputs
-        return InputBatch(tokens, positions, groups, outputs, self.layer_groups)
+        chosen = None if self.all_in_order else outputs
+        return InputBatch(tokens, positions, groups, chosen, self.layer_groups, self.states)
 
     def move_pages(self) -> None:
         """Moves only the new pages into the tables on the device."""
@@ -95,7 +97,11 @@ class StepInputs:
 
 
 def build_step_inputs(
-    rows: Sequence[Row], groups: Sequence[RowGroup], tables: PageTables, states: SlotStates
+    rows: Sequence[Row],
+    groups: Sequence[RowGroup],
+    tables: PageTables,
+    states: SlotStates,
+    recurrent: RecurrentStates | None = None,
 ) -> StepInputs:
     """Builds a step's inputs once `tables` has the rows' new pages and `states` their slots' parameters. Call
     it once for each step, because it extends the slots' lengths."""
@@ -142,6 +148,7 @@ def build_step_inputs(
         target_rows=[rows[row] for row in targeted],
         tables=tables,
         last_tokens=last_tokens,
+        states=None if recurrent is None else recurrent.of_rows(rows),
     )
 
 

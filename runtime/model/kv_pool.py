@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -41,6 +41,8 @@ class PoolSize(NamedTuple):
     pages: tuple[int, ...]
     """number of pages of each group; see `CacheSpec.group_layers`"""
     max_model_len: int
+    states: int = 0
+    """places for the states of recurrent layers"""
 
     @property
     def num_pages(self) -> int:
@@ -54,7 +56,7 @@ class PoolLayout:
 
     groups: tuple[PageGroup, ...]
     page_bytes: tuple[int, ...]
-    """bytes of a page in all layers of each group"""
+    """bytes of a page in all layers of each group; 1 if it has no layers, and its pages only count tokens"""
     page_size: int
     context: int
 
@@ -63,14 +65,22 @@ class PoolLayout:
         spec: CacheSpec, page_size: int, dtype: torch.dtype, context: int, is_stored: bool = False
     ) -> PoolLayout:
         """dtype: of the pool's tensors. is_stored: whether a page store keeps pages, which it does with those
-        of all layers together; then no page behind a window is freed."""
+        of all layers together; then one group has all layers, and no page behind a window is freed. So it is
+        in models with recurrent layers, which may go back to a checkpoint far behind."""
         groups = (
-            (PageGroup(tuple(range(spec.layers)), None),) if is_stored else tuple(spec.group_layers(context))
+            (PageGroup(tuple(range(spec.layers)), None),)
+            if is_stored or spec.states
+            else tuple(spec.group_layers(context))
         )
         sizes = tuple(
-            sum(layer_page_bytes(spec, layer, page_size, dtype) for layer in group.layers) for group in groups
+            max(1, sum(layer_page_bytes(spec, layer, page_size, dtype) for layer in group.layers))
+            for group in groups
         )
         return PoolLayout(groups, sizes, page_size, context)
+
+    def add_bytes(self, more: int) -> PoolLayout:
+        """The layout with `more` bytes for each page of the first group."""
+        return replace(self, page_bytes=(self.page_bytes[0] + more, *self.page_bytes[1:]))
 
     def count_pages(self, num_pages: int) -> tuple[int, ...]:
         """The number of pages of each group beside `num_pages` of the group that sees all tokens."""
@@ -104,8 +114,8 @@ class PoolLayout:
 
 
 def page_bytes(spec: CacheSpec, page_size: int, dtype: torch.dtype) -> int:
-    """Bytes of one page in all layers. dtype: dtype of the pool's tensors."""
-    return sum(layer_page_bytes(spec, layer, page_size, dtype) for layer in range(spec.layers))
+    """Bytes of one page in all layers; 1 if no layer has pages. dtype: dtype of the pool's tensors."""
+    return max(1, sum(layer_page_bytes(spec, layer, page_size, dtype) for layer in range(spec.layers)))
 
 
 def layer_page_bytes(spec: CacheSpec, layer: int, page_size: int, dtype: torch.dtype) -> int:

@@ -28,6 +28,7 @@ from .memory_plan import plan_pages
 from .model_source import ModelSource, open_model
 from .page_memory import PageMemory
 from .page_tables import PageTables
+from .recurrent_states import RecurrentStates
 from .runner import Runner
 from .slot_states import SlotStates
 from .tiers import PageMover, PageStore, open_page_store, page_model
@@ -59,6 +60,8 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     device = choose_device(config)
     source = open_model(config, device)
     shape, cells = source.config, kv_dtype(config, source.dtype)
+    if shape.cache_spec.states:
+        _refuse_page_store(config)
     spec = shape.cache_spec.pad()
     store = open_page_store(config, page_bytes(spec, config.page_size, cells), device)
     if store is None and device.type == "cpu":
@@ -71,15 +74,17 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     graphs, graph_bytes = _open_graphs(config, model, spec, tables, states, cells, store)
     pool = plan_pages(config, shape, source.dtype, device, graph_bytes, layout)
     model.set_context(pool.max_model_len)
-    counts = layout.layer_pages(pool.pages)
-    kvs = allocate_pool(spec, counts, config.page_size, cells, device)
+    kvs = allocate_pool(spec, layout.layer_pages(pool.pages), config.page_size, cells, device)
+    recurrent = None
+    if pool.states:
+        recurrent = RecurrentStates(spec, pool.states, config.max_running, source.dtype, device)
     log.info(
         "KV cache: %s tokens of %s in %s; running a test step",
         f"{pool.num_pages * config.page_size:,}",
         str(cells).removeprefix("torch."),
         in_units(layout.bytes(pool.num_pages)),
     )
-    state = DeviceState(model, kvs, tables, states)
+    state = DeviceState(model, kvs, tables, states, recurrent)
     runner = _start_runner(config, source, state, pool, store, graphs)
     ready = ModelReady(
         groups=[
@@ -93,6 +98,8 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         device=str(device),
         group_cost=group_cost(model.config.cache_spec, cells, device),
         sampling=source.sampling,
+        states=pool.states,
+        state_bytes=spec.state_bytes(source.dtype),
     )
     if store is not None:
         # If bit-equal results are promised, pages that other kernels computed must not be restored.
@@ -102,6 +109,21 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         ready.page_model = page_model(store, described, source.dtype, positions, source.checkpoint.files)
         ready.host_pages = store.pool.places
     return LoadedModel(runner, ready, store)
+
+
+def _refuse_page_store(config: ServeConfig) -> None:
+    """Raises ConfigError if a page store is configured: it keeps no states of recurrent layers."""
+    options = {
+        "--host-cache": config.host_cache,
+        "--disk-cache": config.disk_cache,
+        "--remote-cache": config.remote_cache,
+    }
+    for option, value in options.items():
+        if value:
+            raise ConfigError(
+                f"{option}: this model has recurrent layers, whose states the page store does not keep. "
+                "Leave the option out."
+            )
 
 
 def _open_graphs(

@@ -12,6 +12,7 @@ from ..errors import ConfigError
 from .devices import free_memory
 from .interface.model import ModelConfig
 from .kv_pool import PoolLayout, PoolSize, default_budget, size_pool
+from .recurrent_states import CHECKPOINT_TOKENS, count_places
 from .tiers import host_bytes
 
 log = logging.getLogger(__name__)
@@ -32,15 +33,26 @@ def plan_pages(
     """
     context = layout.context
     budget = _kv_budget(config, shape, dtype, device, graph_bytes)
+    state_bytes = shape.cache_spec.state_bytes(dtype)
+    fixed = state_bytes * count_places(config.max_running, 0)
+    if fixed > budget // 2:
+        raise ConfigError(
+            f"--max-running {config.max_running}: the recurrent states of so many requests take "
+            f"{in_units(fixed, up=True)}, more than half of the {as_given(budget)} of --kv-memory. Lower "
+            "--max-running or raise --kv-memory."
+        )
+    layout = layout.add_bytes(-(-state_bytes * config.page_size // CHECKPOINT_TOKENS))
     pool = size_pool(
-        budget=budget,
+        budget=budget - fixed,
         layout=layout,
         slots=config.max_running,
         context_was_asked=config.max_model_len is not None,
     )
+    if state_bytes:
+        pool = pool._replace(states=count_places(config.max_running, pool.num_pages * config.page_size))
     kv_bytes = layout.bytes(pool.num_pages)
-    _check_room(config, kv_bytes, device)
-    if config.kv_memory is not None and layout.bytes(pool.num_pages + 1) <= budget:
+    _check_room(config, kv_bytes + fixed, device)
+    if config.kv_memory is not None and layout.bytes(pool.num_pages + 1) <= budget - fixed:
         log.warning(
             "--kv-memory %s: only %s are used: %d requests (--max-running) of %s tokens can't fill more; for "
             "more raise --max-running",

@@ -40,7 +40,7 @@ class Runner:
     ) -> None:
         """page_memory: on a CPU, of each group's layers"""
         self._model, self._kvs, self._group_kvs = device.model, device.kvs, device.group_kvs
-        self._tables, self._states = device.tables, device.states
+        self._tables, self._states, self._recurrent = device.tables, device.states, device.recurrent
         self._executor = executor
         self.mover = mover
         """moves pages to and from the page store; None: there is no page store"""
@@ -77,6 +77,8 @@ class Runner:
         if inputs is None:
             return step
         hidden = step.hidden = self._executor.run(inputs, None if moves is None else moves.restore)
+        if self._recurrent is not None:
+            self._recurrent.save(plan.rows)
         if inputs.target_rows:
             step.prompts = self._score_prompts(inputs, hidden)
         if not len(inputs.sampled_slots):
@@ -104,12 +106,16 @@ class Runner:
         for setup in plan.setups:
             self._tables.clear(setup.slot)
             self._states.set_up(setup)
+            if self._recurrent is not None:
+                self._recurrent.set_up(setup.slot, setup.state_place)
         for row in plan.rows:
             for group, packed in enumerate((row.new_pages, *row.new_window_pages)):
                 if packed:
                     self._add_pages(row.slot, group, np.frombuffer(packed, np.int32))
         assert self.mover or not (plan.saves or plan.restores), "the process has no page store"
         moves = self.mover.begin(plan, lambda: self._find_written_pages(plan)) if self.mover else None
+        if self._recurrent is not None:
+            self._recurrent.load(plan.rows)
         for group, kvs in enumerate(self._group_kvs):
             copies = [(copy.source, copy.destination) for copy in plan.copies if copy.group == group]
             for of_shape in kvs if copies else ():

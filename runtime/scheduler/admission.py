@@ -245,6 +245,7 @@ def find_awaited_prefix(request: Request, matched: int, residents: Iterable[Requ
             whole_pages = min(common, request.most_cached) // page_size * page_size
             coming = whole_pages if whole_pages > matched else min(whole_pages, allocation.restore_end)
             if allocation.planned < coming:
+                allocation.stops.add(coming)
                 request.awaits = AwaitedPrefix(other, allocation, coming)
                 return True
     return False

@@ -22,6 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...radix_cache import Lock
+from ..messages import NO_STATE
 from .rank import InheritedRank
 
 
@@ -45,6 +46,10 @@ class Allocation:
     sent_pages: list[int] = field(default_factory=list)
     """number of pages of each page table that the model process knows"""
     is_set_up: bool = False  # the model process has the slot's sampling and grammar state
+    # If the model has recurrent layers:
+    state_at: int = 0  # the live state is the one after this many tokens once the planned steps have run
+    load_state: int = NO_STATE  # the place from which the next row loads the live state
+    stops: set[int] = field(default_factory=set)  # positions of branches, where chunks end for a checkpoint
 
     # Results writes these:
     discard_until_step: int = 0  # number of the last step whose sampled token is discarded
@@ -94,11 +99,24 @@ class Allocation:
         new_windows = [table.list_ids(start) for table, start in zip(windows, starts[1:], strict=True)]
         return [self.lock.pages[starts[0] :], *new_windows]
 
+    @property
+    def chunk_end(self) -> int:
+        """Where the next chunk ends at the latest: where prefill ends, or at a branch, for a checkpoint."""
+        if self.lock.state is None:
+            return self.prefill_end
+        return min((stop for stop in (*self.stops, self.prefill_end) if stop > self.planned), default=0)
+
     def inherit(self, new: InheritedRank) -> None:
         if any(each.rank <= new.rank and each.tokens >= new.tokens for each in self.inherited):
             return
         kept = [each for each in self.inherited if each.rank < new.rank or each.tokens > new.tokens]
         self.inherited = [*kept, new]
+
+    def count_rewound(self) -> int:
+        """The tokens that would be computed again if those that are being sampled were replaced."""
+        if self.lock.state is None:
+            return 0
+        return self.planned - self.lock.newest_checkpoint(self.planned)[0]
 
     def stall(self) -> None:
         """Discards the tokens that are being sampled. No step names the request until `force`."""

@@ -37,6 +37,8 @@ class ForcedRuns:
         if forced is None:
             return []
         run = self._cut_to_permitted(request, self._tokenizer.sure_tokens(forced))
+        if request.held is not None and len(run) <= request.held.count_rewound():
+            return []
         return run if len(run) >= MIN_RUN or self._eos_tokens.intersection(run) else []
 
     def _cut_to_permitted(self, request: Request, tokens: Sequence[int]) -> list[int]:

@@ -231,7 +231,12 @@ class Lifecycle:
             has_run = allocation.last_step > 0
             existing = min(allocation.planned, request.length) if has_run else allocation.lock.matched
             tokens = request.slice(0, existing)
-            self._cache.release(allocation.lock, tokens, generated=request.output_length)
+            self._cache.release(
+                allocation.lock,
+                tokens,
+                generated=request.output_length,
+                keeps_state=has_run and allocation.state_at == existing,
+            )
             if request.phase is Phase.ENDED:
                 self._leases.take(request, tokens)
         self._fairness.charge(request, -request.uncomputed)
@@ -260,13 +265,19 @@ def allocate(
     restoring = fetched > found.length
     tokens = request.length + (1 if request.length < request.max_length else 0)
     if restoring or not cache.has_room(found, tokens, reserve):
-        found = cache.cut_to_whole_pages(found)
+        found = cache.match(request.namespace, request.freeze_tokens(), request.most_cached, whole_pages=True)
         if not cache.has_room(found, tokens, reserve):
             return None
     lock = cache.acquire(found, request.length)
     is_extended = cache.extend(lock, tokens, reserve)
     assert is_extended, "the cache has as many pages as it said"
-    allocation = Allocation(slot=slot, lock=lock, prefill_end=request.length, planned=lock.matched)
+    allocation = Allocation(
+        slot, lock, prefill_end=request.length, planned=lock.matched, state_at=lock.matched
+    )
+    if found.checkpoint is not None:
+        allocation.load_state = found.checkpoint.place
+    if found.paged > found.length:
+        allocation.stops.add(found.paged)
     if restoring:
         allocation.restore_end = fetched
     allocation.saved_pages = allocation.ready // cache.page_size

@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...radix_cache import PrefixCache
-from ..messages import TOKEN_BYTES, PageCopy, RestoredPages, Row, RowGroup, StepMasks, StepPlan
+from ..messages import (
+    NO_STATE,
+    TOKEN_BYTES,
+    PageCopy,
+    RestoredPages,
+    Row,
+    RowGroup,
+    StepMasks,
+    StepPlan,
+)
 from .allocation import Allocation
 from .budget import StepBudget
 from .groups import order_and_group
@@ -16,6 +25,8 @@ from .refusals import Limits
 from .request import Phase, Request
 
 MAX_STEPS_IN_FLIGHT = 2
+CHECKPOINT_TOKENS = 512  # minimal distance of checkpoints in a prompt, apart from its branches and its end
+DECODE_CHECKPOINT_TOKENS = 128  # a request in decode keeps two checkpoints at this distance
 GROWTH_TOKENS = 64  # tokens for which pages are allocated ahead while many are available
 MANY_AVAILABLE = 0.25  # share of all pages above which many pages are available
 
@@ -52,6 +63,7 @@ class StepPlanner:
         self._banned_tokens = banned_tokens
         self._group_cost = limits.group_cost
         self._max_sampled = limits.max_sampled
+        self._checkpoint_tokens = max(CHECKPOINT_TOKENS, limits.state_tokens)
         self._step = 0
         self._tables: dict[int, bytes] = {}  # page tables when rows began to decode, by request arrival
         self._order: list[int] | None = None  # order of the rows of `_groups`, if all of them are in decode
@@ -126,13 +138,34 @@ class StepPlanner:
             allocation = request.allocation
             if allocation.restoring:
                 continue
-            end = allocation.planned + min(budget, allocation.prefill_end - allocation.planned)
+            self._rewind_state(allocation)
+            end = allocation.planned + min(budget, allocation.chunk_end - allocation.planned)
             tokens = self._cache.extend_windows(allocation.lock, end) - allocation.planned
             if tokens <= 0:
                 break
             chunks.append((request, tokens))
             budget -= tokens
         return chunks
+
+    def _rewind_state(self, allocation: Allocation) -> None:
+        """Goes back to a checkpoint if the live state is ahead, because it can't be taken back."""
+        lock = allocation.lock
+        if lock.state is None or allocation.state_at <= allocation.planned:
+            return
+        self._cache.drop_checkpoints(lock, allocation.planned + 1, allocation.state_at + 1)
+        allocation.planned, checkpoint = lock.newest_checkpoint(allocation.planned)
+        allocation.load_state = NO_STATE if checkpoint is None else checkpoint.place
+
+    def _save_state(self, row: Row, allocation: Allocation, distance: int) -> None:
+        """Saves the state after the row if the newest checkpoint is at least `distance` tokens before."""
+        position, lock = allocation.planned, allocation.lock
+        if lock.state is None:
+            return
+        allocation.state_at = position
+        is_branch = position in allocation.stops
+        if is_branch or position - lock.newest_checkpoint(position)[0] >= distance:
+            place = self._cache.make_checkpoint(lock, position, is_branch)
+            row.save_state = NO_STATE if place is None else place
 
     def _add_restores(
         self, plan: StepPlan, flight: StepInFlight, prefilling: Sequence[Request], tokens: int
@@ -161,7 +194,11 @@ class StepPlanner:
     def _add_decode(self, plan: StepPlan, flight: StepInFlight, request: Request) -> None:
         allocation = request.allocation
         samples = min(self._max_sampled, request.max_length - request.length - allocation.sampling)
-        self._add_row(plan, flight, request, samples, samples)
+        row = self._add_row(plan, flight, request, samples, samples)
+        self._save_state(row, allocation, DECODE_CHECKPOINT_TOKENS)
+        if row.save_state != NO_STATE:
+            newest_but_one = allocation.planned - DECODE_CHECKPOINT_TOKENS
+            self._cache.drop_checkpoints(allocation.lock, allocation.prefill_end + 1, newest_but_one)
 
     def _add_chunk(self, plan: StepPlan, flight: StepInFlight, request: Request, tokens: int) -> None:
         allocation = request.allocation
@@ -173,6 +210,7 @@ class StepPlanner:
             first = max(start + 1, request.sampling.first_scored)
             row.targets = request.slice(first, end + 1)
             row.untargeted = first - 1 - start
+        self._save_state(row, allocation, 1 if end == allocation.prefill_end else self._checkpoint_tokens)
         self._cache.commit(allocation.lock, request.slice(0, end))
 
     def _add_row(
@@ -192,7 +230,9 @@ class StepPlanner:
             new_pages=pages,
             new_window_pages=windows,
             host_mask=samples > 0 and request.constraint is not None and request.constraint.host_masked,
+            load_state=allocation.load_state,
         )
+        allocation.load_state = NO_STATE
         allocation.planned += tokens
         allocation.last_step = plan.step
         allocation.sampling += samples

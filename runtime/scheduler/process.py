@@ -171,6 +171,8 @@ def _build_scheduler(
         enabled=config.prefix_cache,
         check_invariants=config.check_invariants,
         model=ready.page_model,
+        states=ready.states,
+        slots=ready.slots,
         windows=[
             (Reach(group.reach, group.in_chunks), group.num_pages)
             for group in ready.groups
@@ -185,6 +187,7 @@ def _build_scheduler(
         keys=len({key.sha256 for key in config.api_keys}),
         bounded_priorities=bool(config.api_keys)
         and all(key.best_priority is not None for key in config.api_keys),
+        state_tokens=ready.state_bytes * ready.page_size // max(1, ready.page_bytes),
         group_cost=ready.group_cost,
     )
     return Scheduler(

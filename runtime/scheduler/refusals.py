@@ -33,6 +33,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_pinned: int = 0  # maximal number of pinned pages in a scope
     keys: int = 0  # number of API keys; with several, each key is a tenant
     bounded_priorities: bool = False  # whether each key has a best priority
+    state_tokens: int = 0  # tokens whose KV takes as much memory as a state of the recurrent layers
     group_cost: GroupCost = msgspec.field(default_factory=GroupCost)
 
 

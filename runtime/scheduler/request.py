@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ..messages import TOKEN_BYTES, Generate, LeaseTerms, Logprobs, SlotSetup, Tokens
+from ..messages import NO_STATE, TOKEN_BYTES, Generate, LeaseTerms, Logprobs, SlotSetup, Tokens
 from ..sampling_params import SamplingParams
 from .allocation import Allocation
 from .constraint import Constraint
@@ -203,4 +203,5 @@ class Request:
             grammar=at.grammar if at else None,
             state=at.state if at else 0,
             stack=at.stack if at else b"",
+            state_place=NO_STATE if self.allocation.lock.state is None else self.allocation.lock.state,
         )

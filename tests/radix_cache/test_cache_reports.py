@@ -55,7 +55,7 @@ def test_evicted_pages_are_remembered() -> None:
 def test_other_namespaces_are_not_looked_at() -> None:
     cache = PrefixCache(8, PAGE)
     store(cache, range(20), "first")
-    assert cache.reports.divergence("second", packed(range(20)), 8) == (0, 0, b"")
+    assert cache.reports.divergence("second", packed(range(20)), 8) == (0, 0, b"", 0)
 
 
 def test_the_path_that_was_used_last_is_shown() -> None:
@@ -64,4 +64,4 @@ def test_the_path_that_was_used_last_is_shown() -> None:
     store(cache, [*range(8), *range(60, 68)])
     store(cache, [*range(8), *range(50, 58)])
     found = cache.reports.divergence("", packed([*range(8), *range(90, 98)]), 4)
-    assert found == (8, 8, packed(range(50, 54)))
+    assert found == (8, 8, packed(range(50, 54)), 8)

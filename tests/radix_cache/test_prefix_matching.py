@@ -122,9 +122,10 @@ def test_undoing_an_adoption_restores_the_leaf() -> None:
 def test_a_source_of_a_copy_leaves_one_page_less_than_a_match_of_whole_pages() -> None:
     cache = new_cache(num_pages=4)
     serve(cache, (*DOCUMENT, 1, 2))
-    found = cache.match("", pack((*DOCUMENT, 1, 9, 9)), 14)
-    assert (cache.max_pages(found), cache.max_pages(cache.cut_to_whole_pages(found))) == (3, 4)
-    lock = cache.acquire(cache.cut_to_whole_pages(found))
+    tokens = pack((*DOCUMENT, 1, 9, 9))
+    found, whole = cache.match("", tokens, 14), cache.match("", tokens, 14, whole_pages=True)
+    assert (cache.max_pages(found), cache.max_pages(whole)) == (3, 4)
+    lock = cache.acquire(whole)
     assert len(lock.pages) + cache.available() == 4
 
 

@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 from arbora.radix_cache import Reach
 from arbora.runtime.messages import (
+    NO_STATE,
     DiscardPages,
     DropGrammar,
     FlushPages,
@@ -76,6 +77,7 @@ class _Slot:
     windows: list[list[int]] = field(default_factory=list)  # page tables of windowed groups
     length: int = 0  # tokens with KV
     last: int = -1
+    place: int = NO_STATE  # of the tokens that its recurrent state has seen
 
 
 class Automata(Protocol):
@@ -111,6 +113,7 @@ class FakeModel:
         self._windows = [np.full((pages, page_size), -1, np.int64) for _, pages in windows]
         """for each token a hash of all tokens up to it"""
         self.slots: dict[int, _Slot] = {}
+        self.states: dict[int, list[int]] = {}  # the tokens of each recurrent state, by place
         self.plans: list[StepPlan] = []
         self._in_flight = PagesInFlight(page_size)
         self.saves_after: dict[int, list[SavedPages]] = {}  # by the step that they follow
@@ -152,7 +155,8 @@ class FakeModel:
             assert plan.step in self.masks, "the masks of the oldest step must have been sent"
         for setup in plan.setups:
             assert setup.grammar is None or setup.grammar in self.grammars, "a row's grammar must be loaded"
-            self.slots[setup.slot] = _Slot(setup.sampling.seed, windows=[[] for _ in self._windows])
+            windows = [[] for _ in self._windows]
+            self.slots[setup.slot] = _Slot(setup.sampling.seed, windows=windows, place=setup.state_place)
             if self.automata is not None:
                 self.automata.set_up(setup)
         self.store.save(plan.saves)
@@ -162,6 +166,9 @@ class FakeModel:
         self.store.restore(plan.restores)
         self.store.end(plan.fetches_over)
         counts, sampled = [], []
+        for row in plan.rows:
+            if row.load_state != NO_STATE:
+                self.states[self.slots[row.slot].place] = list(self.states[row.load_state])
         starts = [self._begin(row) for row in plan.rows]
         for row in plan.rows:
             counts.append(self._choose_count(row))
@@ -172,6 +179,9 @@ class FakeModel:
             if not row.tokens:
                 self._write(row.slot, [REJECTED] * (row.samples - counts[-1]))
                 self.slots[row.slot].length -= row.samples - counts[-1]
+        for row in plan.rows:
+            if row.save_state != NO_STATE:
+                self.states[row.save_state] = list(self.states[self.slots[row.slot].place])
         self._check_groups(plan, starts)
         self.store.save(self.saves_after.pop(plan.step, []))
         forward = sum(len(row.tokens) // 4 or row.samples for row in plan.rows)
@@ -196,15 +206,21 @@ class FakeModel:
         if row.tokens:
             slot.length = row.start
         start = slot.length
+        if slot.place != NO_STATE and start == 0:
+            self.states[slot.place] = []
         self._write(row.slot, unpack(row.tokens))
         return start
 
     def _write(self, slot_number: int, tokens: list[int]) -> None:
         slot = self.slots[slot_number]
+        if slot.place != NO_STATE:
+            state = self.states[slot.place]
+            assert state == self._held(slot), "the state has seen exactly the tokens before"
+            state += tokens
         for position, token in enumerate(tokens, slot.length):
             self.contents[slot.pages[position // self.page_size], position % self.page_size] = token
         first, slot.length = slot.length, slot.length + len(tokens)
-        held = self._read(slot)
+        held = self._held(slot)
         for contents, table in zip(self._windows, slot.windows, strict=True):
             for position in range(first, slot.length):
                 page, offset = divmod(position, self.page_size)
@@ -212,18 +228,18 @@ class FakeModel:
         if tokens:
             self._check_windows(slot, first)
 
-    def _read(self, slot: _Slot) -> list[int]:
-        held: list[int] = self.contents[slot.pages].reshape(-1)[: slot.length].tolist()
-        return held
-
     def _check_windows(self, slot: _Slot, first: int) -> None:
         """Every token that the row computes, from position `first` on, sees the sequence's own tokens."""
-        held = self._read(slot)
+        held = self._held(slot)
         for reach, contents, table in zip(self._reaches, self._windows, slot.windows, strict=True):
             for position in range(reach.find_first(first), slot.length):
                 page, offset = divmod(position, self.page_size)
                 found = contents[table[page], offset]
                 assert found == _hash(held[: position + 1]), "a row reads a windowed page that it has lost"
+
+    def _held(self, slot: _Slot) -> list[int]:
+        held: list[int] = self.contents[slot.pages].reshape(-1)[: slot.length].tolist()
+        return held
 
     def _check_groups(self, plan: StepPlan, starts: list[int]) -> None:
         for group in plan.groups:
@@ -236,7 +252,7 @@ class FakeModel:
     def _sample(self, step: int, slot_number: int) -> tuple[int, int]:
         """The slot's next token, and its automaton's state after it."""
         slot = self.slots[slot_number]
-        held = self._read(slot)
+        held = self._held(slot)
         assert -1 not in held, "a row reads KV that was never written"
         token = next_token(held, slot.seed)
         masks = self.masks.get(step)

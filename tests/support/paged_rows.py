@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from arbora.kernels.attention import AttentionBatch
-from arbora.runtime.model.interface.input_batch import GroupInputs, InputBatch
+from arbora.runtime.model.interface.input_batch import GroupInputs, InputBatch, RowStates
 from arbora.runtime.model.interface.model import Model
 from arbora.runtime.model.kv_pool import allocate_pool
 
 PAGES = 64
+ROWS = 8
 CPU = torch.device("cpu")
 
 
@@ -28,14 +29,21 @@ class PagedRows:
         self._free = random.Random(0).sample(range(PAGES), PAGES)
         self._pages: dict[int, list[int]] = {}
         self._lengths: dict[int, int] = {}
+        self._states = [
+            torch.full((ROWS, *state.shape), torch.nan, dtype=state.dtype or model.dtype)
+            for state in model.config.cache_spec.states
+        ]
+        self._checkpoints: dict[tuple[int, int], list[torch.Tensor]] = {}  # by row and length
         model.set_context(PAGES * page_size)
         model.cover(PAGES * page_size)
 
     def fork(self, row: int, source: int, tokens: int) -> None:
         """Begins a row with the first tokens of another one, on the same pages: as a match in the tree does.
-        `tokens` is a multiple of the page size."""
+        `tokens` is a multiple of the page size, and a step of the other row ended there."""
         self._pages[row] = self._pages[source][: tokens // self._page_size]
         self._lengths[row] = tokens
+        for tensor, state in zip(self._states, self._checkpoints[source, tokens], strict=True):
+            tensor[row] = state
 
     @torch.inference_mode()
     def run(self, *rows: tuple[int, Sequence[int]]) -> list[torch.Tensor]:
@@ -45,6 +53,7 @@ class PagedRows:
         logits = self._model.logits(hidden)
         for row, tokens in rows:
             self._lengths[row] += len(tokens)
+            self._checkpoints[row, self._lengths[row]] = [tensor[row].clone() for tensor in self._states]
         return list(torch.split(logits, counts))
 
     def _batch(self, rows: Sequence[tuple[int, Sequence[int]]]) -> InputBatch:
@@ -72,4 +81,5 @@ class PagedRows:
             positions=torch.tensor([at for of_row in positions for at in of_row]),
             groups=(GroupInputs(torch.tensor(places), attention),),
             outputs=None,
+            states=RowStates(self._states, np.array(list(ends), np.int64)) if self._states else None,
         )

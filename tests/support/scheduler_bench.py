@@ -142,9 +142,10 @@ class SchedulerBench:
         group_cost: GroupCost = USUAL_GROUPS,
         max_sampled: int = 1,
         count: Callable[[int], int] = lambda most: most,
+        states: int = 0,
         windows: Sequence[tuple[Reach, int]] = (),
     ) -> None:
-        """count: see `FakeModel`; windows: see `PrefixCache`"""
+        """count: see `FakeModel`. states: places for recurrent states; windows: see `PrefixCache`"""
         self.compiler = compiler or EvenTokens()
         self.cache = PrefixCache(
             num_pages,
@@ -152,6 +153,8 @@ class SchedulerBench:
             enabled=prefix_cache,
             check_invariants=True,
             model=b"fake" if most_stored else b"",
+            states=states,
+            slots=slots,
             windows=windows,
         )
         self.budget = budget or StepBudget(step_ms=8.0)

@@ -68,8 +68,18 @@ _TEXT = ("text_config", "decoder", "llm_config", "language_config")
 _ROPE: dict[str, Any] = {"rope_type": "default", "rope_theta": 100.0}
 _LATENT: dict[str, Any] = {"head_dim": 8, "num_key_value_heads": HEADS}
 _WINDOWS: dict[str, Any] = {"layer_types": ["full_attention", "sliding_attention"] * 2, "sliding_window": 8}
+_ZAMBA: dict[str, Any] = {
+    "attention_hidden_size": 128,
+    "attention_head_dim": 32,
+    "layers_block_type": ["mamba", "hybrid"] * 2,
+}
 _MORE: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("axk1", "deepseek_v3", "glm4_moe_lite", "sarvam_mla", "youtu"), _LATENT),
+    "bamba": {"attn_layer_indices": [1, 3]},
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"] * 2},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "zamba": {**_ZAMBA, "n_mamba_heads": 2},
+    "zamba2": {**_ZAMBA, "n_mamba_heads": 8, "mamba_headdim": 16, "num_key_value_heads": HEADS},
     "cohere_compass_text": {"rope_parameters": {"full_attention": _ROPE, "sliding_attention": _ROPE}},
     "dbrx": {
         "attn_config": {"kv_n_heads": 2, "rope_theta": 100.0, "clip_qkv": 8.0},

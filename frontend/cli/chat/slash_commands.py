@@ -133,6 +133,7 @@ def run_command(talk: Talk, text: str) -> str:
 CAUSES = {
     "new": "no earlier prompt had them",
     "short": "less than a page at the end is always computed",
+    "checkpoint": "no state of the recurrent layers was kept after them",
     "evicted": "their pages were evicted",
     "namespace": "they are cached in another namespace",
     "volatile": "they follow a line that changes with each request",

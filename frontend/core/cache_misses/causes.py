@@ -15,6 +15,7 @@ from .recent_prompts import Nearest
 Cause = Literal[
     "new",
     "short",
+    "checkpoint",
     "evicted",
     "namespace",
     "volatile",

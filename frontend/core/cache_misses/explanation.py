@@ -19,7 +19,7 @@ SHOWN = 60
 _SHOWN_TOKENS = 64
 """Tokens that are decoded on each side to get `SHOWN` characters."""
 ONCE_CACHED: frozenset[Cause] = frozenset(
-    ("evicted", "namespace", "volatile", "tools", "system", "history", "template")
+    ("checkpoint", "evicted", "namespace", "volatile", "tools", "system", "history", "template")
 )
 """Causes of uncached tokens that an earlier prompt had too."""
 
@@ -60,7 +60,8 @@ class PromptComparison:
     `near` is the nearest earlier prompt and `elsewhere` the longest beginning in another namespace of the
     caller. `remembered` is the number of the prompt's tokens that the tree remembers, evicted pages included,
     and `behind` are the tokens that follow its match in the tree. The scheduler is asked for both only if the
-    request wants an explanation.
+    request wants an explanation. `paged` is the number of the prompt's tokens in the tree; a model with
+    recurrent layers can use only those before a checkpoint.
     `is_off`: the request or the server has the cache off.
     """
 
@@ -70,6 +71,7 @@ class PromptComparison:
     elsewhere: int = 0
     remembered: int = 0
     behind: Tokens = b""
+    paged: int = 0
     page_size: int = 16
     is_off: bool = False
 
@@ -88,7 +90,8 @@ def count_by_cause(
 ) -> tuple[dict[Cause, int], FirstDifference | None]:
     """The tokens that were not matched, by cause, and the first difference to the nearest prompt.
 
-    In the order of positions: tokens that were cached once at the same place (`short` or `evicted`), tokens
+    In the order of positions: tokens with KV after the last checkpoint of a recurrent state (`checkpoint`),
+    tokens that were cached once at the same place (`short` or `evicted`), tokens
     that are cached in another namespace, and the rest. Of the rest, runs of two pages' length that the
     nearest prompt has too are counted under the cause of the first difference; the others are new.
     """
@@ -98,6 +101,9 @@ def count_by_cause(
         return ({"off": length - matched} if matched < length else {}), None
     shared = 0 if comparison.near is None else comparison.near.shared
     at = matched
+    paged = min(comparison.paged, length - 1)
+    if paged > at:
+        found["checkpoint"], at = paged - at, paged
     known = min(max(shared, comparison.remembered), length)
     if known > at:
         cause: Cause = "short" if known - at < comparison.page_size else "evicted"

@@ -1,10 +1,21 @@
-"""What a model's attention layers keep for each token."""
+"""What a model's layers keep: attention layers for each token, recurrent layers for each sequence."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+import torch
+
+
+class StateTensor(NamedTuple):
+    """A tensor of a recurrent layer's state."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None
+    """None: the dtype of activations"""
 
 
 class PageGroup(NamedTuple):
@@ -44,6 +55,8 @@ class CacheSpec:
     """the size of each layer's chunks of attention in tokens, if some layers have chunks"""
     kv_shapes: tuple[tuple[int, int], ...] = ()
     """each layer's KV heads and their size, if layers differ and their pages do too"""
+    states: tuple[StateTensor, ...] = ()
+    """the state of all recurrent layers; empty: there are none"""
 
     @property
     def layers(self) -> int:
@@ -77,3 +90,7 @@ class CacheSpec:
         if chunk is not None and chunk < context:
             return chunk, True
         return None if window is None or window >= context else (window, False)
+
+    def state_bytes(self, dtype: torch.dtype) -> int:
+        """Bytes of a sequence's state. dtype: of activations"""
+        return sum(math.prod(state.shape) * (state.dtype or dtype).itemsize for state in self.states)

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ....kernels.attention import AttentionBatch
+
+
+class RowStates(NamedTuple):
+    """The states of recurrent layers before a step; the forward pass leaves there the ones after it."""
+
+    tensors: Sequence[torch.Tensor]
+    """each tensor of a state in all places, [places, …]"""
+    places: NDArray[np.int64]
+    """[rows]: the place of each row's state. A row whose first token has position 0 has none yet"""
 
 
 @dataclass(frozen=True)
@@ -34,6 +46,8 @@ class InputBatch:
     First the last tokens of the rows that sample, then the tokens of each row that have targets."""
     layer_groups: Sequence[int] = ()
     """the group of each layer, if there are several groups"""
+    states: RowStates | None = None
+    """None: the model has no recurrent layers"""
 
     @property
     def size(self) -> int:

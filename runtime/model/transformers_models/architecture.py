@@ -17,6 +17,7 @@ from transformers.initialization import no_init_weights
 
 from ....kernels.linear import Linear
 from ...errors import ConfigError
+from ..chunk_check import measure_difference
 from ..interface.model import Model
 from ..weight_formats import (
     Checkpoint,
@@ -88,7 +89,11 @@ class TransformersArchitecture:
         with _without_weights(loader.device):
             model = build(copy.deepcopy(self.original), loader.dtype)
         _Loading(model, _Plan(model, self.config, loader.checkpoint), loader, progress).run()
-        return TransformersModel(self.config, model, loader.dtype, loader.device)
+        loaded = TransformersModel(self.config, model, loader.dtype, loader.device)
+        if self.config.state_calls:
+            # Mamba-1 of transformers ignores the state before several tokens.
+            loaded.states_by_token = measure_difference(loaded, loader.device) is not None
+        return loaded
 
     @cached_property
     def _empty(self) -> PreTrainedModel:
@@ -331,4 +336,8 @@ class _Loading:
         for target, source in self._plan.tied.items():
             if target != self._plan.tied_head and target in self._plan.shapes:
                 owner, _, name = target.rpartition(".")
-                self._model.get_submodule(owner)._parameters[name] = self._model.get_parameter(source)
+                shared = self._model.get_submodule(source.rpartition(".")[0])
+                if isinstance(shared, LinearModule):
+                    self._model.set_submodule(owner, shared)
+                else:
+                    self._model.get_submodule(owner)._parameters[name] = self._model.get_parameter(source)

@@ -23,6 +23,7 @@ from ...errors import ConfigError
 from ..interface.cache_spec import CacheSpec
 from . import experts
 from .attention_calls import NAME, AttentionCall, UnservedModelError, handled_by
+from .recurrent_layers import StateCall, StateRecorder, keeps_state
 from .split_model import SplitModel
 
 PROBE_TOKENS = 3
@@ -45,8 +46,10 @@ _ERRORS = (
 """what transformers raises for a config that it can't use"""
 _TEXT_TASKS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 _OWN_ATTENTION = "has attention outside of transformers' attention interface"
-STATES = ("conv_state", "recurrent_state", "ssm_state", "rnn_state", "linear_cache")
-"""words in the code of layers that keep a state which is no key or value"""
+_OWN_STATES = ("conv_state", "recurrent_state", "ssm_state", "rnn_state", "linear_cache")
+"""words in the code of layers that keep a state outside of transformers' cache"""
+RECURRENT_POSITIONS = 1 << 17
+"""the longest context of a model whose layers are all recurrent, for which no position is too large"""
 _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
 
 
@@ -62,6 +65,8 @@ class TransformersConfig:
     dtype: str | None
     calls: tuple[AttentionCall, ...]
     """the attention calls of a forward pass, in their order"""
+    state_calls: tuple[StateCall, ...]
+    """the calls of recurrent layers"""
     weight_readers: tuple[str, ...]
     """the names of linear modules, and of the embedding, whose weights the model's code reads itself"""
     unused: tuple[str, ...]
@@ -73,12 +78,13 @@ class TransformersConfig:
     def cache_spec(self) -> CacheSpec:
         shapes = tuple((call.kv_heads, max(call.key_dim, call.value_dim)) for call in self.calls)
         return CacheSpec(
-            max(call.heads for call in self.calls),
-            max(kv_heads for kv_heads, _ in shapes),
-            max(head_dim for _, head_dim in shapes),
+            max((call.heads for call in self.calls), default=1),
+            max((kv_heads for kv_heads, _ in shapes), default=1),
+            max((head_dim for _, head_dim in shapes), default=1),
             tuple(call.window for call in self.calls),
             tuple(call.chunk for call in self.calls),
             shapes if len(set(shapes)) > 1 else (),
+            tuple(tensor for call in self.state_calls for tensor in call.tensors),
         )
 
 
@@ -134,16 +140,24 @@ def _describe(config: PreTrainedConfig) -> TransformersConfig:
     for name in find_linears(model):
         model.set_submodule(name, _Probe(model.get_submodule(name), name, readers, used))
     split = SplitModel(model)
-    _refuse_no_positions(split.base)
     recorder = _Recorder()
     ids = torch.zeros(PROBE_TOKENS, dtype=torch.int32, device="meta")
     no_values = _NoValues()  # type: ignore[no-untyped-call]
-    with handled_by(recorder), no_values, torch.no_grad(), _quiet():
-        hidden = split.hidden(ids, torch.arange(PROBE_TOKENS, device="meta"))
+    states = StateRecorder(text)
+    with (
+        handled_by(recorder),
+        split.recurrent.handled_by(states) as cache,
+        no_values,
+        torch.no_grad(),
+        _quiet(),
+    ):
+        hidden = split.hidden(ids, torch.arange(PROBE_TOKENS, device="meta"), **cache)
         logits = split.logits(hidden)
-    if not recorder.calls:
+    if not recorder.calls and not states.calls:
         raise UnservedModelError(_OWN_ATTENTION)
-    positions = _find_positions(text)
+    if recorder.calls:
+        _refuse_no_positions(split.base)
+    positions = _find_positions(text, has_attention=bool(recorder.calls))
     return TransformersConfig(
         vocab_size=logits.shape[1],
         hidden_size=hidden.shape[1],
@@ -152,6 +166,7 @@ def _describe(config: PreTrainedConfig) -> TransformersConfig:
         default_positions=positions,
         dtype=str(dtype).removeprefix("torch.") if dtype else None,
         calls=tuple(recorder.calls),
+        state_calls=tuple(states.calls),
         weight_readers=tuple(sorted(readers)),
         unused=_find_unused(inner, used),
         source=f"transformers {transformers.__version__} {type(model).__name__} {config.to_json_string()}",
@@ -171,7 +186,7 @@ def _refuse_layers(model: PreTrainedModel) -> None:
         of_library = of_module.__module__.startswith("transformers.")
         code = inspect.getsource(inspect.unwrap(of_module.forward)) if of_library else ""
         kind = of_module.__name__
-        if any(state in code for state in STATES):
+        if any(state in code for state in _OWN_STATES) and not keeps_state(of_module):
             raise UnservedModelError(f"has layers with a state beside keys and values ({kind})")
         if "Indexer" in kind:
             raise UnservedModelError(f"chooses the keys of each token by an index ({kind})")
@@ -202,7 +217,7 @@ def _refuse_no_positions(base: torch.nn.Module) -> None:
         raise UnservedModelError("takes no positions of its tokens")
 
 
-def _find_positions(config: PreTrainedConfig) -> int:
+def _find_positions(config: PreTrainedConfig, has_attention: bool) -> int:
     """The longest context in tokens.
 
     Some stretched positions have other values in a longer context, and transformers takes the longest row of
@@ -210,6 +225,8 @@ def _find_positions(config: PreTrainedConfig) -> int:
     """
     stated = (getattr(config, name, None) for name in _POSITIONS)
     longest = next((value for value in stated if isinstance(value, int) and value > 0), None)
+    if longest is None and not has_attention:
+        return RECURRENT_POSITIONS
     if longest is None:
         raise UnservedModelError(f"has none of {', '.join(_POSITIONS)}, so its longest context is unknown")
     ropes = getattr(config, "rope_parameters", None) or {}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from ....kernels.attention import paged_attention
 from ....kernels.attention.by_rows import ScoreRules, paged_attention_by_rows
@@ -17,6 +19,7 @@ from ..interface.input_batch import InputBatch
 from .attention_calls import AttentionCall, handled_by
 from .description import TransformersConfig
 from .modules import LinearModule
+from .recurrent_layers import StepStates
 from .split_model import SplitModel
 
 
@@ -29,6 +32,9 @@ class TransformersModel:
         """model: with its weights loaded; dtype: of hidden states"""
         self.config, self._model = config, SplitModel(model)
         self._dtype = dtype
+        self._cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+        self.states_by_token = False
+        """whether recurrent layers compute later chunks token by token (see `StepStates`)"""
         # Rotates two dimensions by an angle of 0: keys come rotated.
         self.no_rotation = torch.tensor([[1.0, 0.0]], device=device)
         self.progress: Callable[[], None] = lambda: None
@@ -39,7 +45,8 @@ class TransformersModel:
         experts."""
         divided = any(call.needs_rows for call in self.config.calls)
         has_products = any(hasattr(module, "expert_products") for module in self._model.modules())
-        return self.no_rotation.is_cuda and not divided and not has_products
+        has_states = bool(self.config.state_calls)
+        return self.no_rotation.is_cuda and not (divided or has_products or has_states)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -64,9 +71,16 @@ class TransformersModel:
         arrive: Callable[[int], None] | None = None,
     ) -> torch.Tensor:
         attention = _PagedAttention(self, batch, kvs, arrive)
-        with handled_by(attention):
-            hidden = self._model.hidden(batch.tokens, batch.positions)
+        with handled_by(attention), self._handle_states(batch) as cache:
+            hidden = self._model.hidden(batch.tokens, batch.positions, **cache)
         return hidden if batch.outputs is None else hidden[batch.outputs]
+
+    def _handle_states(self, batch: InputBatch) -> AbstractContextManager[dict[str, Any]]:
+        calls = self.config.state_calls
+        if not calls:
+            return nullcontext({"use_cache": False})
+        states = StepStates(calls, self._cache, batch, self.states_by_token)
+        return self._model.recurrent.handled_by(states)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return as_float32(self._model.logits(hidden).contiguous())

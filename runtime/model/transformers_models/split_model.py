@@ -8,6 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from .attention_calls import UnservedModelError
+from .recurrent_layers import RecurrentLayers
 
 
 class SplitModel:
@@ -17,12 +18,16 @@ class SplitModel:
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
         name, self.base = _find_base(model)
-        self._given = _GivenStates()
+        self.recurrent = RecurrentLayers(self.base)
+        self._given = _GivenStates(self.base)
         model.set_submodule(name, self._given)
 
-    def hidden(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Hidden states [tokens, hidden] of token ids int32 [tokens] at positions int64 [tokens]."""
-        result = self.base(input_ids=tokens[None], position_ids=positions[None], use_cache=False)
+    def hidden(self, tokens: torch.Tensor, positions: torch.Tensor, **cache: Any) -> torch.Tensor:
+        """Hidden states [tokens, hidden] of token ids int32 [tokens] at positions int64 [tokens].
+
+        cache: see `RecurrentLayers.handled_by`
+        """
+        result = self.base(input_ids=tokens[None], position_ids=positions[None], **cache)
         states: torch.Tensor = result.last_hidden_state[0]
         return states
 
@@ -51,9 +56,14 @@ def _find_base(model: PreTrainedModel) -> tuple[str, torch.nn.Module]:
 class _GivenStates(torch.nn.Module):
     """Stands in place of the part below the head. Returns hidden states that were computed before."""
 
-    def __init__(self) -> None:
+    def __init__(self, base: torch.nn.Module) -> None:
         super().__init__()
         self.hidden: torch.Tensor | None = None
+        self._base = (base,)  # in a tuple, so that PyTorch does not register it
+
+    def __getattr__(self, name: str) -> Any:
+        """Some heads read settings of the part below."""
+        return getattr(self._base[0], name)
 
     @property
     def decoder(self) -> _GivenStates:

@@ -137,7 +137,7 @@ def test_a_pool_holds_one_context_within_its_budget(
     budget: int, slots: int, context: int, page_size: int, bytes_per_page: int
 ) -> None:
     try:
-        (num_pages,), length = size_pool(
+        (num_pages,), length, _ = size_pool(
             budget=budget,
             layout=PoolLayout(ALL_LAYERS, (bytes_per_page,), page_size, context),
             slots=slots,

@@ -172,7 +172,7 @@ def test_requests_that_wait_for_the_store_are_not_tried_in_each_step() -> None:
         bench.submit(f"again{number}", PROMPT, max_tokens=1)
     looked_up = []
     match = bench.cache.match
-    bench.cache.match = lambda *of: looked_up.append(of) or match(*of)  # type: ignore
+    bench.cache.match = lambda *of, **more: looked_up.append(of) or match(*of, **more)  # type: ignore
     bench.plan()
     assert looked_up == []
     bench.run()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Literal
 
+import pytest
 from arbora.radix_cache import Reach, WindowGroup
 from arbora.runtime.messages import (
     BACKGROUND_PRIORITY,
@@ -19,6 +20,7 @@ from arbora.runtime.messages import (
     PrefixPinned,
     RowError,
 )
+from arbora.runtime.scheduler import plan
 from arbora.runtime.scheduler.budget import StepBudget
 from fake_model import EOS, reply_alone
 from hypothesis import settings
@@ -58,6 +60,7 @@ class AnyOrder(RuleBasedStateMachine):
         write_through=st.booleans(),
         group_cost=st.sampled_from([GroupCost(), GROUPS_COST_NOTHING]),
         max_sampled=st.sampled_from([1, 1, 3]),
+        more_states=st.none() | st.integers(0, 10),
         reaches=st.sampled_from([(), (Reach(9),), (Reach(16, True),), (Reach(5), Reach(30))]),
         spare=st.integers(0, 12),
     )
@@ -72,11 +75,15 @@ class AnyOrder(RuleBasedStateMachine):
         write_through: bool,
         group_cost: GroupCost,
         max_sampled: int,
+        more_states: int | None,
         reaches: Sequence[Reach],
         spare: int,
     ) -> None:
-        """spare: pages of windowed groups beside those that one request needs"""
+        """more_states: places for recurrent states beside the two of each slot; None: no such states
+        spare: pages of windowed groups beside those that one request needs"""
         pages = tokens // page_size
+        if more_states is not None:
+            most_stored, max_sampled, reaches = 0, 1, ()
         most_stored = 0 if reaches else most_stored
         self.most_protected = pages // 3
         self.new_bench = partial(
@@ -93,6 +100,7 @@ class AnyOrder(RuleBasedStateMachine):
             group_cost=group_cost,
             max_sampled=max_sampled,
             count=partial(random.Random(tokens).randint, 1),
+            states=0 if more_states is None else 2 * slots + more_states,
             windows=[(reach, WindowGroup(reach, 0, page_size).max_held(80) + spare) for reach in reaches],
         )
         self.bench = self.new_bench()
@@ -291,6 +299,14 @@ class AnyOrder(RuleBasedStateMachine):
         assert not self.bench.model.store.held
         assert len(self.bench.model.store.pages) <= self.bench.model.store.most
         assert all(pages.keys for pages in cached)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def frequent_checkpoints() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan, "CHECKPOINT_TOKENS", 6)
+        patch.setattr(plan, "DECODE_CHECKPOINT_TOKENS", 3)
+        yield
 
 
 AnyOrder.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -9,12 +9,12 @@ from fake_model import long_reply_prompt, reply_alone
 from scheduler_bench import SchedulerBench
 
 WINDOW = Reach(16)
-PROMPT = long_reply_prompt(120, 200)
+PROMPT = long_reply_prompt(120, 100)
 
 
 @pytest.mark.parametrize("reaches", [(WINDOW,), (Reach(16, in_chunks=True),), (Reach(5), Reach(40))])
 def test_each_turn_of_a_chat_finds_all_of_the_turn_before(reaches: tuple[Reach, ...]) -> None:
-    bench = SchedulerBench(200, 4, windows=[(reach, 48) for reach in reaches])
+    bench = SchedulerBench(200, 4, windows=[(reach, 34) for reach in reaches])
     chat = PROMPT
     for turn in range(4):
         before = bench.scheduler.stats().prompt_tokens_cached
@@ -22,8 +22,8 @@ def test_each_turn_of_a_chat_finds_all_of_the_turn_before(reaches: tuple[Reach, 
         bench.run()
         reply = bench.tokens(f"turn {turn}")
         assert reply == reply_alone(chat, 30)
-        if turn:  # the last token of a reply has no KV
-            assert bench.scheduler.stats().prompt_tokens_cached - before == len(chat) - 5
+        if turn:  # the last token of a reply may have no KV
+            assert bench.scheduler.stats().prompt_tokens_cached - before in (len(chat) - 5, len(chat) - 4)
         chat = [*chat, *reply, 7, 8, 9, 10]
     assert all(group.num_evicted > 0 for group in bench.cache.windows)
 
@@ -73,7 +73,7 @@ def test_a_request_that_a_group_can_never_hold_is_refused_with_the_groups_name()
         assert words in refused.message
     bench.submit("short", PROMPT[:20], 8)
     bench.run()
-    assert len(bench.tokens("short")) == 8
+    assert bench.tokens("short") == reply_alone(PROMPT[:20], 8)
 
 
 def test_a_pin_keeps_the_window_at_its_end_and_leaves_others_enough() -> None:

@@ -106,6 +106,13 @@ def test_tokens_that_the_tree_remembers_beyond_the_match_were_evicted() -> None:
     assert count_by_cause(question, 10, decode)[0] == {"evicted": 30, "new": 10}
 
 
+def test_tokens_after_the_last_checkpoint_lack_one() -> None:
+    question = PromptComparison(
+        tokens=packed(range(50)), outline=NO_OUTLINE, near=None, remembered=45, paged=40, page_size=PAGE
+    )
+    assert count_by_cause(question, 10, decode)[0] == {"checkpoint": 30, "evicted": 5, "new": 5}
+
+
 def test_tokens_of_less_than_a_page_are_too_short_to_match() -> None:
     question = PromptComparison(
         tokens=packed(range(13)), outline=NO_OUTLINE, near=None, remembered=13, page_size=PAGE

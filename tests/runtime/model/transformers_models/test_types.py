@@ -87,7 +87,7 @@ def differences(reference: PreTrainedModel, rows: PagedRows) -> list[float]:
         found = rows.run(*((2, [PROMPT[at]]), (3, OTHER[start:end]))[:: 1 if at % 2 else -1])
         decoded.append(found[0 if at % 2 else 1])
         prefilled.append(found[1 if at % 2 else 0])
-    rows.fork(4, 0, 20)
+    rows.fork(4, 2, 20)
     continued = rows.run((4, PROMPT[20:]))
     return [
         difference(whole, expected),
