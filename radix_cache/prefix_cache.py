@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from .packed import TOKEN_BYTES
 from .page_allocator import PageAllocator
 from .page_keys import KeyedPages, Missing, PageKeys, find_missing, key_node, list_all
 from .tree import RadixTree
-from .windows import KEPT, NeededPages, PathWindows, Reach, WindowGroup, WindowTable
+from .windows import KEPT, NeededPages, PathWindows, Reach, WindowGroup, WindowPage, WindowTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,26 +145,29 @@ class PrefixCache:
             return False
         needed = self.path_windows(match).needed(match.length) if self.windows else ()
         return all(
-            group.max_held(tokens) + reserve + self._count_claimed(number) + (match.tail > 0)
+            group.max_held(tokens) + reserve + self._count_claimed(number, shared={*pages}) + (match.tail > 0)
             <= group.available
-            for number, (group, _, _) in enumerate(needed)
+            for number, (group, _, pages) in enumerate(needed)
         )
 
     def find_full_window(self, tokens: int, to_pin: int = 0) -> FullWindow | None:
         """The first windowed group whose unpinned pages do not suffice for a request of `tokens` tokens, once
         a prefix of `to_pin` tokens is pinned too; None if there is none."""
         pinned = {page for lease in self.leases if not lease.is_breakable for page in lease.windows}
-        for group in self.windows:
-            needed = group.max_held(tokens)
-            taken = sum(page.group is group for page in pinned)
-            taken += self.count_pages(to_pin) - group.find_first(to_pin)
-            if needed + taken > group.num_pages:
+        for number, group in enumerate(self.windows):
+            needed, more = group.max_held(tokens), self.count_pages(to_pin) - group.find_first(to_pin)
+            taken = sum(page.group is group for page in pinned) + more
+            is_short = more > 0 and more > group.available - self._count_claimed(number)
+            if needed + taken > group.num_pages or is_short:
                 return FullWindow(group.reach, needed, group.num_pages, taken)
         return None
 
-    def _count_claimed(self, group: int, besides: Lock | None = None) -> int:
-        """Pages of a windowed group that requests need for the rest of their prompts."""
-        return sum(lock.windows[group].count_claimed() for lock in self._locks if lock is not besides)
+    def _count_claimed(
+        self, group: int, besides: Lock | None = None, shared: Collection[WindowPage] = ()
+    ) -> int:
+        """Pages of a windowed group that requests need for the rest of their prompts (see `WindowTable`)."""
+        others = (lock for lock in self._locks if lock is not besides)
+        return sum(lock.windows[group].count_claimed(shared) for lock in others)
 
     def max_pages(self, match: PrefixMatch) -> int:
         """How many pages a request that acquires the match may have. Changes nothing."""

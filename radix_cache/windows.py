@@ -7,7 +7,7 @@ allocated while a request, a pin or the tree has it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -174,12 +174,17 @@ class WindowTable:
     prompt_tokens: int = 0
     marks: list[int] = field(default_factory=list)  # ends of a prefix that later requests may share
 
-    def count_claimed(self) -> int:
-        """How many more pages the request needs at most for its prompt, which others must leave to it."""
+    def count_claimed(self, shared: Collection[WindowPage] = ()) -> int:
+        """How many more pages the request needs at most for its prompt, which others must leave to it.
+
+        Pages that it shares with others, or will with `shared`, do not count as its own: it does not free
+        them when they are behind its window.
+        """
         left = -(-self.prompt_tokens // self.group.page_size) - len(self.pages)
         if left <= 0:
             return 0
-        alone = sum(page is not None and page.users == 1 for page in self.pages[self.first :])
+        used = (page for page in self.pages[self.first :] if page is not None)
+        alone = sum(page.users == 1 and page not in shared for page in used)
         return min(left, max(0, self.group.max_held(self.prompt_tokens) - alone))
 
     def extend(self, count: int) -> None:
