@@ -7,7 +7,8 @@ from .leases import Lease, Leases
 from .lock import Copy, Lock, PrefixMatch
 from .packed import KEY_BYTES, common_tokens, split_keys
 from .page_keys import KeyedPages, Missing
-from .prefix_cache import CacheStats, Dropped, PrefixCache
+from .prefix_cache import CacheStats, Dropped, FullWindow, PrefixCache
+from .windows import PathWindows, Reach, WindowGroup
 
 __all__ = [
     "KEY_BYTES",
@@ -17,16 +18,20 @@ __all__ = [
     "Divergence",
     "Dropped",
     "EvictionPolicy",
+    "FullWindow",
     "GittinsPolicy",
     "KeyedPages",
     "Lease",
     "Leases",
     "Lock",
     "Missing",
+    "PathWindows",
     "PrefixCache",
     "PrefixMatch",
+    "Reach",
     "TreeNode",
     "TreeWalk",
+    "WindowGroup",
     "common_tokens",
     "split_keys",
 ]

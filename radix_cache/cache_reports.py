@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush, nlargest
 from itertools import chain, islice
@@ -27,9 +27,9 @@ class Divergence(NamedTuple):
     """Where a sequence leaves the tree, how far evicted nodes continue it, and what the tree has instead."""
 
     matched: int  # leading tokens from which a request could start
-    remembered: int  # leading tokens that are in the tree or were evicted from it recently
-    behind: bytes  # packed tokens that follow `paged` ones in the tree, along the path that was used last
-    paged: int  # leading tokens that are in the tree; more than `matched` if no checkpoint is there
+    remembered: int  # leading tokens that are in the tree, even without all pages, or were evicted recently
+    behind: bytes  # packed tokens that follow those in the tree, along the path that was used last
+    paged: int  # leading tokens with all their pages; more than `matched` if no checkpoint is there
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +208,14 @@ class TreeWalk:
 
 
 class TreeReports:
-    def __init__(self, tree: RadixTree, locks: Collection[Lock]) -> None:
-        """`locks`: the locks of all requests."""
-        self._tree, self._locks = tree, locks
+    def __init__(
+        self,
+        tree: RadixTree,
+        locks: Collection[Lock],
+        serve: Callable[[PrefixMatch, bytes], tuple[int, int]],
+    ) -> None:
+        """`locks`: the locks of all requests. `serve`: see `PrefixCache._measure_served`."""
+        self._tree, self._locks, self._serve = tree, locks, serve
 
     def namespaces(self, scope: str = "") -> dict[str, int]:
         """Number of pages in the tree for each namespace whose name begins with `scope`."""
@@ -223,10 +228,8 @@ class TreeReports:
         """Where `tokens` leave the tree, and at most `most` tokens that the tree has there instead."""
         match = self._tree.find(namespace, tokens)
         remembered = max(match.length, _count_remembered(self._tree, match, tokens))
-        matched = match.length
-        if self._tree.checkpoints is not None:
-            matched, _ = self._tree.find_checkpoint(match, tokens, whole_pages=False)
-        return Divergence(matched, remembered, _read_behind(match, most * TOKEN_BYTES), match.length)
+        matched, paged = self._serve(match, tokens)
+        return Divergence(matched, remembered, _read_behind(match, most * TOKEN_BYTES), paged)
 
     def walk(self, namespaces: Iterable[str], waiting: Iterable[Prompt] = ()) -> TreeWalk:
         """The nodes of these namespaces. `waiting` are the prompts of waiting requests."""

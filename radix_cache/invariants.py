@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 from .lock import Lock
@@ -11,9 +11,12 @@ from .node import Node
 from .packed import KEY_BYTES, TOKEN_BYTES
 from .page_allocator import PageAllocator
 from .tree import RadixTree
+from .windows import WindowGroup, WindowPage
 
 
-def check(tree: RadixTree, allocator: PageAllocator, locks: Collection[Lock]) -> None:
+def check(
+    tree: RadixTree, allocator: PageAllocator, locks: Collection[Lock], windows: Sequence[WindowGroup]
+) -> None:
     nodes = [node for root in tree.roots.values() for node in root.subtree()]
     _check_pages(tree, allocator, locks, nodes)
     for node in nodes:
@@ -30,6 +33,8 @@ def check(tree: RadixTree, allocator: PageAllocator, locks: Collection[Lock]) ->
         pinned = [checkpoint for lock in locks for _, checkpoint in lock.checkpoints]
         pinned += [lease.checkpoint for lease in tree.leases if lease.checkpoint is not None]
         tree.checkpoints.check(live, nodes, pinned)
+    for number, group in enumerate(windows):
+        _check_window(tree, group, number, nodes, locks)
 
 
 def _check_pages(
@@ -144,3 +149,29 @@ def check_continues(lock: Lock, tokens: bytes) -> None:
     """A request's tokens only grow: they agree with the tokens that it has locked."""
     assert lock.node is not None
     assert tokens.startswith(lock.node.sequence()[: len(tokens)]), "tokens differ from those committed"
+
+
+def _check_window(
+    tree: RadixTree, group: WindowGroup, number: int, nodes: list[Node], locks: Collection[Lock]
+) -> None:
+    tables = [lock.windows[number] for lock in locks]
+    used = Counter(page for table in tables for page in table.pages if page is not None)
+    used += Counter(table.source for table in tables if table.source is not None)
+    leases = list(tree.leases)
+    used += Counter(
+        page for each in leases if not each.is_breakable for page in each.windows if page.group is group
+    )
+    assert all(page.users == count for page, count in used.items()), "a page counts its users"
+    cached: list[WindowPage] = []
+    for node in nodes:
+        if node.parent is not None:
+            assert len(node.windows[number]) == len(node.pages), "an edge has a place for each page"
+            cached += [page for page in node.windows[number] if page is not None and page.id >= 0]
+    assert len(cached) == len(set(cached)) and all(page.is_cached for page in cached)
+    assert set(group.idle) == set(cached) - set(used), "the cached pages that nobody uses may be evicted"
+    free = [page for start, end in group.allocator.free_runs() for page in range(start, end)]
+    owned = [page.id for page in {*cached, *used}]
+    assert Counter([*free, *owned]) == Counter(range(group.num_pages)), "each page has exactly one owner"
+    for table in tables:
+        assert all(page is None for page in table.pages[: table.first]), "pages behind the window are left"
+        assert all(page is not None for page in table.pages[table.first :]), "a request has its window"

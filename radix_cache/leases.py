@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from .node import Checkpoint, Node
 from .packed import TOKEN_BYTES
+from .windows import KEPT, WindowPage
 
 _break_order = attrgetter("break_order")
 _Account: TypeAlias = tuple[bool, str]
@@ -35,6 +36,7 @@ class Lease:
     is_estimate: bool = False  # `ends_at` estimates when the pages will be used again, and was not promised
     is_breakable: bool = True
     is_broken: bool = False  # it ended early because only leased pages were left to evict
+    windows: list[WindowPage] = field(default_factory=list, repr=False)  # of windowed groups, the last pages
     checkpoint: Checkpoint | None = field(default=None, repr=False)  # the deepest one, which a pin keeps
 
     @property
@@ -157,6 +159,11 @@ class Leases:
         if node in self._evictable:
             self.offer(node) if node in self.at else self.withhold(node)
         self._uncount(lease, lease.pages)
+        for page in lease.windows:
+            if lease.is_breakable:
+                page.group.count_lease(page, -1)
+            else:
+                page.group.end_use(page, KEPT)
         lease.node = None
         return node
 

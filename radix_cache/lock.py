@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from .node import Checkpoint, Node
+from .packed import TOKEN_BYTES
+
+if TYPE_CHECKING:
+    from .windows import WindowTable
 
 
 class PrefixMatch(NamedTuple):
@@ -21,14 +25,28 @@ class PrefixMatch(NamedTuple):
     inside: Node | None  # the child of `node` inside which the match ends; None if it ends at `node`
     inside_pages: int  # whole pages of `inside` that match
     tail: int  # tokens that match in the page after the full ones, which may be a partial page or not
-    paged: int  # leading tokens whose pages match; more than `length` if no checkpoint is there
+    paged: int  # leading tokens in the tree; more than `length` if some of their windowed pages or a
+    # checkpoint are not there
     checkpoint: Checkpoint | None = None  # the recurrent layers' state after `length` tokens
+
+    def cut(self, length: int, page_size: int) -> PrefixMatch:
+        """The match of the first `length` of its tokens, without a checkpoint."""
+        if length == self.length:
+            return self
+        node, depth, inside = self.node, self.depth, self.inside
+        while depth > length:
+            assert node.parent is not None
+            inside, node = node, node.parent
+            depth -= len(inside.tokens) // TOKEN_BYTES
+        pages, tail = divmod(length - depth, page_size)
+        inside = inside if length > depth else None
+        return PrefixMatch(length, length // page_size, node, depth, inside, pages, tail, self.paged)
 
 
 class Copy(NamedTuple):
     """A page to copy on the device before its request's first step."""
 
-    source: int  # id of the page to copy from
+    source: int  # id of the page to copy from; `WindowTable.source` has those of windowed groups
     tokens: int  # number of leading tokens in the page that match, although the whole page is copied
 
 
@@ -52,6 +70,7 @@ class Lock:
     used: bool = field(default=False, repr=False)  # whether it was counted as a use of the matched nodes
     # the request's pages whose tokens the tree has from another request
     duplicates: list[int] = field(default_factory=list, repr=False)
+    windows: list[WindowTable] = field(default_factory=list, repr=False)  # its pages of windowed groups
 
     passed: list[Checkpoint] = field(default_factory=list, repr=False)  # checkpoints that it used before
 
@@ -69,6 +88,18 @@ class Lock:
     def copy_target(self) -> int:
         """The request's own page after the matched full pages, into which `copy` is made."""
         return self.pages[self.matched // self.page_size]
+
+    def list_copies(self) -> list[tuple[int, int]]:
+        """The source and the target of the copy in each group; empty if there is no copy to make."""
+        if self.copy is None:
+            return []
+        index = self.matched // self.page_size
+        copies = [(self.copy.source, self.pages[index])]
+        for table in self.windows:
+            target = table.pages[index]
+            assert table.source is not None and target is not None
+            copies.append((table.source.id, target.id))
+        return copies
 
     def newest_checkpoint(self, position: int) -> tuple[int, Checkpoint | None]:
         """The last checkpoint up to `position`, and its position; 0 and None if there is none."""

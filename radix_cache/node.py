@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from .packed import KEY_BYTES, TOKEN_BYTES, SortedKeys, common_bytes
+
+if TYPE_CHECKING:
+    from .windows import WindowPages
 
 # Shared by all nodes without children, which are the majority.
 _NO_CHILDREN: dict[bytes, Node] = {}
@@ -49,6 +53,7 @@ class Node:
         "pages",
         "parent",
         "tokens",
+        "windows",
     )
 
     def __init__(
@@ -59,12 +64,14 @@ class Node:
         tokens: bytes,
         pages: tuple[int, ...],
         last_use: int,
+        windows: tuple[WindowPages, ...] = (),
     ) -> None:
         self.namespace = namespace  # None: not shared between requests
         self.parent = parent
         self.key = key  # the first page's tokens, which are the node's key in `parent.children`
         self.tokens = tokens  # all tokens of the edge, packed int32
         self.pages = pages
+        self.windows = windows  # for each windowed group, the pages of the same tokens that are still there
         self.last_use = last_use  # the time when the node was last unlocked, in accesses
         self.hits = 0  # requests that matched the node after the one that created it
         self.extended = 0  # how many of the hits also matched a child or a ghost below the node
@@ -92,6 +99,7 @@ class Node:
             self.tokens[:position],
             self.pages[:pages],
             self.last_use,
+            tuple(window[:pages] for window in self.windows),
         )
         upper.hits = upper.extended = self.hits
         upper.mark = self.mark
@@ -100,6 +108,7 @@ class Node:
         self.key = self.tokens[: len(self.key)]
         self.pages = self.pages[pages:]
         self._divide_checkpoints(pages, upper, self)
+        self.windows = tuple(window[pages:] for window in self.windows)
         upper.keys, self.keys = self.keys[: pages * KEY_BYTES], self.keys[pages * KEY_BYTES :]
         return upper
 
@@ -110,7 +119,8 @@ class Node:
         """
         size = len(self.key)
         tokens = self.tokens[pages * size :]
-        end = Node(self.namespace, self, tokens[:size], tokens, self.pages[pages:], self.last_use)
+        windows = tuple(window[pages:] for window in self.windows)
+        end = Node(self.namespace, self, tokens[:size], tokens, self.pages[pages:], self.last_use, windows)
         end.hits, end.extended, self.extended = self.hits, self.extended, self.hits
         end.mark = self.mark
         end.ghosts, self.ghosts = self.ghosts, _NO_CHILDREN
@@ -119,6 +129,7 @@ class Node:
         self.tokens = self.tokens[: pages * size]
         self.pages = self.pages[:pages]
         self._divide_checkpoints(pages, self, end)
+        self.windows = tuple(window[:pages] for window in self.windows)
         end.keys, self.keys = self.keys[pages * KEY_BYTES :], self.keys[: pages * KEY_BYTES]
         return end
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from .packed import TOKEN_BYTES
 from .page_allocator import PageAllocator
 from .page_keys import KeyedPages, Missing, PageKeys, find_missing, key_node, list_all
 from .tree import RadixTree
+from .windows import KEPT, NeededPages, PathWindows, Reach, WindowGroup, WindowPage, WindowTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,15 @@ class Dropped(NamedTuple):
     tokens: int
 
 
+class FullWindow(NamedTuple):
+    """A windowed group that lacks pages for a request."""
+
+    reach: Reach
+    needed: int  # pages that the request needs at once
+    total: int
+    pinned: int
+
+
 class PrefixCache:
     """Knows where every page of KV cache is, and which tokens' KV it holds.
 
@@ -49,9 +60,13 @@ class PrefixCache:
     A model with recurrent layers has `states` places for their states (see `checkpoints`). A match then ends
     at a checkpoint.
 
+    Layers that see only the latest tokens are in windowed groups. These have pages of their own, which a
+    request gives back once they are behind its window. A match needs only those that its next token sees.
+
     model: identifies everything else that the pages' contents depend on (see `PageKeys`). With it the cache
         reports evicted pages and the keys of missing ones
     slots: number of requests that hold a lock at once, if there are states
+    windows: the reach and the number of pages of each windowed group
     """
 
     def __init__(
@@ -64,6 +79,7 @@ class PrefixCache:
         model: bytes = b"",
         states: int = 0,
         slots: int = 0,
+        windows: Sequence[tuple[Reach, int]] = (),
     ) -> None:
         assert num_pages >= 0 and page_size >= 1, f"{num_pages} pages of {page_size} tokens"
         self.page_size = page_size
@@ -71,6 +87,7 @@ class PrefixCache:
         self.enabled = enabled
         self._check_invariants = check_invariants
         self._allocator = PageAllocator(num_pages)
+        self.windows = [WindowGroup(reach, pages, page_size) for reach, pages in windows]
         if policy is None:
             policy = GittinsPolicy(num_pages, page_size)
         self._keys = PageKeys(model, page_size * TOKEN_BYTES) if model else None
@@ -79,24 +96,78 @@ class PrefixCache:
         self._tree = RadixTree(page_size, policy, self._allocator, on_evict, self.checkpoints)
         self._evicted: list[KeyedPages] = []
         self._locks: set[Lock] = set()
-        self.reports = TreeReports(self._tree, self._locks)
+        self.reports = TreeReports(self._tree, self._locks, self._measure_served)
         self._evicted_pages = 0
 
     def match(
         self, namespace: str | None, tokens: bytes, limit: int | None = None, whole_pages: bool = False
     ) -> PrefixMatch:
-        """Finds the longest match of the first `limit` tokens, by default of all. Changes nothing.
+        """Finds the longest match of the first `limit` tokens, by default of all, that every group of layers
+        can serve and, with recurrent layers, after which a checkpoint stands. Changes nothing.
 
         whole_pages: only a match that ends with a page
         """
         found = self._tree.find(namespace, tokens, limit)
+        if whole_pages:
+            paged = found.length
+            found = found.cut(found.full_pages * self.page_size, self.page_size)._replace(paged=paged)
         if self.checkpoints is None:
-            if whole_pages:
-                return found._replace(tail=0, length=found.full_pages * self.page_size)
-            return found
-        position, checkpoint = self._tree.find_checkpoint(found, tokens, whole_pages)
-        match = self._tree.find(namespace, tokens, position)
-        return match._replace(paged=found.length, checkpoint=checkpoint)
+            return self._serve_windows(found)
+        match, checkpoint = self._serve_windows(found), None
+        while True:
+            position, checkpoint = self._tree.find_checkpoint(match, tokens, whole_pages)
+            if position == match.length:
+                return match._replace(checkpoint=checkpoint)
+            match = self._serve_windows(match.cut(position, self.page_size))
+
+    def _measure_served(self, match: PrefixMatch, tokens: bytes) -> tuple[int, int]:
+        """How many of a match's tokens a request can use, and of how many all pages are there."""
+        paged = self._serve_windows(match).length
+        if self.checkpoints is None:
+            return paged, paged
+        limit = match.length
+        return self.match(match.node.namespace, tokens, limit).length, paged
+
+    def _serve_windows(self, match: PrefixMatch) -> PrefixMatch:
+        """The longest part of the match that all windowed groups can serve."""
+        if not self.windows:
+            return match
+        return match.cut(self.path_windows(match).longest(match.length), self.page_size)
+
+    def path_windows(self, match: PrefixMatch) -> PathWindows:
+        """The windowed pages of a match, to ask which shorter matches all groups can serve."""
+        return PathWindows(match, self.windows)
+
+    def has_room(self, match: PrefixMatch, tokens: int, reserve: int) -> bool:
+        """Whether a request that acquires the match gets pages for a prompt of `tokens` tokens, and `reserve`
+        more pages of each group are left. Changes nothing."""
+        if self.count_pages(tokens) + reserve > self.max_pages(match):
+            return False
+        needed = self.path_windows(match).needed(match.length) if self.windows else ()
+        return all(
+            group.max_held(tokens) + reserve + self._count_claimed(number, shared={*pages}) + (match.tail > 0)
+            <= group.available
+            for number, (group, _, pages) in enumerate(needed)
+        )
+
+    def find_full_window(self, tokens: int, to_pin: int = 0) -> FullWindow | None:
+        """The first windowed group whose unpinned pages do not suffice for a request of `tokens` tokens, once
+        a prefix of `to_pin` tokens is pinned too; None if there is none."""
+        pinned = {page for lease in self.leases if not lease.is_breakable for page in lease.windows}
+        for number, group in enumerate(self.windows):
+            needed, more = group.max_held(tokens), self.count_pages(to_pin) - group.find_first(to_pin)
+            taken = sum(page.group is group for page in pinned) + more
+            is_short = more > 0 and more > group.available - self._count_claimed(number)
+            if needed + taken > group.num_pages or is_short:
+                return FullWindow(group.reach, needed, group.num_pages, taken)
+        return None
+
+    def _count_claimed(
+        self, group: int, besides: Lock | None = None, shared: Collection[WindowPage] = ()
+    ) -> int:
+        """Pages of a windowed group that requests need for the rest of their prompts (see `WindowTable`)."""
+        others = (lock for lock in self._locks if lock is not besides)
+        return sum(lock.windows[group].count_claimed(shared) for lock in others)
 
     def max_pages(self, match: PrefixMatch) -> int:
         """How many pages a request that acquires the match may have. Changes nothing."""
@@ -105,8 +176,8 @@ class PrefixCache:
             locked += match.inside_pages + (match.tail > 0)
         return match.full_pages + self._adopts_tail(match) + self.available() - locked
 
-    def acquire(self, match: PrefixMatch) -> Lock:
-        """Locks a match.
+    def acquire(self, match: PrefixMatch, tokens: int = 0) -> Lock:
+        """Locks a match for a prompt of `tokens` tokens.
 
         If the match ends inside a page, the caller copies that page before its first step (`Lock.copy`)
         and then calls `end_copy`. A partial page that matches to its end and is neither locked nor leased is
@@ -116,22 +187,43 @@ class PrefixCache:
             match = match._replace(node=self._tree.open_root(match.node.namespace))
         self._tree.observe_tail(match)
         adopts = self._adopts_tail(match)
+        windows = self._use_windows(match, tokens, adopts)
         if match.checkpoint is not None and self.checkpoints is not None:
             self.checkpoints.use(match.checkpoint)
         lock = self._lock_whole_pages(match)
+        lock.windows = windows
         if match.inside and match.tail:
             lock.matched += match.tail
             self._take_tail(lock, match.inside, match.tail, adopts)
         self._verify()
         return lock
 
+    def _use_windows(self, match: PrefixMatch, tokens: int, adopts: bool) -> list[WindowTable]:
+        """Tables with the windowed pages that the next token of a match sees."""
+        tables = []
+        for group, first, pages in self.path_windows(match).needed(match.length) if self.windows else ():
+            for page in pages:
+                group.use(page)
+            source = pages.pop() if match.tail and not adopts else None
+            table = WindowTable(group, [*[None] * first, *pages], first, source, tokens)
+            table.marks = [match.paged, tokens]
+            tables.append(table)
+        return tables
+
     def end_copy(self, lock: Lock) -> None:
         """Call it when the step that made `Lock.copy` is done. Then the copy's source may be evicted."""
         assert lock.source is not None, "the lock has no copy to make"
+        self._end_sources(lock)
         self._tree.unlock(lock.source)
         self._tree.free_covered_tail(lock.source)
         lock.source = None
         self._verify()
+
+    def _end_sources(self, lock: Lock) -> None:
+        for table in lock.windows:
+            if table.source is not None:
+                table.group.end_use(table.source, KEPT)
+                table.source = None
 
     def available(self) -> int:
         """Number of pages that requests can get: free pages and pages of unlocked nodes."""
@@ -154,6 +246,31 @@ class PrefixCache:
             lock.pages += self._allocate(count, after=lock.pages[-1] if has_own_pages else None)
             self._verify()
         return True
+
+    def extend_windows(self, lock: Lock, end: int) -> int:
+        """Allocates windowed pages for the tokens before `end`, as far as other requests leave some.
+
+        Returns up to which position all groups have pages, at most `end`.
+        """
+        for number, table in enumerate(lock.windows):
+            lacking = self.count_pages(end) - len(table.pages)
+            if lacking > 0:
+                available = table.group.available
+                left = available - self._count_claimed(number, besides=lock)
+                room = max(0, left, min(available, table.count_claimed()))
+                end = min(end, (len(table.pages) + min(room, lacking)) * self.page_size)
+        for table in lock.windows:
+            table.extend(max(0, self.count_pages(end) - len(table.pages)))
+        if lock.windows:
+            self._verify()
+        return end
+
+    def shrink(self, lock: Lock, position: int) -> None:
+        """Gives back windowed pages that no token from `position` on sees. No step in flight reads them."""
+        for table in lock.windows:
+            table.release(table.group.find_first_kept(position))
+        if lock.windows:
+            self._verify()
 
     def _allocate(self, count: int, after: int | None) -> list[int]:
         """Allocates `count` of the available pages and evicts as many as needed.
@@ -245,6 +362,8 @@ class PrefixCache:
         self._insert_full_pages(lock, tokens)
         rest = self._insert_tail(lock, tokens)
         self._allocator.free(lock.duplicates + rest)
+        for table in lock.windows:
+            table.release(len(table.pages), table.group.find_first_kept(len(tokens) // TOKEN_BYTES))
         if self.checkpoints is not None:
             self._release_states(lock, tokens, keeps_state, self.checkpoints)
         self._unlock(lock, generated)
@@ -256,18 +375,22 @@ class PrefixCache:
         This includes the matched nodes, because the fault may have come from them.
         """
         if lock.source is not None:
+            self._end_sources(lock)
             self._tree.unlock(lock.source)
         self._allocator.free(lock.own_pages)
         if self.checkpoints is not None:
             for checkpoint in (*lock.passed, *(each for _, each in lock.checkpoints)):
                 self.checkpoints.remove(checkpoint)
             self._release_states(lock, b"", False, self.checkpoints)
+        for table in lock.windows:
+            table.release(len(table.pages))
         self._tree.prune(self._unlock(lock))
         self._verify()
 
     def whole_pages(self, namespace: str | None, tokens: bytes) -> list[int]:
         """The full pages in the tree that hold a prefix of `tokens`. Changes nothing."""
-        match = self._tree.find(namespace, tokens)
+        found = self._tree.find(namespace, tokens)
+        match = self._serve_windows(found.cut(found.full_pages * self.page_size, self.page_size))
         pages = _list_pages_to(match.node)
         return [*pages, *match.inside.pages[: match.inside_pages]] if match.inside else pages
 
@@ -285,17 +408,28 @@ class PrefixCache:
 
         A tail is leased if all of it belongs to `tokens`. `ends_at` is in seconds since 1970.
         """
-        node = self._tree.end_at(self._tree.find(namespace, tokens, max_pages * self.page_size))
+        match = self._serve_windows(self._tree.find(namespace, tokens, max_pages * self.page_size))
+        node = self._tree.end_at(match)
         if node.parent is None:
             return None
         length = sum(len(each.tokens) for each in node.path()) // TOKEN_BYTES
         lease = Lease(owner, ends_at, node, _list_pages_to(node), length, is_estimate, is_breakable)
+        if self.windows:
+            self._lease_windows(lease, self.path_windows(match).needed(length))
         self._tree.add_lease(lease)
         if self.checkpoints is not None and not is_breakable:
             _, checkpoint = self._tree.find_checkpoint(self._tree.find(namespace, tokens), tokens, False)
             lease.checkpoint = self.checkpoints.try_pin(checkpoint)
         self._verify()
         return lease
+
+    def _lease_windows(self, lease: Lease, needed: Iterable[NeededPages]) -> None:
+        lease.windows = [page for _, _, pages in needed for page in pages]
+        for page in lease.windows:
+            if lease.is_breakable:
+                page.group.count_lease(page, 1)
+            else:
+                page.group.use(page)
 
     def end_lease(self, lease: Lease) -> None:
         self._tree.end_lease(lease)
@@ -390,7 +524,8 @@ class PrefixCache:
             return
         assert last <= len(lock.pages), f"{last} full pages of tokens, a page table of {len(lock.pages)}"
         chunk = tokens[first * self._tree.page_bytes : last * self._tree.page_bytes]
-        lock.node, duplicates = self._tree.insert(lock.node, chunk, tuple(lock.pages[first:last]))
+        windows = tuple(table.pages[first:last] for table in lock.windows)
+        lock.node, duplicates = self._tree.insert(lock.node, chunk, tuple(lock.pages[first:last]), windows)
         lock.depth = last * self.page_size
         lock.duplicates += duplicates
 
@@ -400,7 +535,8 @@ class PrefixCache:
         first = lock.depth // self.page_size
         tail = tokens[lock.depth * TOKEN_BYTES :]
         if self._keeps(lock) and tail:
-            leaf = self._tree.insert_tail(lock.node, tail, lock.pages[first])
+            windows = tuple(table.pages[first : first + 1] for table in lock.windows)
+            leaf = self._tree.insert_tail(lock.node, tail, lock.pages[first], windows)
             if leaf is not None:
                 lock.node = leaf
                 first += 1
@@ -439,7 +575,7 @@ class PrefixCache:
 
     def _verify(self) -> None:
         if self._check_invariants:
-            check(self._tree, self._allocator, self._locks)
+            check(self._tree, self._allocator, self._locks, self.windows)
 
 
 def _list_pages_to(node: Node) -> list[int]:

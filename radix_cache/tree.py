@@ -17,6 +17,7 @@ from .lock import PrefixMatch
 from .node import Checkpoint, Node
 from .packed import TOKEN_BYTES, common_bytes
 from .page_allocator import PageAllocator
+from .windows import WindowPages, is_there
 
 
 class RadixTree:
@@ -121,7 +122,7 @@ class RadixTree:
 
     def observe_tail(self, match: PrefixMatch) -> None:
         """Tells the policy how much of a tail is used, if the match reaches a tail."""
-        leaf = match.inside
+        leaf = match.inside if match.length == match.paged else None
         if leaf is not None and match.inside_pages and match.inside_pages == len(leaf.pages) - 1:
             size = len(leaf.tokens) % self.page_bytes
             if size:
@@ -154,10 +155,13 @@ class RadixTree:
         node.hits += 1
         self.policy.hit(node)
 
-    def insert(self, node: Node, tokens: bytes, pages: tuple[int, ...]) -> tuple[Node, list[int]]:
+    def insert(
+        self, node: Node, tokens: bytes, pages: tuple[int, ...], windows: tuple[WindowPages, ...] = ()
+    ) -> tuple[Node, list[int]]:
         """Inserts whole pages below `node` and moves one lock from it to the last node inserted.
 
-        Returns that node, and the pages that the tree did not take because it already has their tokens.
+        Returns that node, and the pages that the tree did not take because it already has their tokens. Of
+        windowed groups it also takes pages whose tokens it has without them.
         """
         duplicates: list[int] = []
         done = 0
@@ -166,7 +170,8 @@ class RadixTree:
             position = done * self.page_bytes
             child = node.children.get(tokens[position : position + self.page_bytes])
             if child is None:
-                node, count = self._extend(node, tokens, position, pages[done:])
+                rest = tuple(window[done:] for window in windows)
+                node, count = self._extend(node, tokens, position, pages[done:], rest)
                 done += count
             else:
                 shared = self._shared_pages(child, tokens, position)
@@ -174,14 +179,24 @@ class RadixTree:
                     child = self.split(child, shared)
                 self._move_lock(node, child)
                 duplicates += pages[done : done + shared]
+                _fill(child.windows, windows, done, shared)
                 node, done = child, done + shared
         return node, duplicates
 
-    def insert_tail(self, node: Node, tokens: bytes, page: int) -> Node | None:
+    def insert_tail(
+        self, node: Node, tokens: bytes, page: int, windows: tuple[WindowPages, ...] = ()
+    ) -> Node | None:
         """Like `insert`, for a partial page; None if the tree already has its tokens."""
-        return None if node.covers(tokens) else self._append(node, tokens, (page,))
+        return None if node.covers(tokens) else self._append(node, tokens, (page,), windows)
 
-    def _extend(self, node: Node, tokens: bytes, position: int, pages: tuple[int, ...]) -> tuple[Node, int]:
+    def _extend(
+        self,
+        node: Node,
+        tokens: bytes,
+        position: int,
+        pages: tuple[int, ...],
+        windows: tuple[WindowPages, ...],
+    ) -> tuple[Node, int]:
         """Inserts `pages` below `node`, which has no child with these tokens. If a ghost has them,
         inserts only the ghost's number of pages.
 
@@ -189,26 +204,35 @@ class RadixTree:
         """
         ghost = self.history.recall(node, tokens, position)
         if ghost is not None:
-            return self._revive(node, ghost, pages)
-        return self._append(node, tokens[position:], pages), len(pages)
+            return self._revive(node, ghost, pages, windows)
+        return self._append(node, tokens[position:], pages, windows), len(pages)
 
-    def _revive(self, node: Node, ghost: Node, pages: tuple[int, ...]) -> tuple[Node, int]:
-        ghost.pages = pages[: len(ghost.tokens) // self.page_bytes]
+    def _revive(
+        self, node: Node, ghost: Node, pages: tuple[int, ...], windows: tuple[WindowPages, ...]
+    ) -> tuple[Node, int]:
+        count = len(ghost.tokens) // self.page_bytes
+        ghost.pages = pages[:count]
+        ghost.windows = tuple(_enter(window[:count]) for window in windows)
         self._attach(node, ghost)
         self._hit(ghost)
         node.extended += 1
         return ghost, len(ghost.pages)
 
-    def _append(self, node: Node, tokens: bytes, pages: tuple[int, ...]) -> Node:
+    def _append(
+        self, node: Node, tokens: bytes, pages: tuple[int, ...], windows: tuple[WindowPages, ...]
+    ) -> Node:
         """Extends a leaf that only this request has used; otherwise adds a child. Returns the last node."""
         used_by_others = node.locks > 1 or node.hits or node.leases or node.mark is not None
         if used_by_others or node.children or node.ghosts or node.parent is None:
-            child = Node(node.namespace, node, tokens[: self.page_bytes], tokens, pages, self.now)
+            entered = tuple(_enter(list(window)) for window in windows)
+            child = Node(node.namespace, node, tokens[: self.page_bytes], tokens, pages, self.now, entered)
             self._attach(node, child)
             return child
         self._count(node, len(pages))
         node.tokens += tokens
         node.pages += pages
+        for mine, window in zip(node.windows, windows, strict=True):
+            mine += _enter(window)
         return node
 
     def _attach(self, node: Node, child: Node) -> None:
@@ -244,6 +268,7 @@ class RadixTree:
         self._drop_checkpoints(leaf)
         self._count(leaf, -len(leaf.pages))
         self.num_evictable -= len(leaf.pages)
+        _leave(leaf)
         parent.unlink(leaf)
         self._settle(parent)
 
@@ -367,6 +392,7 @@ class RadixTree:
             evicted.append(leaf.pages[-1])
             if len(leaf.pages) > 1:
                 leaf.pages = leaf.pages[:-1]
+                _leave(leaf, len(leaf.pages))
                 self.pages_in[leaf.namespace] -= 1
                 self.history.drop_tail(leaf)
             else:
@@ -402,6 +428,7 @@ class RadixTree:
             self.on_evict(leaf)
         self._drop_checkpoints(leaf)
         self.pages_in[leaf.namespace] -= len(leaf.pages)
+        _leave(leaf)
         self.history.keep(leaf)
 
     def _drop_checkpoints(self, node: Node) -> None:
@@ -421,3 +448,29 @@ class RadixTree:
         if not len(self.policy):
             self._settle(self.leases.break_leaf())
         return self.policy.pop()
+
+
+def _enter(window: WindowPages) -> WindowPages:
+    """Notes that a node has these pages; returns them."""
+    for page in window:
+        if page is not None:
+            page.group.enter(page)
+    return window
+
+
+def _leave(node: Node, first: int = 0) -> None:
+    """Removes the node's windowed pages from index `first` on, and frees those that nobody uses."""
+    for window in node.windows:
+        for page in window[first:]:
+            if page is not None:
+                page.group.leave(page)
+        del window[first:]
+
+
+def _fill(windows: tuple[WindowPages, ...], more: tuple[WindowPages, ...], start: int, count: int) -> None:
+    """Replaces a node's first `count` windowed pages that are lost by those of `more` from `start` on."""
+    for window, of_request in zip(windows, more, strict=True):
+        for index, page in enumerate(of_request[start : start + count]):
+            if page is not None and not is_there(window[index]):
+                page.group.enter(page)
+                window[index] = page

@@ -74,7 +74,8 @@ class LoadedModel:
             start=start,
             tokens=_packed(tokens),
             samples=samples,
-            new_pages=_packed(range(given, self._pages)),
+            new_pages=(pages := _packed(range(given, self._pages))),
+            new_window_pages=[pages] * (len(self.ready.groups) - 1),
             targets=_packed(targets),
         )
         self._step += 1

@@ -24,7 +24,8 @@ class Steps:
         self.runner, ready, _ = load_model(config, _no_vocabulary)
         self._random, self._step, self._setups = random.Random(0), 0, list[SlotSetup]()
         self._page_size = ready.page_size
-        self._pages_of_slot = ready.num_pages // (decoding + 1)
+        self._windows = len(ready.groups) - 1
+        self._pages_of_slot = min(group.num_pages for group in ready.groups) // (decoding + 1)
         self._prompt, self._keys = decoding, keys
         self._lengths: dict[int, int] = {}
         self.choose_adapters(0)
@@ -81,7 +82,8 @@ class Steps:
             start=start,
             tokens=np.array(tokens, np.int32).tobytes(),
             samples=int(not chunk),
-            new_pages=np.arange(first + given, first + needed, dtype=np.int32).tobytes(),
+            new_pages=(pages := np.arange(first + given, first + needed, dtype=np.int32).tobytes()),
+            new_window_pages=[pages] * self._windows,
         )
 
 

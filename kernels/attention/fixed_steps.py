@@ -165,10 +165,11 @@ class Frame:
         )
         """the batch to pass to the layers in place of the step's own"""
 
-    def load(self, batch: AttentionBatch, inputs: Arrays) -> bool:
-        """Prepares for a step. Returns False, without writing anything, if the step exceeds the buffers."""
+    def load(self, batches: Sequence[AttentionBatch], inputs: Arrays) -> bool:
+        """Prepares for a step, given its batch for the layers of each shape. Returns False, without writing
+        anything, if the step exceeds the buffers."""
         arrays = dict(inputs)
-        for plan in self._plans:
+        for plan, batch in zip(self._plans, batches, strict=True):
             planned = plan.plan(batch, self._element_size)
             if planned is None:
                 return False

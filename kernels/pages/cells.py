@@ -45,6 +45,10 @@ class CellFormat(NamedTuple):
         """The size of a cell in elements of `dtype`."""
         return -(-head_dim // WORD) * WORD + WORD if self.is_scaled else head_dim
 
+    def head_dim(self, elements: int) -> int:
+        """The number of values for which a cell of `elements` elements has room."""
+        return elements - WORD if self.is_scaled else elements
+
     def bytes(self, head_dim: int) -> int:
         return self.elements(head_dim) * self.dtype.itemsize
 

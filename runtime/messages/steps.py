@@ -51,6 +51,8 @@ class Row(Part):
     tokens: Tokens = b""  # empty: the row is in decode
     samples: int = 1  # tokens that the row samples at most after its last position; 0: none
     new_pages: bytes = b""  # page ids to append to the slot's page table, int32
+    new_window_pages: list[bytes] = []
+    """the same for the tables of windowed groups; id 0 stands for pages that the row does not need"""
     targets: Tokens = b""
     """for prompt log-probabilities: the token after each position, except after the prompt's last one"""
     untargeted: int = 0  # number of the row's first positions that have no target
@@ -64,6 +66,7 @@ class Row(Part):
 class PageCopy(Part):
     source: int
     destination: int
+    group: int = 0  # index in `ModelReady.groups`
 
 
 class RowGroup(Part):
@@ -129,10 +132,11 @@ class GroupCost(Part):
 class CacheGroup(Part):
     """Layers whose attention reaches equally far. They have pages of their own."""
 
-    layers: int
+    layers: int  # 0: no layer sees all tokens, and the group's pages take no memory
     reach: int | None  # number of latest tokens that attention reads; None: all
     num_pages: int
     page_bytes: int  # bytes of a page in all these layers
+    in_chunks: bool = False  # whether attention reads the tokens since the last multiple of `reach` instead
 
 
 class Pooling(Part):
@@ -149,7 +153,7 @@ class Pooling(Part):
 class ModelReady(Message):
     """The model is loaded and can run steps with up to `slots` rows."""
 
-    groups: list[CacheGroup]  # only one group today
+    groups: list[CacheGroup]  # first the layers that see all tokens, then the windowed groups
     page_size: int  # tokens per page, the same in all groups
     max_model_len: int  # maximal number of tokens of a prompt and its reply
     slots: int
@@ -168,13 +172,13 @@ class ModelReady(Message):
 
     @property
     def num_pages(self) -> int:
-        """Pages that every group has."""
-        return min(group.num_pages for group in self.groups)
+        """Number of pages of the group that sees all tokens, which every cached token has."""
+        return self.groups[0].num_pages
 
     @property
     def page_bytes(self) -> int:
-        """Memory of one page in all groups."""
-        return sum(group.page_bytes for group in self.groups)
+        """Memory of all groups for each of `num_pages`."""
+        return sum(group.num_pages * group.page_bytes for group in self.groups) // self.num_pages
 
 
 class RowError(Part):

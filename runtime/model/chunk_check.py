@@ -11,7 +11,7 @@ import torch
 
 from ...kernels.attention import AttentionBatch
 from ..errors import ConfigError
-from .interface.input_batch import InputBatch, RowStates
+from .interface.input_batch import GroupInputs, InputBatch, RowStates
 from .interface.model import Model
 from .kv_pool import allocate_pool
 
@@ -44,7 +44,7 @@ def _measure_difference(model: Model, device: torch.device) -> float | None:
         torch.empty((3, *state.shape), dtype=state.dtype or model.dtype, device=device)
         for state in spec.states
     ]
-    kvs = allocate_pool(spec, 4, PAGE_SIZE, model.dtype, device)
+    kvs = allocate_pool(spec, [4] * spec.layers, PAGE_SIZE, model.dtype, device)
     tokens = torch.arange(1, TOKENS + 1, dtype=torch.int32) % model.config.vocab_size
     model.set_context(TOKENS)
     model.cover(TOKENS)
@@ -68,17 +68,17 @@ def _batch(
     positions = torch.cat([torch.arange(start, start + len(tokens)) for _, start, tokens in rows])
     pages = torch.cat([torch.full((len(tokens),), page) for page, _, tokens in rows])
     lengths = [len(tokens) for _, _, tokens in rows]
+    attention = AttentionBatch.build(
+        lengths,
+        [start + length for (_, start, _), length in zip(rows, lengths, strict=True)],
+        [np.array([page], np.int32) for page, _, _ in rows],
+        PAGE_SIZE,
+        device,
+    )
     return InputBatch(
         tokens=torch.cat([tokens for _, _, tokens in rows]).to(device),
         positions=positions.to(device),
-        places=(pages * PAGE_SIZE + positions).to(device),
-        attention=AttentionBatch.build(
-            lengths,
-            [start + length for (_, start, _), length in zip(rows, lengths, strict=True)],
-            [np.array([page], np.int32) for page, _, _ in rows],
-            PAGE_SIZE,
-            device,
-        ),
+        groups=(GroupInputs((pages * PAGE_SIZE + positions).to(device), attention),),
         outputs=None,
         states=RowStates(states, np.array([page for page, _, _ in rows])) if states else None,
     )

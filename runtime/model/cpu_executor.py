@@ -32,8 +32,9 @@ class _SampledStep:
     results: PackedResults
     tables: NDArray[np.int64]
     """addresses of the automata's tables"""
-    growing: GrowingRows | None
-    """the rows whose inputs the next step may change in place; None: the next step needs new inputs"""
+    growing: list[tuple[int, GrowingRows]]
+    """the rows, of each page group that layers use, whose inputs the next step may change in place; empty:
+    the next step needs new inputs"""
 
 
 class CpuExecutor:
@@ -47,7 +48,7 @@ class CpuExecutor:
         states = device.states
         self._eager, self._model = EagerExecutor(device), device.model
         self._tables, self._states = device.tables, states
-        self._recorded = RecordedSteps(device.model, device.kvs, states.sampling.last_tokens, batch_invariant)
+        self._recorded = RecordedSteps(device, batch_invariant)
         limits = [reach.limit for reach in device.model.config.cache_spec.reaches]
         self._shortest_reach = min((limit for limit in limits if limit is not None), default=None)
         self._sampling = SlotSampling(states.sampling, states.registers, states.vocab_size)
@@ -98,11 +99,15 @@ class CpuExecutor:
     def _sample(self, hidden: torch.Tensor) -> None:
         self._sampling.run(self._model.logits(hidden))
 
-    def _prepare_growth(self, inputs: StepInputs, loaded: LoadedStep) -> GrowingRows | None:
-        if not all(row.samples and not row.tokens for row in inputs.rows):
-            return None
-        (attention, *others) = dict.fromkeys(loaded.plans.values())
-        return None if others or self._sampling.changes_by_position else attention.growing()
+    def _prepare_growth(self, inputs: StepInputs, loaded: LoadedStep) -> list[tuple[int, GrowingRows]]:
+        if self._sampling.changes_by_position or not all(
+            row.samples and not row.tokens for row in inputs.rows
+        ):
+            return []
+        plans = dict.fromkeys((group, plan) for (group, *_), plan in loaded.plans.items())
+        growing = [(group, rows) for group, plan in plans if (rows := plan.growing()) is not None]
+        has_one_each = len({group for group, _ in plans}) == len(plans) == len(growing)
+        return growing if has_one_each else []
 
     def _has_same_rows(self, plan: StepPlan, last: _SampledStep) -> bool:
         if plan.setups or plan.restores or plan.groups != last.inputs.groups:
@@ -114,24 +119,28 @@ class CpuExecutor:
 
     def _move_on(self, last: _SampledStep, plan: StepPlan) -> bool:
         """Turns the inputs of the last step into the next step's; False if that needs new inputs."""
-        if last.growing is None or not self._has_same_rows(plan, last):
+        if not last.growing or not self._has_same_rows(plan, last):
             return False
         slots = last.inputs.sampled_slots.astype(np.int64)
         starts = self._tables.lengths[slots]
         if self._shortest_reach is not None and starts.max() >= self._shortest_reach:
             return False
-        if not last.growing.grow(self._find_begun_pages(slots, starts)):
+        if not all(rows.grow(self._find_begun_pages(group, slots, starts)) for group, rows in last.growing):
             return False
         tokens = self._tables.extend(slots, starts, np.zeros_like(starts))
         batch = last.loaded.recorded.batch
-        batch.positions.numpy()[:], batch.places.numpy()[:] = tokens.positions, tokens.places
+        batch.positions.numpy()[:] = tokens.positions
+        for group, places in zip(batch.groups, self._tables.places(slots, tokens), strict=True):
+            group.places.numpy()[:] = places
         return True
 
-    def _find_begun_pages(self, slots: NDArray[np.int64], starts: NDArray[np.int64]) -> list[NewPage]:
+    def _find_begun_pages(
+        self, group: int, slots: NDArray[np.int64], starts: NDArray[np.int64]
+    ) -> list[NewPage]:
         """The rows whose tokens are the first on a page. An earlier step may have given them the page."""
         size = self._tables.page_size
         return [
-            (row, int(self._tables.table(slot)[start // size]))
+            (row, int(self._tables.table(slot, group)[start // size]))
             for row, (slot, start) in enumerate(zip(slots.tolist(), starts.tolist(), strict=True))
             if start % size == 0
         ]

@@ -46,7 +46,7 @@ class CudaExecutor:
             capture = CudaCapture()
             self._captures = Captures(capture, capture.measure)
             spec = model.config.cache_spec
-            self._forward = ForwardGraphs(spec, hidden, tables.on_device, states, has_adapters)
+            self._forward = ForwardGraphs(spec, hidden, tables, states, has_adapters)
             self._sampling = SamplingGraphs(model, states, hidden, self._captures)
 
     def forward_bytes(self, kvs: Sequence[torch.Tensor]) -> int:

@@ -71,12 +71,13 @@ class DecoderLayer:
         heads = self._weights.qkv(x).view(x.shape[0], -1, self._config.head_dim)
         q, k, v = torch.split_with_sizes(heads, self._head_counts, dim=1)
         rotary, norms = step.rotary[self._config.rope], self._weights.head_norms
-        rotary_write_kv(q, k, v, rotary, batch.positions, batch.places, kv, norms)
+        places = batch.of_layer(self._number).places
+        rotary_write_kv(q, k, v, rotary, batch.positions, places, kv, norms)
         return q
 
     def _attention(self, q: torch.Tensor, step: LayerInputs) -> torch.Tensor:
         """Attention, [tokens, heads × head_dim], of queries [tokens, heads, head_dim]."""
-        kv, batch = step.kvs[self._number], step.batch.attention
+        kv, batch = step.kvs[self._number], step.batch.of_layer(self._number).attention
         config, invariant = self._config, self._batch_invariant
         reach = Reach(config.window)
         out = paged_attention(

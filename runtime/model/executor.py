@@ -15,6 +15,7 @@ from ...kernels.sampling.packed_results import PackedResults
 from ..messages import StepPlan
 from .adapters import AdapterBank
 from .input_batch import StepInputs, build_step_inputs
+from .interface.cache_spec import number_groups
 from .interface.model import Model
 from .page_tables import PageTables
 from .pooler import Pooler
@@ -38,6 +39,15 @@ class DeviceState:
     """None: the model generates"""
     adapters: AdapterBank | None = None
     """None: no adapter can be loaded"""
+
+    @property
+    def group_kvs(self) -> list[list[list[torch.Tensor]]]:
+        """The caches of each group's layers: a list for each shape of pages."""
+        number_of = number_groups(self.tables.groups) or [0] * len(self.kvs)
+        found: list[dict[object, list[torch.Tensor]]] = [{} for _ in self.tables.groups]
+        for kv, group in zip(self.kvs, number_of, strict=True):
+            found[group].setdefault((kv.shape, kv.stride()), []).append(kv)
+        return [list(shapes.values()) for shapes in found]
 
 
 class StepExecutor(Protocol):

@@ -20,9 +20,10 @@ from ...kernels.common.feed_cuda import feed
 from ...kernels.common.step_tokens import NO_SLOT
 from .capture import Captures, Replay, choose_sizes, find_size
 from .input_batch import StepInputs
-from .interface.cache_spec import CacheSpec
-from .interface.input_batch import InputBatch
+from .interface.cache_spec import CacheSpec, number_groups
+from .interface.input_batch import GroupInputs, InputBatch
 from .interface.model import Model
+from .page_tables import PageTables
 from .slot_states import SlotStates
 
 MAX_TOKENS = 512
@@ -82,22 +83,25 @@ class ForwardGraphs:
         self,
         spec: CacheSpec,
         hidden: torch.Tensor,
-        tables: torch.Tensor,
+        tables: PageTables,
         states: SlotStates,
         has_adapters: bool = False,
     ) -> None:
         """Allocates the inputs of the graphs.
 
         hidden: [rows, hidden], where the graphs write their results; as many rows as a step can have
-        tables: the page tables of all slots, as in `PageTables`
         states: the last token and the automaton of each slot
         has_adapters: whether rows may have adapters. Steps in which some have one run in graphs of their own
         """
         rows = len(hidden)
         heads = (spec.heads, spec.kv_heads, spec.head_dim)
-        self._shapes = [Shape(*heads, reach) for reach in dict.fromkeys(spec.reaches)]
+        self._layer_groups = number_groups(tables.groups)
+        self._group_of = dict(zip(spec.reaches, self._layer_groups or [0] * spec.layers, strict=True))
+        """the page group of each reach"""
+        self._shapes = [Shape(*heads, reach) for reach in self._group_of]
+        self._num_groups = len(tables.groups)
         self._max_tokens = max(MAX_TOKENS, rows)
-        self._scratch = Scratch.allocate(self._shapes[0], self._max_tokens, tables)
+        self._scratch = Scratch.allocate(self._shapes[0], self._max_tokens, tables.on_device)
         self._hidden, self._states = hidden, states
         self._side = SideStream(hidden.device)
         self._sizes = choose_sizes(self._max_tokens)
@@ -130,11 +134,12 @@ class ForwardGraphs:
         if inputs.size > self._max_tokens or outputs > len(self._hidden):
             return None
         size = find_size(inputs.size, self._sizes)
-        tiles = needed_tiles(inputs.attention, self._shapes[0], self._hidden.element_size())
+        tiles = needed_tiles(inputs.attention[0], self._shapes[0], self._hidden.element_size())
         captured = self._graphs.get(_Kind(size, tiles, inputs.adapters is not None))
         many_pages = len(inputs.new_pages[0]) > size
+        batches = [inputs.attention[group] for group in self._group_of.values()]
         if captured is None or not captured.frame.load(
-            inputs.attention, self._arrays(inputs, size, with_pages=not many_pages)
+            batches, self._arrays(inputs, size, with_pages=not many_pages)
         ):
             return None
         if many_pages:
@@ -150,7 +155,8 @@ class ForwardGraphs:
 
     def _forward(self, kind: _Kind, model: Model, kvs: Sequence[torch.Tensor]) -> tuple[Frame, Replay]:
         size = kind.tokens
-        defaults = _defaults(size, self._max_outputs(size), self._states.registers.padding_slot)
+        padding = self._states.registers.padding_slot
+        defaults = _defaults(size, self._max_outputs(size), padding, self._num_groups)
         if not kind.has_adapters:
             del defaults["adapters"], defaults["output adapters"]
         frame = Frame(self._shapes, size, self._scratch, self._hidden.element_size(), kind.tiles, defaults)
@@ -167,8 +173,8 @@ class ForwardGraphs:
             batch = InputBatch(
                 tokens=feed(at["tokens"], at["slots"], self._states.sampling.last_tokens, *pages),
                 positions=at["positions"],
-                places=at["places"],
-                attention=frame.batch,
+                groups=tuple(GroupInputs(at[_name_places(n)], frame.batch) for n in range(self._num_groups)),
+                layer_groups=self._layer_groups,
                 outputs=at["outputs"],
                 adapters=at.get("adapters"),
                 output_adapters=at.get("output adapters"),
@@ -184,7 +190,7 @@ class ForwardGraphs:
             "tokens": inputs.tokens,
             "slots": inputs.slots,
             "positions": inputs.positions,
-            "places": inputs.places,
+            **{_name_places(group): places for group, places in enumerate(inputs.places)},
             "outputs": inputs.outputs,
             "sampled slots": inputs.sampled_slots,
             "automata": self._states.table_addresses(),
@@ -193,13 +199,17 @@ class ForwardGraphs:
         }
 
 
-def _defaults(tokens: int, outputs: int, padding_slot: int) -> dict[str, NDArray[Any]]:
+def _name_places(group: int) -> str:
+    return f"places in group {group}"
+
+
+def _defaults(tokens: int, outputs: int, padding_slot: int, groups: int) -> dict[str, NDArray[Any]]:
     """The inputs of padding tokens."""
     return {
         "tokens": np.zeros(tokens, np.int32),
         "slots": np.full(tokens, NO_SLOT, np.int32),
         "positions": np.zeros(tokens, np.int64),
-        "places": np.full(tokens, SKIPPED, np.int64),
+        **{_name_places(group): np.full(tokens, SKIPPED, np.int64) for group in range(groups)},
         "outputs": np.zeros(outputs, np.int64),
         "sampled slots": np.full(outputs, padding_slot, np.int32),
         "automata": np.zeros(TABLES, np.int64),

@@ -17,7 +17,8 @@ from ...kernels.attention.batch import DeviceTables
 from ...kernels.common.step_tokens import NO_SLOT
 from ...kernels.common.upload import upload
 from ..messages import TOKEN_BYTES, Row, RowGroup
-from .interface.input_batch import InputBatch, RowStates
+from .interface.cache_spec import PageGroup, number_groups
+from .interface.input_batch import GroupInputs, InputBatch, RowStates
 from .page_tables import PageTables
 from .recurrent_states import RecurrentStates
 from .slot_states import NONE, SlotStates
@@ -35,11 +36,15 @@ class StepInputs:
     slots: NDArray[np.int32]
     """[tokens]: the slot whose last token takes the place of the one in `tokens`; `NO_SLOT`: none"""
     positions: NDArray[np.int64]
-    places: NDArray[np.int64]
+    places: list[NDArray[np.int64]]
+    """of each page group"""
     outputs: NDArray[np.int64]
     new_pages: tuple[NDArray[np.int64], NDArray[np.int32]]
     """the page tables' changes: indices into `PageTables.on_device`, and pages"""
-    attention: AttentionBatch
+    attention: list[AttentionBatch]
+    """of each page group"""
+    layer_groups: Sequence[int]
+    """the group of each layer, if there are several groups"""
     rows: Sequence[Row]
     """the plan's rows"""
     groups: Sequence[RowGroup]
@@ -66,7 +71,7 @@ class StepInputs:
     @property
     def all_in_order(self) -> bool:
         """Whether all tokens are output tokens, in their order."""
-        return self.attention.outputs is None
+        return self.attention[0].outputs is None
 
     @cached_property
     def alternatives(self) -> int | None:
@@ -78,29 +83,27 @@ class StepInputs:
     def on_device(self) -> InputBatch:
         """The inputs on the device. The first access moves them there, and the new pages into the tables."""
         fed = np.flatnonzero(self.slots != NO_SLOT)
-        arrays: list[NDArray[Any]] = [self.tokens, self.positions, self.places, self.outputs]
-        arrays += [
-            fed,
-            self.slots[fed].astype(np.int64),
-            *self.new_pages,
-            *self.group_adapters(self.size, len(self.outputs)),
-        ]
-        tokens, positions, places, outputs, fed_tokens, fed_slots, pages_at, new_pages, *adapters = upload(
+        arrays: list[NDArray[Any]] = [self.tokens, self.positions, self.outputs]
+        arrays += [fed, self.slots[fed].astype(np.int64), *self.new_pages, *self.places]
+        arrays += self.group_adapters(self.size, len(self.outputs))
+        tokens, positions, outputs, fed_tokens, fed_slots, indices, pages, *others = upload(
             arrays, self.last_tokens.device
         )
         if len(fed):
             tokens[fed_tokens] = self.last_tokens[fed_slots]
-        self.tables.write(pages_at, new_pages)
+        self.tables.write(indices, pages)
+        groups = tuple(map(GroupInputs, others, self.attention))
+        adapters = others[len(groups) :]
         chosen = None if self.all_in_order else outputs
         texts = self._text_numbers()
-        return InputBatch(tokens, positions, places, self.attention, chosen, self.states, texts, *adapters)
+        return InputBatch(tokens, positions, groups, chosen, self.layer_groups, self.states, texts, *adapters)
 
     def _text_numbers(self) -> torch.Tensor | None:
         """See `InputBatch.texts`."""
         if not any(row.second for row in self.rows):
             return None
         seconds = np.array([row.second or NEVER for row in self.rows], np.int64)
-        texts = self.positions >= np.repeat(seconds, self.attention.query_lengths)
+        texts = self.positions >= np.repeat(seconds, self.attention[0].query_lengths)
         return upload([texts.astype(np.int64)], self.last_tokens.device)[0]
 
     def group_adapters(self, tokens: int, outputs: int) -> list[NDArray[np.int32]]:
@@ -144,19 +147,23 @@ def build_step_inputs(
         tokens=np.frombuffer(b"".join([row.tokens or ONE_TOKEN for row in rows]), np.int32).copy(),
         slots=tokens.slots,
         positions=tokens.positions,
-        places=tokens.places,
+        places=tables.places(slots, tokens),
         outputs=outputs,
         new_pages=tables.take_new(),
-        attention=AttentionBatch.build(
-            tokens.lengths,
-            tables.lengths[slots],
-            [] if last_tokens.is_cuda else [tables.table(row.slot) for row in rows],
-            tables.page_size,
-            last_tokens.device,
-            [(group.first_row, group.rows, group.shared_tokens) for group in groups],
-            DeviceTables(tables.on_device, tables.starts(slots)),
-            None if all_in_order else outputs,
-        ),
+        attention=[
+            AttentionBatch.build(
+                tokens.lengths,
+                tables.lengths[slots],
+                [] if last_tokens.is_cuda else [tables.table(row.slot, number) for row in rows],
+                tables.page_size,
+                last_tokens.device,
+                _find_visible(groups, page_group, tables.lengths[slots]),
+                DeviceTables(tables.on_device, tables.starts(slots, number)),
+                None if all_in_order else outputs,
+            )
+            for number, page_group in enumerate(tables.groups)
+        ],
+        layer_groups=number_groups(tables.groups),
         rows=rows,
         groups=groups,
         sampled_slots=sampled_slots,
@@ -174,3 +181,16 @@ def _find_targets(row: Row, end: int) -> NDArray[np.int64]:
     """The step's tokens that have a target. `end`: where the row's tokens end in the step."""
     start = end - len(row.tokens) // TOKEN_BYTES + row.untargeted
     return np.arange(start, start + len(row.targets) // TOKEN_BYTES)
+
+
+def _find_visible(
+    groups: Sequence[RowGroup], page_group: PageGroup, lengths: NDArray[np.int64]
+) -> list[tuple[int, int, int]]:
+    """The groups of rows, of which the layers see all shared keys. Behind a window, the rows of a group may
+    have different pages."""
+    found = []
+    for group in groups:
+        rows = slice(group.first_row, group.first_row + group.rows)
+        if page_group.reach is None or int(lengths[rows].max()) <= page_group.reach:
+            found.append((group.first_row, group.rows, group.shared_tokens))
+    return found

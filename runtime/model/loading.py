@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -24,7 +25,7 @@ from .devices import choose_device, kv_dtype, outside_heap
 from .executor import DeviceState, EagerExecutor, StepExecutor
 from .interface.cache_spec import CacheSpec
 from .interface.model import Model
-from .kv_pool import PoolSize, allocate_pool, page_bytes
+from .kv_pool import PoolLayout, PoolSize, allocate_pool, page_bytes
 from .memory_plan import limit_slots, plan_pages
 from .model_source import ModelSource, open_model
 from .page_memory import PageMemory
@@ -65,23 +66,25 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     shape, cells = source.config, kv_dtype(config, source.dtype)
     if shape.cache_spec.states:
         _refuse_page_store(config)
-    bytes_per_page = page_bytes(shape.cache_spec, config.page_size, cells)
-    store = open_page_store(config, bytes_per_page, device)
+    spec = shape.cache_spec.pad()
+    store = open_page_store(config, page_bytes(spec, config.page_size, cells), device)
+    if store is None and device.type == "cpu":
+        spec = shape.cache_spec  # page stores and CUDA graphs need pages of one shape
     max_rank = rank_limit(config)
     with outside_heap():
         model = source.load(device, config.deterministic)
     bank = AdapterBank(model, config.adapter_places, max_rank, device) if config.adapter_places else None
     config = replace(config, max_running=limit_slots(config, shape, source.dtype, device))
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
-    tables = PageTables(config.max_running, source.context, config.page_size, device)
+    layout = PoolLayout.of(spec, config.page_size, cells, source.context, store is not None)
+    tables = PageTables(config.max_running, source.context, config.page_size, device, layout.groups)
     graphs, graph_bytes = _open_graphs(
-        config, model, tables, states, cells, store, source.pooling is not None
+        config, model, spec, tables, states, cells, store, source.pooling is not None
     )
     adapter_bytes = 0 if bank is None else bank.bytes()
-    pool = plan_pages(config, shape, source.context, source.dtype, device, graph_bytes, adapter_bytes)
+    pool = plan_pages(config, shape, source.dtype, device, graph_bytes, layout, adapter_bytes)
     model.set_context(pool.max_model_len)
-    spec = model.config.cache_spec
-    kvs = allocate_pool(spec, pool.num_pages, config.page_size, cells, device)
+    kvs = allocate_pool(spec, layout.layer_pages(pool.pages), config.page_size, cells, device)
     recurrent = None
     if pool.states:
         recurrent = RecurrentStates(spec, pool.states, config.max_running, source.dtype, device)
@@ -90,14 +93,17 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
             "KV cache: %s tokens of %s in %s; running a test step",
             f"{pool.num_pages * config.page_size:,}",
             str(cells).removeprefix("torch."),
-            in_units(pool.num_pages * bytes_per_page),
+            in_units(layout.bytes(pool.num_pages)),
         )
     adapters = [] if bank is None else bank.load_all(config.loras)
     pooling, pooler = source.open_pooler(model, config.max_running)
     state = DeviceState(model, kvs, tables, states, recurrent, pooler, bank)
     runner = _start_runner(config, source, state, pool, store, graphs)
     ready = ModelReady(
-        groups=[CacheGroup(model.config.cache_spec.layers, None, pool.num_pages, bytes_per_page)],
+        groups=[
+            CacheGroup(len(group.layers), group.reach, pages, size, group.in_chunks)
+            for group, pages, size in zip(layout.groups, pool.pages, layout.page_bytes, strict=True)
+        ],
         page_size=config.page_size,
         max_model_len=pool.max_model_len,
         slots=config.max_running,
@@ -150,6 +156,7 @@ def _refuse_page_store(config: ServeConfig) -> None:
 def _open_graphs(
     config: ServeConfig,
     model: Model,
+    spec: CacheSpec,
     tables: PageTables,
     states: SlotStates,
     cells: torch.dtype,
@@ -167,7 +174,7 @@ def _open_graphs(
         choose_products(model)
         graphs = CudaExecutor(model, tables, states, config.adapter_places > 0)
         # Triton would compile a 1 as a constant.
-        few_pages = allocate_pool(model.config.cache_spec, 2, config.page_size, cells, device)
+        few_pages = allocate_pool(spec, [2] * spec.layers, config.page_size, cells, device)
         return graphs, graphs.forward_bytes(few_pages)
 
 
@@ -180,12 +187,13 @@ def _start_runner(
     graphs: CudaExecutor | None,
 ) -> Runner:
     """A runner whose kernels are compiled, and whose graphs are captured."""
-    device, page_memory = state.tables.on_device.device, None
+    device, page_memory = state.tables.on_device.device, list[list[PageMemory]]()
     executor: StepExecutor = EagerExecutor(state)
-    if device.type == "cpu" and state.kvs:
-        page_memory = PageMemory(state.kvs, config.page_size)
-        # Before the test step, which leaves a core idle. Later, the thread would slow the first requests.
-        page_memory.start(everything=config.kv_memory is not None)
+    if device.type == "cpu":
+        page_memory = [[PageMemory(kvs, config.page_size) for kvs in shapes] for shapes in state.group_kvs]
+        for memory in chain.from_iterable(page_memory):
+            # Before the test step, which leaves a core idle. Later, the thread would slow the first requests.
+            memory.start(everything=config.kv_memory is not None)
         if state.model.is_recordable and state.pooler is None and not config.enforce_eager:
             executor = CpuExecutor(state, config.deterministic)
     mover = PageMover(state.kvs, store) if store is not None else None

@@ -9,9 +9,9 @@ import torch
 from ..byte_sizes import as_given, in_units
 from ..config import ServeConfig
 from ..errors import ConfigError
-from .devices import free_memory, kv_dtype
+from .devices import free_memory
 from .interface.model import ModelConfig
-from .kv_pool import PoolSize, default_budget, page_bytes, size_pool
+from .kv_pool import PoolLayout, PoolSize, default_budget, size_pool
 from .recurrent_states import CHECKPOINT_TOKENS, count_places
 from .tiers import host_bytes
 
@@ -23,10 +23,10 @@ log = logging.getLogger(__name__)
 def plan_pages(
     config: ServeConfig,
     shape: ModelConfig,
-    context: int,
     dtype: torch.dtype,
     device: torch.device,
     graph_bytes: int,
+    layout: PoolLayout,
     adapter_bytes: int = 0,
 ) -> PoolSize:
     """The number of pages that fit beside the loaded weights, and the context that they allow.
@@ -35,30 +35,29 @@ def plan_pages(
     captured later. adapter_bytes: bytes of adapters that are loaded later. Raises ConfigError if the memory
     does not suffice.
     """
+    context = layout.context
     if shape.cache_spec.is_empty:
-        return PoolSize(MAX_PAGES_OF_INPUT * config.max_running, context)
+        return PoolSize((MAX_PAGES_OF_INPUT * config.max_running,), context)
     budget = _kv_budget(config, shape, dtype, device, graph_bytes, adapter_bytes)
-    bytes_per_page = page_bytes(shape.cache_spec, config.page_size, kv_dtype(config, dtype))
     state_bytes = shape.cache_spec.state_bytes(dtype)
     fixed = state_bytes * count_places(config.max_running, 0)
-    bytes_per_page += -(-state_bytes * config.page_size // CHECKPOINT_TOKENS)
+    layout = layout.add_bytes(-(-state_bytes * config.page_size // CHECKPOINT_TOKENS))
     pool = size_pool(
         budget=budget - fixed,
-        bytes_per_page=bytes_per_page,
-        page_size=config.page_size,
+        layout=layout,
         slots=config.max_running,
-        context=context,
         context_was_asked=config.max_model_len is not None,
     )
     if state_bytes:
         pool = pool._replace(states=count_places(config.max_running, pool.num_pages * config.page_size))
-    _check_room(config, pool.num_pages * bytes_per_page + fixed, adapter_bytes, device)
-    if config.kv_memory is not None and pool.num_pages < budget // bytes_per_page:
+    kv_bytes = layout.bytes(pool.num_pages)
+    _check_room(config, kv_bytes + fixed, adapter_bytes, device)
+    if config.kv_memory is not None and layout.bytes(pool.num_pages + 1) <= budget - fixed:
         log.warning(
             "--kv-memory %s: only %s are used: %d requests (--max-running) of %s tokens can't fill more; for "
             "more raise --max-running",
             as_given(budget),
-            in_units(pool.num_pages * bytes_per_page),
+            in_units(kv_bytes),
             config.max_running,
             f"{context:,}",
         )

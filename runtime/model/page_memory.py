@@ -29,7 +29,7 @@ class PageMemory:
     """Gives pages memory before their use. Requests first use pages in ascending order. Before they reach the
     last page with memory, a thread asks for more, a segment at a time.
 
-    kvs: each layer's cache on the CPU (see `kv_pool.allocate_pool`).
+    kvs: caches of one shape on the CPU (see `kv_pool.allocate_pool`).
     """
 
     def __init__(self, kvs: Sequence[torch.Tensor], page_size: int) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from ...kernels.common.step_tokens import StepTokens
 from ..messages import TOKEN_BYTES, Row
+from .interface.cache_spec import ALL_LAYERS, PageGroup
 
 CPU = torch.device("cpu")
 
@@ -15,35 +18,45 @@ CPU = torch.device("cpu")
 class PageTables:
     """A table only grows until it is cleared. Reading several slots is one array operation.
 
+    Each group of layers has its own table of each slot, all with the same positions. A windowed group's table
+    has the id 0, or one that is no longer valid, for pages behind the window.
+
     lengths: int64 [slots], how many of a slot's tokens have KV once the steps so far have run
-    on_device: int32 [slots × pages of a slot], the tables as kernels read them: on a CPU the same memory,
-    otherwise a copy that `write` updates
+    on_device: int32 [groups × slots × pages of a slot], the tables as kernels read them: on a CPU the same
+        memory, otherwise a copy that `write` updates
     """
 
-    def __init__(self, slots: int, max_model_len: int, page_size: int, device: torch.device = CPU) -> None:
-        self.page_size = page_size
-        self._pages = np.zeros((slots, -(-max_model_len // page_size)), np.int32)
-        self._counts = np.zeros(slots, np.int64)
+    def __init__(
+        self,
+        slots: int,
+        max_model_len: int,
+        page_size: int,
+        device: torch.device = CPU,
+        groups: Sequence[PageGroup] = ALL_LAYERS,
+    ) -> None:
+        self.page_size, self.groups = page_size, groups
+        self._pages = np.zeros((len(groups), slots, -(-max_model_len // page_size)), np.int32)
+        self._counts = np.zeros((len(groups), slots), np.int64)
         self.lengths = np.zeros(slots, np.int64)
         self.on_device = torch.from_numpy(self._pages).view(-1).to(device)
         self._is_copy = device != CPU
         self._new: list[tuple[int, NDArray[np.int32]]] = []
 
     def clear(self, slot: int) -> None:
-        self._counts[slot] = self.lengths[slot] = 0
+        self._counts[:, slot] = self.lengths[slot] = 0
 
-    def append(self, slot: int, pages: NDArray[np.int32]) -> int:
+    def append(self, slot: int, pages: NDArray[np.int32], group: int = 0) -> int:
         """Adds pages to the slot's table. Returns how many tokens all its pages hold."""
-        start = self._counts[slot]
-        self._counts[slot] = start + len(pages)
-        self._pages[slot, start : start + len(pages)] = pages
+        start = self._counts[group, slot]
+        self._counts[group, slot] = start + len(pages)
+        self._pages[group, slot, start : start + len(pages)] = pages
         if self._is_copy:
-            self._new.append((int(self.starts(np.array([slot]))[0] + start), pages))
-        return int(self._counts[slot]) * self.page_size
+            self._new.append((int(self.starts(np.array([slot]), group)[0] + start), pages))
+        return int(self._counts[group, slot]) * self.page_size
 
-    def table(self, slot: int) -> NDArray[np.int32]:
+    def table(self, slot: int, group: int = 0) -> NDArray[np.int32]:
         """The slot's page table: a view, which shows later changes."""
-        return self._pages[slot, : self._counts[slot]]
+        return self._pages[group, slot, : self._counts[group, slot]]
 
     def find_written(self, row: Row) -> NDArray[np.int32]:
         """A view of the pages that the row of the next step writes."""
@@ -51,9 +64,10 @@ class PageTables:
         end = start + (len(row.tokens) // TOKEN_BYTES or 1)
         return self.table(row.slot)[start // self.page_size : -(-end // self.page_size)]
 
-    def starts(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+    def starts(self, slots: NDArray[np.int64], group: int = 0) -> NDArray[np.int64]:
         """Where the tables of these slots begin in `on_device`."""
-        return slots * self._pages.shape[1]
+        _, num_slots, pages = self._pages.shape
+        return (slots + group * num_slots) * pages
 
     def extend(
         self, slots: NDArray[np.int64], starts: NDArray[np.int64], given: NDArray[np.int64]
@@ -64,9 +78,22 @@ class PageTables:
         other row has `given` tokens, the first at its `starts`. Each token's page is already in the table.
         """
         starts = np.where(given > 0, starts, self.lengths[slots])
-        tokens = StepTokens.of(slots, starts, given, self._pages, self._counts, self.page_size)
+        tokens = StepTokens.of(slots, starts, given, self._pages[0], self._counts[0], self.page_size)
         self.lengths[slots] = starts + tokens.lengths
         return tokens
+
+    def places(self, slots: NDArray[np.int64], tokens: StepTokens) -> list[NDArray[np.int64]]:
+        """The places of the tokens in each group. slots: of the rows"""
+        if len(self.groups) == 1:
+            return [tokens.places]
+        rows, (indices, offsets) = (
+            np.repeat(slots, tokens.lengths),
+            np.divmod(tokens.positions, self.page_size),
+        )
+        return [
+            tokens.places,
+            *(pages[rows, indices].astype(np.int64) * self.page_size + offsets for pages in self._pages[1:]),
+        ]
 
     def take_new(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """Returns changes that the device lacks: indices into `on_device`, and the pages to write there."""

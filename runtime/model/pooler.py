@@ -44,7 +44,7 @@ class TokenPooler:
             return self._head(hidden.float())
         if self._states is None:
             self._states = torch.zeros(self._slots, hidden.shape[1], device=hidden.device)
-        lengths = inputs.attention.query_lengths.astype(np.int64)
+        lengths = inputs.attention[0].query_lengths.astype(np.int64)
         starts = np.array([row.start for row in inputs.rows], np.int64)
         rows = self._combine(hidden, lengths)
         slots = torch.tensor([row.slot for row in inputs.rows], device=hidden.device)
@@ -80,7 +80,7 @@ class HeadPooler:
         self._classify = classify
 
     def pool(self, inputs: StepInputs, hidden: torch.Tensor) -> torch.Tensor:
-        return self._classify(hidden, inputs.attention.query_lengths.tolist())
+        return self._classify(hidden, inputs.attention[0].query_lengths.tolist())
 
 
 class RowVectors:

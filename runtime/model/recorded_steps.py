@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -15,9 +15,10 @@ from ...kernels.common.program import Program
 from ...kernels.common.reused_memory import Blocks, NotRecordableError, ReusedMemory
 from ...kernels.common.step_tokens import feed_tokens
 from ...kernels.common.threads import ParallelKernel, recorded_calls
+from .executor import DeviceState
 from .input_batch import StepInputs
-from .interface.input_batch import InputBatch
-from .interface.model import Model
+from .interface.cache_spec import number_groups
+from .interface.input_batch import GroupInputs, InputBatch
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +30,8 @@ MAX_PROGRAMS = 128
 
 AfterForward = Callable[[torch.Tensor], None]
 """launches kernels after the forward pass, given its hidden states [output tokens, hidden]"""
-_LayerKind = tuple[Reach, bool]
-"""a layer's reach, and whether it attends only from output tokens, as the last layer does"""
+_LayerKind = tuple[int, Reach, bool]
+"""a layer's page group and reach, and whether it attends only from output tokens, as the last layer does"""
 _Size = tuple[int, int | None, bool, bool]
 """a step's numbers of tokens and of output tokens (None: all), whether kernels follow the forward pass, and
 whether rows have adapters"""
@@ -54,7 +55,8 @@ class RecordedStep:
         batch.tokens.numpy()[:] = inputs.tokens
         self.slots.numpy()[:] = inputs.slots
         batch.positions.numpy()[:] = inputs.positions
-        batch.places.numpy()[:] = inputs.places
+        for group, places in zip(batch.groups, inputs.places, strict=True):
+            group.places.numpy()[:] = places
         if batch.outputs is not None:
             batch.outputs.numpy()[:] = inputs.outputs
         grouped = inputs.group_adapters(inputs.size, len(inputs.outputs))
@@ -81,17 +83,17 @@ class RecordedSteps:
 
     def __init__(
         self,
-        model: Model,
-        kvs: Sequence[torch.Tensor],
-        last_tokens: torch.Tensor,
+        device: DeviceState,
         batch_invariant: bool,
     ) -> None:
-        """last_tokens: int32 [slots]"""
+        model, kvs = device.model, device.kvs
         spec = model.config.cache_spec
-        *others, last = spec.reaches
-        self._layers: list[_LayerKind] = [*((reach, False) for reach in others), (last, True)]
+        groups = number_groups(device.tables.groups) or [0] * spec.layers
+        *others, last = zip(groups, spec.reaches, strict=True)
+        self._layers: list[_LayerKind] = [*((*kind, False) for kind in others), (*last, True)]
+        self._kv_of = dict(zip(self._layers, kvs, strict=True))
         self._model, self._kvs, self._batch_invariant = model, kvs, batch_invariant
-        self._last_tokens = last_tokens
+        self._last_tokens = device.states.sampling.last_tokens
         self._q = torch.empty(0, spec.heads, spec.head_dim, dtype=model.dtype)
         self._blocks = Blocks()
         self._recorded: OrderedDict[_Size, RecordedStep] = OrderedDict()
@@ -140,13 +142,12 @@ class RecordedSteps:
         return self._layers if len(inputs.outputs) else self._layers[:-1]
 
     def _plan_attention(self, inputs: StepInputs) -> dict[_LayerKind, CpuAttention]:
-        kv, batch = self._kvs[0], inputs.attention
-        return {
-            (reach, outputs_only): plan_attention(
-                self._q, kv, batch, reach, self._batch_invariant, outputs_only
-            )
-            for reach, outputs_only in dict.fromkeys(self._layer_kinds(inputs))
-        }
+        plans = {}
+        for kind in dict.fromkeys(self._layer_kinds(inputs)):
+            group, reach, outputs_only = kind
+            kv, batch = self._kv_of[kind], inputs.attention[group]
+            plans[kind] = plan_attention(self._q, kv, batch, reach, self._batch_invariant, outputs_only)
+        return plans
 
     def _record(
         self, inputs: StepInputs, plans: dict[_LayerKind, CpuAttention], after_forward: AfterForward | None
@@ -196,8 +197,10 @@ def _own_inputs(inputs: StepInputs) -> tuple[InputBatch, torch.Tensor]:
     batch = InputBatch(
         tokens=torch.empty(tokens, dtype=torch.int32),
         positions=torch.empty(tokens, dtype=torch.int64),
-        places=torch.empty(tokens, dtype=torch.int64),
-        attention=inputs.attention,
+        groups=tuple(
+            GroupInputs(torch.empty(tokens, dtype=torch.int64), attention) for attention in inputs.attention
+        ),
+        layer_groups=inputs.layer_groups,
         outputs=None if outputs is None else torch.empty(outputs, dtype=torch.int64),
         adapters=None if inputs.adapters is None else torch.empty(1 + 4 * tokens, dtype=torch.int32),
         output_adapters=None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -42,9 +42,10 @@ class Runner:
         device: DeviceState,
         executor: StepExecutor,
         mover: PageMover | None = None,
-        page_memory: PageMemory | None = None,
+        page_memory: Sequence[Sequence[PageMemory]] = (),
     ) -> None:
-        self._model, self._kvs = device.model, device.kvs
+        """page_memory: on a CPU, of each group's layers"""
+        self._model, self._kvs, self._group_kvs = device.model, device.kvs, device.group_kvs
         self._tables, self._states, self._recurrent = device.tables, device.states, device.recurrent
         self._adapters = device.adapters
         self._executor, self._pooler = executor, device.pooler
@@ -132,19 +133,25 @@ class Runner:
             if self._recurrent is not None:
                 self._recurrent.set_up(setup.slot, setup.state_place)
         for row in plan.rows:
-            if row.new_pages:
-                pages = np.frombuffer(row.new_pages, np.int32)
-                self._model.cover(self._tables.append(row.slot, pages))
-                if self._page_memory is not None:
-                    self._page_memory.prepare(int(pages.max()))
+            for group, packed in enumerate((row.new_pages, *row.new_window_pages)):
+                if packed:
+                    self._add_pages(row.slot, group, np.frombuffer(packed, np.int32))
         assert self.mover or not (plan.saves or plan.restores), "the process has no page store"
         moves = self.mover.begin(plan, lambda: self._find_written_pages(plan)) if self.mover else None
         if self._recurrent is not None:
             self._recurrent.load(plan.rows)
-        if plan.copies:
-            copies = [(copy.source, copy.destination) for copy in plan.copies]
-            copy_pages(self._kvs, self._tables.page_size, *zip(*copies, strict=True))
+        for group, kvs in enumerate(self._group_kvs):
+            copies = [(copy.source, copy.destination) for copy in plan.copies if copy.group == group]
+            for of_shape in kvs if copies else ():
+                copy_pages(of_shape, self._tables.page_size, *zip(*copies, strict=True))
         return moves
+
+    def _add_pages(self, slot: int, group: int, pages: NDArray[np.int32]) -> None:
+        tokens = self._tables.append(slot, pages, group)
+        if group == 0:
+            self._model.cover(tokens)
+        for memory in self._page_memory[group] if self._page_memory else ():
+            memory.prepare(int(pages.max()))
 
     def _find_written_pages(self, plan: StepPlan) -> list[int]:
         """The pages that the rows and copies of a step write."""

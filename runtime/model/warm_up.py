@@ -81,19 +81,23 @@ def _one_row(
     pages = np.zeros(end // page_size + 1, np.int32).tobytes()
     tokens = np.zeros(end - start, np.int32).tobytes()
     setup = SlotSetup(slot=0, sampling=FILTERED, adapter=adapter)
-    yield StepPlan(step=0, rows=[Row(slot=0, start=start, tokens=tokens, new_pages=pages)], setups=[setup])
+    row = Row(0, start, tokens, new_pages=pages, new_window_pages=[pages] * (len(pool.pages) - 1))
+    yield StepPlan(step=0, rows=[row], setups=[setup])
     yield StepPlan(step=0, rows=[Row(slot=0)])
 
 
 def _group(pool: PoolSize, page_size: int, rows: int) -> Iterator[StepPlan]:
     """A plan of rows that share page 0, and of a copied page, as far as slots and pages suffice."""
-    if rows < 2 or pool.max_model_len <= page_size or pool.num_pages <= rows:
+    if rows < 2 or pool.max_model_len <= page_size or min(pool.pages) <= rows:
         return
     pages = [np.array([0, 1 + row], np.int32).tobytes() for row in range(rows)]
     yield StepPlan(
         step=0,
-        rows=[Row(row, page_size, ONE_TOKEN, new_pages=pages[row]) for row in range(rows)],
+        rows=[
+            Row(row, page_size, ONE_TOKEN, new_pages=own, new_window_pages=[own] * (len(pool.pages) - 1))
+            for row, own in enumerate(pages)
+        ],
         setups=[SlotSetup(slot=row, sampling=GREEDY) for row in range(rows)],
-        copies=[PageCopy(source=0, destination=1)],
+        copies=[PageCopy(0, 1, group) for group in range(len(pool.pages))],
         groups=[RowGroup(first_row=0, rows=rows, shared_tokens=page_size)],
     )

@@ -43,7 +43,8 @@ class Allocation:
     sampling: int = 0  # tokens that steps after `discard_until_step` in flight sample at most
     last_step: int = 0  # number of the last step that names the request
     copy_step: int | None = None  # number of the step in flight that copies the partly matched page
-    sent_tokens: int = 0  # the model process knows the page table up to this position
+    sent_pages: list[int] = field(default_factory=list)
+    """number of pages of each page table that the model process knows"""
     is_set_up: bool = False  # the model process has the slot's sampling and grammar state
     # If the model has recurrent layers:
     state_at: int = 0  # the live state is the one after this many tokens once the planned steps have run
@@ -89,17 +90,21 @@ class Allocation:
         """Whether some forced tokens are still to be computed."""
         return self.prefilling and self.discard_until_step > 0
 
+    def take_new_pages(self) -> list[list[int]]:
+        """Returns the parts of the page tables that the model process does not know, and counts them as sent:
+        first of the layers that see all tokens, then of each windowed group."""
+        windows = self.lock.windows
+        starts = self.sent_pages or [0] * (1 + len(windows))
+        self.sent_pages = [len(self.lock.pages), *(len(table.pages) for table in windows)]
+        new_windows = [table.list_ids(start) for table, start in zip(windows, starts[1:], strict=True)]
+        return [self.lock.pages[starts[0] :], *new_windows]
+
     @property
     def chunk_end(self) -> int:
         """Where the next chunk ends at the latest: where prefill ends, or at a branch, for a checkpoint."""
         if self.lock.state is None:
             return self.prefill_end
         return min((stop for stop in (*self.stops, self.prefill_end) if stop > self.planned), default=0)
-
-    def take_new_pages(self) -> list[int]:
-        """Returns the part of the page table that the model process does not know, and counts it as sent."""
-        start, self.sent_tokens = self.sent_tokens, self.lock.capacity
-        return self.lock.pages_at(start, self.sent_tokens) if start < self.sent_tokens else []
 
     def inherit(self, new: InheritedRank) -> None:
         if any(each.rank <= new.rank and each.tokens >= new.tokens for each in self.inherited):
@@ -135,4 +140,4 @@ class Allocation:
         self.sampling = 0
         self.discard_until_step = self.last_step
         self.is_set_up = False
-        self.sent_tokens = 0
+        self.sent_pages = []

@@ -64,7 +64,7 @@ class CacheController:
             case CheckPin():
                 self._replies.add(message.client, self._leases.check_pin(message))
             case PinPrefix():
-                self._replies.add(message.client, self._leases.pin(message, now, self._count_spare_pages()))
+                self._replies.add(message.client, self._leases.pin(message, now, self._find_longest()))
             case UnpinPrefix():
                 self._replies.add(message.client, self._leases.unpin(message))
             case _:
@@ -131,7 +131,6 @@ class CacheController:
         found = self._cache.reports.divergence(message.namespace, message.tokens, PREFIX_TOKENS)
         return PromptExplained(message.query, *found)
 
-    def _count_spare_pages(self) -> int:
-        """Number of pages that no open request can need."""
-        needs = [self._cache.count_pages(request.max_length) for request in self._requests.open]
-        return self._cache.num_pages - max(needs, default=0)
+    def _find_longest(self) -> int:
+        """How many tokens the longest open request may have."""
+        return max((request.max_length for request in self._requests.open), default=0)

@@ -106,16 +106,16 @@ class LeaseRegistry:
         tokens = self._cut_to_pages(message.tokens)
         if self._find_pin(message.namespace, tokens) is not None:
             return PinFits(message.query)
-        return self._refuse_pin(message, tokens, spare=None) or PinFits(message.query)
+        return self._refuse_pin(message, tokens, open_tokens=None) or PinFits(message.query)
 
-    def pin(self, message: PinPrefix, now: float, spare: int) -> PrefixPinned | QueryRefused:
-        """spare: number of pages that no open request can need"""
+    def pin(self, message: PinPrefix, now: float, open_tokens: int) -> PrefixPinned | QueryRefused:
+        """open_tokens: how many tokens the longest open request may have"""
         tokens = self._cut_to_pages(message.tokens)
         assert tokens, "a prefix of less than a page"
         ends_at = now + message.ttl_s
         pin = self._find_pin(message.namespace, tokens)
         if pin is None:
-            refused = self._refuse_pin(message, tokens, spare)
+            refused = self._refuse_pin(message, tokens, open_tokens)
             if refused is not None:
                 return refused
             pin = self._add_pin(message, tokens, ends_at)
@@ -248,9 +248,10 @@ class LeaseRegistry:
         return Pin(key.name, key.namespace, pin.tokens, pin.num_pages, pin.ends_at, bytes=0)
 
     def _refuse_pin(
-        self, message: CheckPin | PinPrefix, tokens: Tokens, spare: int | None
+        self, message: CheckPin | PinPrefix, tokens: Tokens, open_tokens: int | None
     ) -> QueryRefused | None:
-        """Why the prefix cannot be pinned once it is cached, or with `spare`, why it cannot be pinned now."""
+        """Why the prefix cannot be pinned once it is cached, or with `open_tokens`, why it cannot be pinned
+        now."""
         leases, query = self._cache.leases, message.query
         wanted, cached = self._count_pages(tokens), self._cache.whole_pages(message.namespace, tokens)
         more = wanted - leases.count_pinned(cached)
@@ -261,11 +262,14 @@ class LeaseRegistry:
             return refuse_more_pins(query, MAX_PINS)
         if pinned + more > self.limit:
             return refuse_over_quota(message, wanted, more, pinned, self.limit, self._cache.page_size)
-        if spare is not None and leases.num_pinned + more > spare:
+        if open_tokens is None:
+            return None
+        if leases.num_pinned + more > self._cache.num_pages - self._cache.count_pages(open_tokens):
             return refuse_pages_in_use(query, more)
-        if spare is not None and len(cached) < wanted:
+        if len(cached) < wanted:
             return refuse_uncached(query, wanted, len(cached))
-        return None
+        lacking = self._cache.find_full_window(open_tokens, wanted * self._cache.page_size)
+        return None if lacking is None else refuse_pages_in_use(query, lacking.needed)
 
     def _count_pages(self, tokens: Tokens) -> int:
         return len(tokens) // TOKEN_BYTES // self._cache.page_size

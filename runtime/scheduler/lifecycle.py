@@ -272,12 +272,11 @@ def allocate(
     fetched = request.stored.end * cache.page_size
     restoring = fetched > found.length
     tokens = request.length + (1 if request.length < request.max_length else 0)
-    needed = cache.count_pages(tokens) + reserve
-    if restoring or needed > cache.max_pages(found):
+    if restoring or not cache.has_room(found, tokens, reserve):
         found = cache.match(request.namespace, request.freeze_tokens(), request.most_cached, whole_pages=True)
-        if needed > cache.max_pages(found):
+        if not cache.has_room(found, tokens, reserve):
             return None
-    lock = cache.acquire(found)
+    lock = cache.acquire(found, request.length)
     is_extended = cache.extend(lock, tokens, reserve)
     assert is_extended, "the cache has as many pages as it said"
     allocation = Allocation(

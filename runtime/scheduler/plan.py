@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...radix_cache import PrefixCache
-from ..messages import NO_STATE, PageCopy, RestoredPages, Row, RowGroup, StepMasks, StepPlan
+from ..messages import (
+    NO_STATE,
+    TOKEN_BYTES,
+    PageCopy,
+    RestoredPages,
+    Row,
+    RowGroup,
+    StepMasks,
+    StepPlan,
+)
 from .allocation import Allocation
 from .budget import StepBudget
 from .groups import order_and_group
@@ -73,12 +82,15 @@ class StepPlanner:
     def ensure_pages(self, request: Request) -> bool:
         """Allocates pages for the request's next tokens; False if too few are available."""
         allocation = request.allocation
-        end = max(min(allocation.planned + self._max_sampled, request.max_length), allocation.prefill_end)
-        if end <= allocation.lock.capacity:
-            return True
-        if self._cache.available() > self._many_available:
-            end = max(end, min(allocation.planned + GROWTH_TOKENS, request.max_length))
-        return self._cache.extend(allocation.lock, end)
+        lock, sampled = allocation.lock, min(allocation.planned + self._max_sampled, request.max_length)
+        end = max(sampled, allocation.prefill_end)
+        if end > lock.capacity:
+            if self._cache.available() > self._many_available:
+                end = max(end, min(allocation.planned + GROWTH_TOKENS, request.max_length))
+            if not self._cache.extend(lock, end):
+                return False
+        next_end = allocation.planned + 1 if allocation.prefilling else sampled
+        return self._cache.extend_windows(lock, next_end) >= next_end
 
     def build(
         self, decoding: list[Request], prefilling: Sequence[Request], streams_text: bool, budget: StepBudget
@@ -114,6 +126,13 @@ class StepPlanner:
                 self._cache.end_copy(allocation.lock)
                 allocation.copy_step = None
 
+    def shrink(self, flight: StepInFlight) -> None:
+        """Gives back the windowed pages that no later step of the requests in a finished step reads."""
+        for request, row in flight.rows:
+            if request.held is not None and request.held.lock.windows:
+                computed = row.start + len(row.tokens) // TOKEN_BYTES if row.tokens else request.length - 1
+                self._cache.shrink(request.held.lock, min(computed, request.held.planned))
+
     def _chunks(self, prefilling: Sequence[Request], budget: int) -> list[tuple[Request, int]]:
         """Splits the budget (in tokens): each prompt is computed to its end before the next one begins. An
         input that must be whole may exceed the budget, if it is the step's first."""
@@ -125,6 +144,9 @@ class StepPlanner:
             self._rewind_state(allocation)
             left = allocation.chunk_end - allocation.planned
             tokens = left if self._takes_whole and not chunks else min(budget, left)
+            tokens = (
+                self._cache.extend_windows(allocation.lock, allocation.planned + tokens) - allocation.planned
+            )
             if tokens <= 0 or (self._takes_whole and tokens < left):
                 break
             chunks.append((request, tokens))
@@ -208,10 +230,12 @@ class StepPlanner:
             allocation.is_set_up = True
         if allocation.last_step == 0:
             self._copy_partial_page(plan, allocation)
+        pages, *windows = map(_pack, allocation.take_new_pages())
         row = Row(
             slot=allocation.slot,
             samples=samples,
-            new_pages=_pack(allocation.take_new_pages()),
+            new_pages=pages,
+            new_window_pages=windows,
             host_mask=samples > 0 and request.constraint is not None and request.constraint.host_masked,
             load_state=allocation.load_state,
         )
@@ -225,9 +249,8 @@ class StepPlanner:
 
     def _copy_partial_page(self, plan: StepPlan, allocation: Allocation) -> None:
         """Copies the page inside which the match ended to the request's own."""
-        copy = allocation.lock.copy
-        if copy is not None:
-            plan.copies.append(PageCopy(copy.source, allocation.lock.copy_target))
+        for group, (source, target) in enumerate(allocation.lock.list_copies()):
+            plan.copies.append(PageCopy(source, target, group))
             allocation.copy_step = plan.step
 
     def _grouped_rows(

@@ -21,7 +21,7 @@ from ...grammars import (
     default_directory,
     load_forced_text_tokenizer,
 )
-from ...radix_cache import PrefixCache
+from ...radix_cache import PrefixCache, Reach
 from ..byte_sizes import in_units
 from ..config import ServeConfig, load_config
 from ..logs import write_log
@@ -174,6 +174,11 @@ def _build_scheduler(
         model=ready.page_model,
         states=ready.states,
         slots=ready.slots,
+        windows=[
+            (Reach(group.reach, group.in_chunks), group.num_pages)
+            for group in ready.groups
+            if group.reach is not None
+        ],
     )
     limits = Limits(
         max_model_len=ready.max_model_len,

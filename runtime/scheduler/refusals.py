@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ...grammars import BusyError, CompilerError, GrammarError
-from ...radix_cache import PrefixCache
+from ...radix_cache import FullWindow, PrefixCache
 from ..messages import (
     TOKEN_BYTES,
     CheckPin,
@@ -60,7 +60,8 @@ def find_refusal(message: Generate, limits: Limits, cache: PrefixCache, withheld
         return _refuse_over_memory(
             message.request, length, cache, withheld if pages <= cache.num_pages else 0
         )
-    return None
+    window = cache.find_full_window(length)
+    return None if window is None else _refuse_over_window(message.request, length, window)
 
 
 def refuse_for_queue(message: Generate, places: QueuePlaces, retry_after: int) -> Refused:
@@ -87,6 +88,25 @@ def _refuse_over_memory(request: str, length: int, cache: PrefixCache, pinned: i
         f"the server has {cache.num_pages} ({cache.num_pages * cache.page_size} tokens){taken}. Lower "
         f"max_tokens, {unpin}or start the server with a larger --kv-memory.",
         None if pinned else "max_tokens",
+        "kv_cache_exceeded",
+    )
+
+
+def _refuse_over_window(request: str, length: int, window: FullWindow) -> Refused:
+    kind = "chunks" if window.reach.in_chunks else "a window"
+    would_fit = window.needed <= window.total
+    pins = (
+        f", {window.pinned} of them pinned. End pins (GET /cache lists them), or start"
+        if would_fit
+        else ". Start"
+    )
+    return Refused(
+        request,
+        400,
+        f"The request needs {window.needed} pages of KV cache ({length} tokens) in the layers with {kind} of "
+        f"{window.reach.tokens} tokens, but the server has {window.total} for them{pins} the server with a "
+        "larger --kv-memory.",
+        None if would_fit else "max_tokens",
         "kv_cache_exceeded",
     )
 

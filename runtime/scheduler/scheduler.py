@@ -329,6 +329,7 @@ class Scheduler:
             self._budget.observe(flight.prefill_tokens, result.elapsed_ms)
         self._planner.end_copies(flight)
         self._conclude(self._results.take(flight, result))
+        self._planner.shrink(flight)
         self._in_flight.popleft()
         self._send_masks()
         self._stored.save(flight)

@@ -49,7 +49,7 @@ def test_a_frame_gives_the_attention_of_the_step_in_it(name: str, reach: Reach) 
     scratch = Scratch.allocate(shape, TOKENS, tables)
     for tiles in kinds[kinds.index(needed) :]:
         frame = Frame([shape], TOKENS, scratch, 2, tiles, {})
-        assert frame.load(batch, {})
+        assert frame.load([batch] * len(frame._plans), {})
         got = frame.batch.plans[shape].run(q, kv, Scores(case.scale, None, None))  # type: ignore[attr-defined]
         expected = reference.paged_attention(case.q.to(DEVICE), kv, case.batch, case.scale, reach)
         torch.testing.assert_close(got[: len(case.q)], expected, atol=3e-3, rtol=3e-3)
@@ -89,7 +89,7 @@ def test_a_frame_holds_every_step_with_as_many_levels_of_groups_as_it_has(
     batch = AttentionBatch.build(queries, lengths, pages, 16, device, groups, kept)
     scratch = replace(Scratch.allocate(shape._replace(head_dim=1), TOKENS, tables), tables=tables)
     frame = Frame([shape], TOKENS, scratch, 2, needed_tiles(batch, shape, 2), {})
-    assert frame.load(batch, {})
+    assert frame.load([batch] * len(frame._plans), {})
 
 
 def test_small_frames_need_no_large_tiles() -> None:

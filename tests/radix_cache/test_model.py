@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arbora.radix_cache import GittinsPolicy, PrefixCache
+from arbora.radix_cache import GittinsPolicy, PrefixCache, Reach
 from gittins_check import check as check_gittins
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -23,12 +23,23 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         num_pages=st.integers(8, 40),
         learns=st.booleans(),
         unused_tails=st.sampled_from([0, 50]),
+        reaches=st.sampled_from([(), (Reach(9),), (Reach(16, True),), (Reach(3), Reach(24))]),
+        window_pages=st.integers(4, 16),
     )
-    def start(self, page_size: int, num_pages: int, learns: bool, unused_tails: int) -> None:
+    def start(
+        self,
+        page_size: int,
+        num_pages: int,
+        learns: bool,
+        unused_tails: int,
+        reaches: tuple[Reach, ...],
+        window_pages: int,
+    ) -> None:
         policy = GittinsPolicy(num_pages, page_size) if learns else LeastRecentlyUsed()
         for _ in range(unused_tails):
             policy.observe_tail(0)
-        cache = PrefixCache(num_pages, page_size, policy, check_invariants=True)
+        windows = [(reach, window_pages) for reach in reaches]
+        cache = PrefixCache(num_pages, page_size, policy, check_invariants=True, windows=windows)
         self.world = World(cache, num_pages)
         self.learns = learns
         self.seen: list[tuple[int, ...]] = [()]
@@ -160,6 +171,10 @@ class PrefixCacheMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 8))
     def evict(self, count: int) -> None:
         self.world.evict(count)
+
+    @rule(count=st.integers(1, 8))
+    def evict_windows(self, count: int) -> None:
+        self.world.evict_windows(count)
 
     @invariant()
     def only_pages_in_use_are_locked(self) -> None:

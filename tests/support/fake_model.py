@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+from arbora.radix_cache import Reach
 from arbora.runtime.messages import (
     NO_STATE,
     DiscardPages,
@@ -59,6 +60,10 @@ def long_reply_prompt(length: int, tokens: int, salt: int = 0) -> list[int]:
     raise AssertionError("no such prompt")
 
 
+def _hash(tokens: list[int]) -> int:
+    return zlib.crc32(pack(tokens))
+
+
 def unpack(tokens: bytes) -> list[int]:
     unpacked: list[int] = np.frombuffer(tokens, np.int32).tolist()
     return unpacked
@@ -72,6 +77,7 @@ def pack(tokens: list[int]) -> bytes:
 class _Slot:
     seed: int
     pages: list[int] = field(default_factory=list)
+    windows: list[list[int]] = field(default_factory=list)  # page tables of windowed groups
     length: int = 0  # tokens with KV
     last: int = -1
     place: int = NO_STATE  # of the tokens that its recurrent state has seen
@@ -98,13 +104,17 @@ class FakeModel:
         automata: Automata | None = None,
         most_stored: int = 0,
         count: Callable[[int], int] = lambda most: most,
+        windows: Sequence[tuple[Reach, int]] = (),
     ) -> None:
-        """count: how many tokens a row samples that may sample at most so many"""
+        """count: how many tokens a row samples that may sample at most so many. windows: see `PrefixCache`"""
         self.automata = automata
         self._count = count
         self.page_size = page_size
         self.contents = np.full((num_pages, page_size), -1, np.int64)
         self.store = FakeStore(self.contents, most_stored)
+        self._reaches = [reach for reach, _ in windows]
+        self._windows = [np.full((pages, page_size), -1, np.int64) for _, pages in windows]
+        """for each token a hash of all tokens up to it"""
         self.slots: dict[int, _Slot] = {}
         self.states: dict[int, list[int]] = {}  # the tokens of each recurrent state, by place
         self.plans: list[StepPlan] = []
@@ -151,12 +161,14 @@ class FakeModel:
             assert plan.step in self.masks, "the masks of the oldest step must have been sent"
         for setup in plan.setups:
             assert setup.grammar is None or setup.grammar in self.grammars, "a row's grammar must be loaded"
-            self.slots[setup.slot] = _Slot(setup.sampling.seed, place=setup.state_place)
+            windows = [[] for _ in self._windows]
+            self.slots[setup.slot] = _Slot(setup.sampling.seed, windows=windows, place=setup.state_place)
             if self.automata is not None:
                 self.automata.set_up(setup)
         self.store.save(plan.saves)
         for copy in plan.copies:
-            self.contents[copy.destination] = self.contents[copy.source]
+            contents = [self.contents, *self._windows][copy.group]
+            contents[copy.destination] = contents[copy.source]
         self.store.restore(plan.restores)
         self.store.end(plan.fetches_over)
         counts, sampled = [], []
@@ -198,6 +210,8 @@ class FakeModel:
         """Writes the tokens of a chunk. Returns where the row begins."""
         slot = self.slots[row.slot]
         slot.pages += unpack(row.new_pages)
+        for table, pages in zip(slot.windows, row.new_window_pages, strict=True):
+            table += unpack(pages)
         if row.tokens:
             slot.length = row.start
         start = slot.length
@@ -214,7 +228,23 @@ class FakeModel:
             state += tokens
         for position, token in enumerate(tokens, slot.length):
             self.contents[slot.pages[position // self.page_size], position % self.page_size] = token
-        slot.length += len(tokens)
+        first, slot.length = slot.length, slot.length + len(tokens)
+        held = self._held(slot)
+        for contents, table in zip(self._windows, slot.windows, strict=True):
+            for position in range(first, slot.length):
+                page, offset = divmod(position, self.page_size)
+                contents[table[page], offset] = _hash(held[: position + 1])
+        if tokens:
+            self._check_windows(slot, first)
+
+    def _check_windows(self, slot: _Slot, first: int) -> None:
+        """Every token that the row computes, from position `first` on, sees the sequence's own tokens."""
+        held = self._held(slot)
+        for reach, contents, table in zip(self._reaches, self._windows, slot.windows, strict=True):
+            for position in range(reach.find_first(first), slot.length):
+                page, offset = divmod(position, self.page_size)
+                found = contents[table[page], offset]
+                assert found == _hash(held[: position + 1]), "a row reads a windowed page that it has lost"
 
     def _held(self, slot: _Slot) -> list[int]:
         held: list[int] = self.contents[slot.pages].reshape(-1)[: slot.length].tolist()

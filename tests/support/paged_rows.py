@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from arbora.kernels.attention import AttentionBatch
-from arbora.runtime.model.interface.input_batch import InputBatch, RowStates
+from arbora.runtime.model.interface.input_batch import GroupInputs, InputBatch, RowStates
 from arbora.runtime.model.interface.model import Model
 from arbora.runtime.model.kv_pool import allocate_pool
 from tiny_models import VOCABULARY
@@ -26,7 +26,8 @@ class PagedRows:
 
     def __init__(self, model: Model, page_size: int = 4) -> None:
         self._model, self._page_size = model, page_size
-        self._kvs = allocate_pool(model.config.cache_spec, PAGES, page_size, model.dtype, CPU)
+        spec = model.config.cache_spec
+        self._kvs = allocate_pool(spec, [PAGES] * spec.layers, page_size, model.dtype, CPU)
         for kv in self._kvs:
             kv.fill_(torch.nan)  # shows reads of keys that no token has written
         self._free = random.Random(0).sample(range(PAGES), PAGES)
@@ -72,17 +73,17 @@ class PagedRows:
             for row, of_row in zip(ends, positions, strict=True)
             for at in of_row
         ]
+        attention = AttentionBatch.build(
+            [len(tokens) for _, tokens in rows],
+            list(ends.values()),
+            [np.array(self._pages[row], np.int32) for row in ends],
+            size,
+            CPU,
+        )
         return InputBatch(
             tokens=torch.tensor([token for _, tokens in rows for token in tokens], dtype=torch.int32),
             positions=torch.tensor([at for of_row in positions for at in of_row]),
-            places=torch.tensor(places),
-            attention=AttentionBatch.build(
-                [len(tokens) for _, tokens in rows],
-                list(ends.values()),
-                [np.array(self._pages[row], np.int32) for row in ends],
-                size,
-                CPU,
-            ),
+            groups=(GroupInputs(torch.tensor(places), attention),),
             outputs=None,
             states=RowStates(self._states, np.array(list(ends), np.int64)) if self._states else None,
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from arbora.radix_cache import Lease, Lock, PrefixCache
@@ -59,6 +59,7 @@ class Step:
     start: int
     end: int
     pages: list[int]
+    windows: list[list[int]]
     copies: bool
 
 
@@ -83,8 +84,42 @@ class World:
     pins: list[Lease] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        groups, size = self.cache.windows, self.cache.page_size
+        self.window_slots = [[[None] * size for _ in range(group.num_pages)] for group in groups]
+        """by windowed group, page and slot"""
+
     def longest(self, namespace: str | None, tokens: tuple[int, ...]) -> int:
-        return max((n for n in range(len(tokens) + 1) if (namespace, tokens[:n]) in self.cached), default=0)
+        """The longest prefix that is cached, and whose next token finds all that it sees in each group."""
+        windows = [self.windowed(number) for number in range(len(self.cache.windows))]
+
+        def is_served(length: int) -> bool:
+            return (namespace, tokens[:length]) in self.cached and all(
+                (namespace, tokens[: position + 1]) in held
+                for held, group in zip(windows, self.cache.windows, strict=True)
+                for position in range(group.reach.find_first(length), length)
+            )
+
+        return max(filter(is_served, range(1, len(tokens) + 1)), default=0)
+
+    def windowed(self, number: int) -> set[Kv]:
+        """The tokens whose KV in a windowed group the tree has."""
+        size = self.cache.page_size
+        return {
+            (namespace, tokens[:end])
+            for namespace, tokens, start, page in self.window_pages(number)
+            for end in range(start + 1, min(start + size, len(tokens)) + 1)
+        }
+
+    def window_pages(self, number: int) -> Iterator[tuple[str | None, tuple[int, ...], int, int]]:
+        """Of each windowed page in the tree: namespace and tokens of its node, its first position, its id."""
+        for root in self.cache._tree.roots.values():
+            for node in root.subtree():
+                tokens = unpack(node.sequence())
+                first = len(tokens) - len(node.tokens) // 4
+                for index, page in enumerate(node.windows[number] if node.parent else ()):
+                    if page is not None and page.id >= 0:
+                        yield node.namespace, tokens, first + index * self.cache.page_size, page.id
 
     def look_up(self, namespace: str | None, tokens: tuple[int, ...]) -> None:
         assert self.cache.match(namespace, pack(tokens)).length == self.longest(namespace, tokens)
@@ -96,8 +131,9 @@ class World:
         before, most = self.cache.stats(), self.cache.max_pages(found)
         without_tail = self.cache.match(namespace, pack(tokens[:prompt_length]), limit, whole_pages=True)
         most_without_tail = self.cache.max_pages(without_tail)
-        assert self.cache.stats() == before and most_without_tail - most in (0, 1)
-        lock = self.cache.acquire(found)
+        assert self.cache.stats() == before
+        assert most_without_tail - most in (0, 1) or self.cache.windows
+        lock = self.cache.acquire(found, prompt_length)
         assert lock.matched == expected
         assert most == len(lock.pages) + self.cache.available()
         whole = lock.matched // self.cache.page_size
@@ -150,8 +186,12 @@ class World:
         missing = -(-end // self.cache.page_size) - len(request.pages)
         if self.allocate(missing, request.lock) is None:
             return
+        end = self.cache.extend_windows(request.lock, end)
+        if end <= request.planned:
+            return
+        windows = [table.list_ids() for table in request.lock.windows]
         copies = request.lock.copy is not None and request.planned == request.lock.matched
-        self.steps.append(Step(request, request.planned, end, list(request.pages), copies))
+        self.steps.append(Step(request, request.planned, end, list(request.pages), windows, copies))
         request.steps_in_flight += 1
         request.planned = end
         if end <= request.prompt_length:
@@ -172,16 +212,31 @@ class World:
             assert copy is not None
             target = request.lock.copy_target
             self.slots[target][: copy.tokens] = self.slots[copy.source][: copy.tokens]
+            copies = request.lock.list_copies()[1:]
+            for slots, (source, target) in zip(self.window_slots, copies, strict=True):
+                slots[target] = list(slots[source])
         for position in range(step.start):
             assert self.read(step.pages, position) == (request.namespace, request.tokens[: position + 1])
         for position in range(step.start, step.end):
             page, slot = divmod(position, self.cache.page_size)
             self.slots[step.pages[page]][slot] = (request.namespace, request.tokens[: position + 1])
+        self.run_windows(step)
         request.steps_in_flight -= 1
         if step.copies:
             self.cache.end_copy(request.lock)
+        self.cache.shrink(request.lock, step.end)
         if request.cancelled and not request.steps_in_flight:
             self.release(request)
+
+    def run_windows(self, step: Step) -> None:
+        """A step's tokens find all that they see, although a page behind a window is given to others."""
+        groups, size, request = self.cache.windows, self.cache.page_size, step.request
+        for group, slots, table in zip(groups, self.window_slots, step.windows, strict=True):
+            kv = [(request.namespace, request.tokens[: position + 1]) for position in range(step.end)]
+            for position in range(group.reach.find_first(step.start), step.start):
+                assert slots[table[position // size]][position % size] == kv[position]
+            for position in range(step.start, step.end):
+                slots[table[position // size]][position % size] = kv[position]
 
     def read(self, pages: list[int], position: int) -> Kv | None:
         page, slot = divmod(position, self.cache.page_size)
@@ -328,6 +383,14 @@ class World:
         self.allocate(self.cache.stats().free + count, lock)
         self.cache.release(lock, b"")
 
+    def evict_windows(self, count: int) -> None:
+        """Allocates so many windowed pages that up to `count` cached ones are evicted, and frees them."""
+        lock = self.cache.acquire(self.cache.match("", b""))
+        for table in lock.windows:
+            group = table.group
+            table.extend(min(group.available, group.allocator.num_free + count))
+        self.cache.release(lock, b"")
+
     def sequences(self) -> list[tuple[str | None, tuple[int, ...], list[int]]]:
         """The contents of the tree: namespace, tokens and pages down to each node."""
         return [
@@ -357,3 +420,8 @@ class World:
         for namespace, tokens, pages in self.sequences():
             for position in range(len(tokens)):
                 assert self.read(pages, position) == (namespace, tokens[: position + 1])
+        size = self.cache.page_size
+        for number, slots in enumerate(self.window_slots):
+            for namespace, tokens, start, page in self.window_pages(number):
+                for position in range(start, min(start + size, len(tokens))):
+                    assert slots[page][position - start] == (namespace, tokens[: position + 1])

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 from arbora.grammars import Automaton, CompilerError, ForcedText, GrammarError
-from arbora.radix_cache import PrefixCache
+from arbora.radix_cache import PrefixCache, Reach
 from arbora.runtime.grammar_spec import GrammarKind
 from arbora.runtime.messages import (
     Accepted,
@@ -149,8 +149,9 @@ class SchedulerBench:
         pooling: Pooling | None = None,
         adapters: AdapterRegistry | None = None,
         states: int = 0,
+        windows: Sequence[tuple[Reach, int]] = (),
     ) -> None:
-        """count: see `FakeModel`. states: places for recurrent states"""
+        """count: see `FakeModel`. states: places for recurrent states; windows: see `PrefixCache`"""
         self.compiler = compiler or EvenTokens()
         self.cache = PrefixCache(
             num_pages,
@@ -160,6 +161,7 @@ class SchedulerBench:
             model=b"fake" if most_stored else b"",
             states=states,
             slots=slots,
+            windows=windows,
         )
         self.budget = budget or StepBudget(step_ms=8.0)
         self.scheduler = Scheduler(
@@ -185,7 +187,7 @@ class SchedulerBench:
             wait_budget=wait_budget,
             adapters=adapters,
         )
-        self.model = FakeModel(num_pages, page_size, automata, most_stored, count)
+        self.model = FakeModel(num_pages, page_size, automata, most_stored, count, windows)
         self.accepted: set[str] = set()
         self.refused: dict[str, Refused] = {}
         self.outputs: dict[str, list[Output]] = defaultdict(list)

@@ -90,7 +90,7 @@ class StepDriver:
         self.ready = ready
         self.pages: dict[int, list[int]] = {}
         self.lengths: dict[int, int] = {}
-        self._free = list(range(ready.num_pages))
+        self._free = list(range(min(group.num_pages for group in ready.groups)))
         self._free = self._free[1::2] + self._free[::2]
         self._step = 0
         self._setups: list[SlotSetup] = []
@@ -112,7 +112,8 @@ class StepDriver:
         self._give(slot, self.pages[source][:whole])
         if rest:
             copy = self._free.pop()
-            self._copies.append(PageCopy(self.pages[source][whole], copy))
+            groups = range(len(self.ready.groups))
+            self._copies += [PageCopy(self.pages[source][whole], copy, group) for group in groups]
             self._give(slot, [copy])
         self.lengths[slot] = tokens
 
@@ -123,7 +124,8 @@ class StepDriver:
         while len(self.pages[slot]) * self.ready.page_size < self.lengths[slot]:
             self._give(slot, [self._free.pop()])
         pages, self._unsent[slot] = self._unsent[slot], []
-        return Row(slot=slot, start=start, tokens=packed(tokens), new_pages=packed(pages), **fields)
+        windows = [packed(pages)] * (len(self.ready.groups) - 1)
+        return Row(slot, start, packed(tokens), new_pages=packed(pages), new_window_pages=windows, **fields)
 
     def run(
         self, rows: Sequence[Row], groups: Sequence[RowGroup] = (), masks: MasksSource = no_masks

@@ -12,7 +12,7 @@ from ....runtime.config import BUILTIN_MODEL, DType, KvDType, QuantizeMethod, Se
 from ....runtime.errors import ConfigError
 from ....runtime.model.decoder_config import DecoderConfig, load_decoder_config
 from ....runtime.model.devices import choose_dtype, kv_dtype
-from ....runtime.model.kv_pool import context_length, default_budget, page_bytes
+from ....runtime.model.kv_pool import PoolLayout, context_length, default_budget, page_bytes
 from .gpus import Gpu
 from .roofline import Rates, Work, cost_per_million
 from .weights import FLOAT_NAMES, StoredFormat, Weights, all_formats, quantized_weights
@@ -93,19 +93,19 @@ def estimate(question: Question) -> Estimate:
     device = torch.device(question.device)
     cells = _kv_dtype(question, dtype)
     page = page_bytes(config.cache_spec, PAGE_SIZE, cells)
+    layout = PoolLayout.of(config.cache_spec, PAGE_SIZE, cells, context)
 
     def fit(weights: Weights) -> Fit:
         free = question.memory - weights.bytes
         budget = default_budget(config, dtype, device, free) if free > 0 else 0
-        of_request = -(-context // PAGE_SIZE)
-        pages = min(budget // page, MAX_REQUESTS * of_request)
+        pages = layout.fit(budget, MAX_REQUESTS)
         return Fit(
             format=weights.format,
             weight_bytes=weights.bytes,
             is_expanded=weights.is_expanded,
-            kv_bytes=pages * page,
+            kv_bytes=layout.bytes(pages),
             pages=pages,
-            requests=pages // of_request,
+            requests=pages // -(-context // PAGE_SIZE),
         )
 
     weights = _choose_weights(question, config, stored, dtype, device)

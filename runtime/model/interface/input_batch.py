@@ -23,6 +23,15 @@ class RowStates(NamedTuple):
 
 
 @dataclass(frozen=True)
+class GroupInputs:
+    """What the layers of one page group read."""
+
+    places: torch.Tensor
+    """int64 [tokens]: where each token's keys and values are written, page × page_size + offset"""
+    attention: AttentionBatch
+
+
+@dataclass(frozen=True)
 class InputBatch:
     """The inputs of a step on the device."""
 
@@ -30,12 +39,13 @@ class InputBatch:
     """int32 [tokens]: token ids"""
     positions: torch.Tensor
     """int64 [tokens]: the position of each token in its sequence"""
-    places: torch.Tensor
-    """int64 [tokens]: where each token's keys and values are written, page × page_size + offset"""
-    attention: AttentionBatch
+    groups: tuple[GroupInputs, ...]
+    """one for each page group; see `CacheSpec.group_layers`"""
     outputs: torch.Tensor | None
     """int64 [output tokens]: the tokens whose hidden states are returned; None: all, in order.
     First the last tokens of the rows that sample, then the tokens of each row that have targets."""
+    layer_groups: Sequence[int] = ()
+    """the group of each layer, if there are several groups"""
     states: RowStates | None = None
     """None: the model has no recurrent layers"""
     texts: torch.Tensor | None = None
@@ -49,3 +59,6 @@ class InputBatch:
     @property
     def size(self) -> int:
         return len(self.tokens)
+
+    def of_layer(self, number: int) -> GroupInputs:
+        return self.groups[self.layer_groups[number] if self.layer_groups else 0]

@@ -76,12 +76,14 @@ class TransformersConfig:
 
     @property
     def cache_spec(self) -> CacheSpec:
-        """All layers have pages of the largest layer's shape."""
+        shapes = tuple((call.kv_heads, max(call.key_dim, call.value_dim)) for call in self.calls)
         return CacheSpec(
             max((call.heads for call in self.calls), default=1),
-            max((call.kv_heads for call in self.calls), default=1),
-            max((max(call.key_dim, call.value_dim) for call in self.calls), default=1),
+            max((kv_heads for kv_heads, _ in shapes), default=1),
+            max((head_dim for _, head_dim in shapes), default=1),
             tuple(call.window for call in self.calls),
+            tuple(call.chunk for call in self.calls),
+            shapes if len(set(shapes)) > 1 else (),
             tuple(tensor for call in self.state_calls for tensor in call.tensors),
             tuple(call.chunk for call in self.calls),
         )

@@ -180,7 +180,7 @@ class EncoderModel:
     def forward(
         self, batch: InputBatch, kvs: Sequence[torch.Tensor], arrive: Callable[[int], None] | None = None
     ) -> torch.Tensor:
-        hidden = self.hidden(batch.tokens, batch.attention.query_lengths.tolist(), batch.texts)
+        hidden = self.hidden(batch.tokens, batch.groups[0].attention.query_lengths.tolist(), batch.texts)
         return hidden if batch.outputs is None else hidden[batch.outputs]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

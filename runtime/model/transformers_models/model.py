@@ -13,6 +13,7 @@ from transformers import DynamicCache, PreTrainedModel
 from ....kernels.adapters import select_rows
 from ....kernels.attention import paged_attention
 from ....kernels.linear import Linear, as_float32
+from ....kernels.pages.cells import CellFormat
 from ....kernels.rotary import rotary_write_kv
 from ..interface.input_batch import InputBatch
 from ..interface.model import AdaptableProduct
@@ -108,7 +109,6 @@ class _PagedAttention:
     ) -> None:
         self._batch, self._kvs, self._arrive = batch, kvs, arrive
         self._no_rotation, self._progress = model.no_rotation, model.progress
-        self._head_dim = model.config.cache_spec.head_dim
         self._no_positions = torch.zeros_like(batch.positions)
         self._layer = 0
 
@@ -120,11 +120,11 @@ class _PagedAttention:
         v: torch.Tensor,
         sinks: torch.Tensor | None,
     ) -> torch.Tensor:
-        kv, batch = self._kvs[self._layer][:, : call.kv_heads], self._batch
+        kv, batch = self._kvs[self._layer][:, : call.kv_heads], self._batch.of_layer(self._layer)
         if self._arrive is not None:
             self._arrive(self._layer)
         self._layer += 1
-        head_dim = self._head_dim
+        head_dim = CellFormat(kv.dtype).head_dim(kv.shape[4])
         queries, keys, values = (_by_token(each, head_dim) for each in (q, k, v))
         rotary_write_kv(queries, keys, values, self._no_rotation, self._no_positions, batch.places, kv)
         sinks = None if sinks is None else sinks.float().contiguous()

@@ -104,7 +104,7 @@ def test_the_measured_memory_counts_for_every_graph(tmp_path: Path, monkeypatch:
 
     save_model(random_model("llama", num_hidden_layers=1), tmp_path)
     runner = logged_steps.started(tmp_path, "cpu").runner
-    tables, states = runner._tables.on_device, runner._states
+    tables, states = runner._tables, runner._states
     graphs = ForwardGraphs(runner._model.config.cache_spec, torch.zeros(4, 64), tables, states)
     captures = Captures(fail, lambda work: GraphMemory(driver=1 << 20, tensors=5))
     assert graphs.bytes(runner._model, runner._kvs, captures) == len(list(graphs._kinds())) * (1 << 20) + 5

@@ -46,7 +46,7 @@ class Compared(EagerExecutor):
         super().__init__(device_of(driver))
         self.replayed: list[int] = []
         self._model, self._kvs = self._device.model, self._device.kvs
-        tables, states = driver.runner._tables.on_device, driver.runner._states
+        tables, states = driver.runner._tables, driver.runner._states
         hidden = torch.full((SLOTS, self._model.config.hidden_size), torch.nan, device=DEVICE)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(forward_graphs, "MAX_TOKENS", SIZES[-1])

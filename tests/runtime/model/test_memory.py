@@ -14,11 +14,12 @@ import torch
 from arbora.kernels.linear.bfloat16_cpu import has_bfloat16_dots
 from arbora.kernels.linear.onednn import onednn_multiplies
 from arbora.runtime.byte_sizes import as_given, in_units
+from arbora.runtime.config import ServeConfig
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.model import memory_plan
-from arbora.runtime.model.decoder_config import load_decoder_config
+from arbora.runtime.model.decoder_config import DecoderConfig, load_decoder_config
 from arbora.runtime.model.devices import free_memory, physical_cores
-from arbora.runtime.model.kv_pool import default_budget, page_bytes
+from arbora.runtime.model.kv_pool import PoolLayout, default_budget, page_bytes
 from arbora.runtime.model.weight_formats import TensorSpec, load_weight_formats
 from arbora.runtime.model.weight_formats.loader import ProjectionLoader
 from arbora.runtime.model.weights import expected_tensors
@@ -144,6 +145,11 @@ def test_the_host_tiers_memory_is_not_given_to_the_kv_cache(
         budget(host_cache=8 << 30)
 
 
+def plan_pages(config: ServeConfig, shape: DecoderConfig) -> int:
+    layout = PoolLayout.of(shape.cache_spec, 16, torch.float32, shape.default_positions)
+    return memory_plan.plan_pages(config, shape, torch.float32, torch.device("cpu"), 0, layout).num_pages
+
+
 def test_a_kv_cache_that_the_machine_has_no_memory_for_is_refused_with_the_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,7 +160,7 @@ def test_a_kv_cache_that_the_machine_has_no_memory_for_is_refused_with_the_numbe
 
     def pages(kv_pages: int, **fields: object) -> int:
         config = serve_config(tmp_path, kv_memory=kv_pages * bytes_per_page, max_running=10_000, **fields)
-        return memory_plan.plan_pages(config, shape, torch.float32, torch.device("cpu"), 0).num_pages
+        return plan_pages(config, shape)
 
     assert pages(100) == 100
     with pytest.raises(ConfigError) as caught:
@@ -177,7 +183,7 @@ def test_unusable_memory_is_reported_with_the_flag_that_allows_more_requests(
 
     def pages(**fields: object) -> int:
         config = serve_config(tmp_path, max_running=2, **fields)
-        return memory_plan.plan_pages(config, shape, torch.float32, torch.device("cpu"), 0).num_pages
+        return plan_pages(config, shape)
 
     taken = pages(kv_memory=1 << 30) * page_bytes(shape.cache_spec, 16, torch.float32)
     (told,) = caplog.messages

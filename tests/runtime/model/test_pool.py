@@ -10,14 +10,18 @@ import numpy as np
 import pytest
 import torch
 from arbora.kernels.common.step_tokens import NO_SLOT
+from arbora.radix_cache import Reach, WindowGroup
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.messages import Row
 from arbora.runtime.model.decoder_config import load_decoder_config
+from arbora.runtime.model.interface.cache_spec import ALL_LAYERS, CacheSpec
 from arbora.runtime.model.kv_pool import (
     HUGE_PAGE_BYTES,
     SEGMENT_TOKENS,
+    PoolLayout,
     PoolSize,
     allocate_pool,
+    page_bytes,
     segment_pages,
     size_pool,
 )
@@ -31,24 +35,22 @@ LARGE, SMALL = st.integers(1, 5000), st.integers(1, 256)
 def pool(budget: int, *, slots: int = 4, context: int = 100, asked: bool = True) -> PoolSize:
     return size_pool(
         budget=budget,
-        bytes_per_page=1000,
-        page_size=16,
+        layout=PoolLayout(ALL_LAYERS, (1000,), 16, context),
         slots=slots,
-        context=context,
         context_was_asked=asked,
     )
 
 
 def test_the_budget_decides_the_number_of_pages() -> None:
-    assert pool(20_500) == PoolSize(20, 100)
+    assert pool(20_500) == PoolSize((20,), 100)
 
 
 def test_there_are_never_more_pages_than_the_slots_can_use() -> None:
-    assert pool(10**9) == PoolSize(4 * 7, 100)
+    assert pool(10**9) == PoolSize((4 * 7,), 100)
 
 
 def test_a_default_context_is_limited_by_the_memory() -> None:
-    assert pool(3_000, asked=False) == PoolSize(3, 48)
+    assert pool(3_000, asked=False) == PoolSize((3,), 48)
 
 
 def test_a_context_asked_for_is_never_cut() -> None:
@@ -89,10 +91,41 @@ def test_the_cache_of_a_layer_is_stored_in_segments() -> None:
     built_in = load_decoder_config(Path(arbora.__file__).parent / "runtime" / "model" / "builtin")
     config = msgspec.structs.replace(built_in, kv_heads=16)
     cpu = torch.device("cpu")
-    kvs = allocate_pool(config.cache_spec, 1024, 16, torch.bfloat16, cpu)
+    kvs = allocate_pool(config.cache_spec, [1024] * config.layers, 16, torch.bfloat16, cpu)
     _, heads, segments, tokens, cell = kvs[0].shape
     assert (len(kvs), heads, cell) == (config.cache_spec.layers, 16, config.cache_spec.head_dim)
     assert (segments, tokens) == (32, 512)
+
+
+@pytest.mark.parametrize(
+    ("layers", "window", "context", "times_fewer"), [(18, 512, 8192, 3.4), (6, 1024, 32768, 3.6)]
+)
+def test_layers_with_windows_take_few_bytes_for_the_same_number_of_tokens(
+    layers: int, window: int, context: int, times_fewer: float
+) -> None:
+    windows = tuple(None if layer % 6 == 5 else window for layer in range(layers))
+    layout = PoolLayout.of(CacheSpec(4, 1, 256, windows), 16, torch.bfloat16, context)
+    for requests in (1, 8):
+        pages = requests * context // 16
+        assert pages * page_bytes(
+            CacheSpec(4, 1, 256, windows), 16, torch.bfloat16
+        ) >= times_fewer * layout.bytes(pages)
+
+
+@given(
+    window=st.integers(1, 9000),
+    context=st.integers(100, 20_000),
+    page_size=st.sampled_from([1, 16, 256]),
+    requests=st.integers(1, 8),
+)
+def test_a_windowed_group_has_pages_for_one_request_of_any_length(
+    window: int, context: int, page_size: int, requests: int
+) -> None:
+    layout = PoolLayout.of(CacheSpec(1, 1, 8, (None, window)), page_size, torch.float32, context)
+    full = requests * -(-context // page_size)
+    for group, pages in zip(layout.groups[1:], layout.count_pages(full)[1:], strict=True):
+        assert group.reach is not None
+        assert WindowGroup(Reach(group.reach), 0, page_size).max_held(context) <= pages <= full
 
 
 def test_a_few_pages_are_one_segment() -> None:
@@ -104,12 +137,10 @@ def test_a_pool_holds_one_context_within_its_budget(
     budget: int, slots: int, context: int, page_size: int, bytes_per_page: int
 ) -> None:
     try:
-        num_pages, length, _ = size_pool(
+        (num_pages,), length, _ = size_pool(
             budget=budget,
-            bytes_per_page=bytes_per_page,
-            page_size=page_size,
+            layout=PoolLayout(ALL_LAYERS, (bytes_per_page,), page_size, context),
             slots=slots,
-            context=context,
             context_was_asked=False,
         )
     except ConfigError:

@@ -48,8 +48,7 @@ class Compared(EagerExecutor):
         self.replayed: list[int] = []
         self.seen: list[tuple[int, int]] = []
         self._model, self._kvs = self._device.model, self._device.kvs
-        last_tokens = driver.runner._states.sampling.last_tokens
-        self.recorded = RecordedSteps(self._model, self._kvs, last_tokens, batch_invariant)
+        self.recorded = RecordedSteps(self._device, batch_invariant)
         driver.runner._executor = self
 
     @property

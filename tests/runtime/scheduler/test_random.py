@@ -8,6 +8,7 @@ from functools import partial
 from typing import Literal
 
 import pytest
+from arbora.radix_cache import Reach, WindowGroup
 from arbora.runtime.messages import (
     BACKGROUND_PRIORITY,
     Abort,
@@ -60,6 +61,8 @@ class AnyOrder(RuleBasedStateMachine):
         group_cost=st.sampled_from([GroupCost(), GROUPS_COST_NOTHING]),
         max_sampled=st.sampled_from([1, 1, 3]),
         more_states=st.none() | st.integers(0, 10),
+        reaches=st.sampled_from([(), (Reach(9),), (Reach(16, True),), (Reach(5), Reach(30))]),
+        spare=st.integers(0, 12),
     )
     def start(
         self,
@@ -73,11 +76,15 @@ class AnyOrder(RuleBasedStateMachine):
         group_cost: GroupCost,
         max_sampled: int,
         more_states: int | None,
+        reaches: Sequence[Reach],
+        spare: int,
     ) -> None:
-        """more_states: places for recurrent states beside the two of each slot; None: no such states"""
+        """more_states: places for recurrent states beside the two of each slot; None: no such states
+        spare: pages of windowed groups beside those that one request needs"""
         pages = tokens // page_size
         if more_states is not None:
-            most_stored, max_sampled = 0, 1
+            most_stored, max_sampled, reaches = 0, 1, ()
+        most_stored = 0 if reaches else most_stored
         self.most_protected = pages // 3
         self.new_bench = partial(
             SchedulerBench,
@@ -94,6 +101,7 @@ class AnyOrder(RuleBasedStateMachine):
             max_sampled=max_sampled,
             count=partial(random.Random(tokens).randint, 1),
             states=0 if more_states is None else 2 * slots + more_states,
+            windows=[(reach, WindowGroup(reach, 0, page_size).max_held(80) + spare) for reach in reaches],
         )
         self.bench = self.new_bench()
         self.expected: dict[str, tuple[list[int], int, bool | Literal["bad"]]] = {}

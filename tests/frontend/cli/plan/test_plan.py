@@ -160,7 +160,8 @@ def test_the_kv_cache_has_the_bytes_of_the_tensors_that_are_allocated(
 ) -> None:
     for name, dtype, flag in (("bfloat16", torch.bfloat16, "auto"), ("float32", torch.int8, "int8")):
         found = plan(capsys, model, "--dtype", name, "--kv-dtype", flag)
-        pages = allocate_pool(load_decoder_config(model).cache_spec, 3, found["page_size"], dtype, CPU)
+        spec = load_decoder_config(model).cache_spec
+        pages = allocate_pool(spec, [3] * spec.layers, found["page_size"], dtype, CPU)
         assert 3 * found["page_bytes"] == sum(tensor.nbytes for tensor in pages)
         assert found["kv_bytes_per_token"] * found["page_size"] == found["page_bytes"]
 

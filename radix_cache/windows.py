@@ -1,0 +1,267 @@
+"""Pages of layers that see only the latest tokens: which of them a match needs, and which are evicted.
+
+All full pages of a cached sequence are in the tree, but only some of its windowed ones. A windowed page is
+allocated while a request, a pin or the tree has it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .lock import PrefixMatch
+from .page_allocator import PageAllocator
+
+MARGIN = 64
+"""maximal number of tokens kept behind a window, so that a match may also end a few tokens earlier"""
+CHUNK = 256
+"""tokens of a prompt for which a step has pages, however many requests share them; fewer in short windows"""
+BEHIND, KEPT, LEASED = range(3)
+"""ranks of pages that nobody uses, in the order of eviction: far behind the ends that a later match may have,
+within reach of such an end, and under a lease"""
+
+
+class Reach(NamedTuple):
+    """How far back a token sees."""
+
+    tokens: int
+    in_chunks: bool = False
+    """whether a token sees the tokens since the last multiple of `tokens`, in place of the last `tokens`"""
+
+    def find_first(self, position: int) -> int:
+        """The first position that the token at `position` sees."""
+        if self.in_chunks:
+            return position - position % self.tokens
+        return max(0, position - self.tokens + 1)
+
+
+class WindowPage:
+    """A page of a windowed group. Tree, locks and leases share the object, so that eviction reaches all."""
+
+    __slots__ = ("group", "id", "is_cached", "leases", "rank", "users")
+
+    def __init__(self, group: WindowGroup, page: int) -> None:
+        self.group = group
+        self.id = page  # -1: the page is lost
+        self.users = 0  # requests, copies and pins that need its contents
+        self.leases = 0  # breakable leases on the page
+        self.is_cached = False  # whether a node of the tree has it
+        self.rank = BEHIND
+
+
+class WindowGroup:
+    """The pages of the layers with one reach."""
+
+    def __init__(self, reach: Reach, num_pages: int, page_size: int) -> None:
+        self.reach, self.num_pages, self.page_size = reach, num_pages, page_size
+        self.allocator = PageAllocator(num_pages)
+        self.num_evicted = 0
+        self._margin, self._chunk = min(MARGIN, reach.tokens // 8), min(CHUNK, reach.tokens)
+        self._idle: list[OrderedDict[WindowPage, None]] = [OrderedDict() for _ in (BEHIND, KEPT, LEASED)]
+
+    @property
+    def available(self) -> int:
+        """Number of pages that requests can get: free ones and cached ones that nobody uses."""
+        return self.allocator.num_free + sum(map(len, self._idle))
+
+    @property
+    def idle(self) -> list[WindowPage]:
+        """The cached pages that nobody uses, in the order of their eviction."""
+        return [page for pages in self._idle for page in pages]
+
+    def find_first(self, position: int) -> int:
+        """The index of the first page that the token at `position` sees."""
+        return self.reach.find_first(position) // self.page_size
+
+    def find_first_kept(self, position: int) -> int:
+        """As `find_first`, with the margin."""
+        return self.find_first(max(0, position - self._margin))
+
+    def max_held(self, tokens: int) -> int:
+        """How many pages a request of `tokens` tokens may need at once, if its prompt is computed in small
+        chunks: of two steps, because a page is freed when the last step that reads it is done."""
+        held = self.reach.tokens + self._margin + 2 * self._chunk
+        return min(-(-tokens // self.page_size), held // self.page_size + 2)
+
+    def take(self, count: int, after: WindowPage | None) -> list[WindowPage]:
+        """Allocates `count` of the available pages, evicts as many as needed, and counts a use of each."""
+        lacking = count - self.allocator.num_free
+        if lacking > 0:
+            self._evict(lacking)
+        pages = []
+        for page in self.allocator.take(count, after.id if after is not None and after.id >= 0 else None):
+            pages.append(taken := WindowPage(self, page))
+            taken.users = 1
+        return pages
+
+    def use(self, page: WindowPage) -> None:
+        assert page.id >= 0, "the page is lost"
+        if not page.users:
+            del self._idle[_find_queue(page)][page]
+        page.users += 1
+
+    def end_use(self, page: WindowPage, rank: int) -> None:
+        page.users -= 1
+        page.rank = max(page.rank, rank)
+        if not page.users:
+            self._rest(page)
+
+    def enter(self, page: WindowPage) -> None:
+        """Notes that a node has the page, which a request uses."""
+        assert page.users and not page.is_cached
+        page.is_cached = True
+
+    def leave(self, page: WindowPage) -> None:
+        """Notes that its node has lost the page."""
+        if page.is_cached:
+            if not page.users:
+                del self._idle[_find_queue(page)][page]
+            page.is_cached = False
+            if not page.users:
+                self._rest(page)
+
+    def count_lease(self, page: WindowPage, change: int) -> None:
+        """Adds or removes a breakable lease on the page."""
+        is_idle = page.is_cached and not page.users
+        if is_idle:
+            del self._idle[_find_queue(page)][page]
+        page.leases += change
+        page.rank = max(page.rank, KEPT)
+        if is_idle:
+            self._rest(page)
+
+    def _rest(self, page: WindowPage) -> None:
+        if page.is_cached:
+            self._idle[_find_queue(page)][page] = None
+        elif page.id >= 0:
+            self.allocator.free([page.id])
+            page.id = -1
+
+    def _evict(self, count: int) -> None:
+        assert count <= self.available - self.allocator.num_free, "asked to evict too many windowed pages"
+        self.num_evicted += count
+        evicted: list[int] = []
+        for queue in self._idle:
+            while queue and len(evicted) < count:
+                page, _ = queue.popitem(last=False)
+                evicted.append(page.id)
+                page.id, page.is_cached = -1, False
+        self.allocator.free(evicted)
+
+
+def _find_queue(page: WindowPage) -> int:
+    return LEASED if page.leases else page.rank
+
+
+WindowPages = list[WindowPage | None]
+"""the pages of a run of tokens, by their order. None, or a page that is lost: later matches can't use it"""
+
+
+def is_there(page: WindowPage | None) -> bool:
+    return page is not None and page.id >= 0
+
+
+@dataclass(slots=True, eq=False)
+class WindowTable:
+    """A request's pages of one windowed group."""
+
+    group: WindowGroup
+    pages: WindowPages  # by position // page size; None: the request does not need the page any more
+    first: int  # index of the first page that the request uses
+    source: WindowPage | None = None  # the page to copy into the table's page after the full ones
+    prompt_tokens: int = 0
+    marks: list[int] = field(default_factory=list)  # ends of a prefix that later requests may share
+
+    def count_claimed(self, shared: Collection[WindowPage] = ()) -> int:
+        """How many more pages the request needs at most for its prompt, which others must leave to it.
+
+        Pages that it shares with others, or will with `shared`, do not count as its own: it does not free
+        them when they are behind its window.
+        """
+        left = -(-self.prompt_tokens // self.group.page_size) - len(self.pages)
+        if left <= 0:
+            return 0
+        used = (page for page in self.pages[self.first :] if page is not None)
+        alone = sum(page.users == 1 and page not in shared for page in used)
+        return min(left, max(0, self.group.max_held(self.prompt_tokens) - alone))
+
+    def extend(self, count: int) -> None:
+        self.pages += self.group.take(count, self.pages[-1] if self.pages else None)
+
+    def release(self, end: int, keep_from: int | None = None) -> None:
+        """Ends the use of pages before `end` (an index). `keep_from`: index of the first page that is kept
+        for matches of the request's end.
+
+        The last page is evicted first, because a match that is shorter by a page needs the pages before.
+        """
+        for index in range(min(end, len(self.pages)) - 1, self.first - 1, -1):
+            page, self.pages[index] = self.pages[index], None
+            if page is not None:
+                is_kept = (keep_from is not None and index >= keep_from) or self._is_near_mark(index)
+                self.group.end_use(page, KEPT if is_kept else BEHIND)
+        self.first = max(self.first, end)
+
+    def _is_near_mark(self, index: int) -> bool:
+        size = self.group.page_size
+        return any(self.group.find_first_kept(mark) <= index < -(-mark // size) for mark in self.marks)
+
+    def list_ids(self, start: int = 0) -> list[int]:
+        """Page ids from index `start` on; 0 for pages that the request does not need."""
+        return [page.id if page is not None else 0 for page in self.pages[start:]]
+
+
+class NeededPages(NamedTuple):
+    """The pages of a group that the token after a match sees."""
+
+    group: WindowGroup
+    first: int  # index of the first page
+    pages: list[WindowPage]
+
+
+class PathWindows:
+    """The windowed pages of all tokens of a match."""
+
+    def __init__(self, match: PrefixMatch, groups: Sequence[WindowGroup]) -> None:
+        self._groups = groups
+        self._pages: list[WindowPages] = [[] for _ in groups]
+        path = [node for node in reversed(list(match.node.path())) if node.parent is not None]
+        for pages, number in zip(self._pages, range(len(groups)), strict=True):
+            for node in path:
+                pages += node.windows[number]
+            if match.inside is not None:
+                pages += match.inside.windows[number][: match.inside_pages + (match.tail > 0)]
+
+    def serves(self, length: int) -> bool:
+        """Whether every group has the pages that a match of exactly `length` tokens needs."""
+        return self._find_lost(length) is None
+
+    def longest(self, limit: int) -> int:
+        """The longest match of at most `limit` tokens that every group can serve."""
+        while limit and (lost := self._find_lost(limit)) is not None:
+            limit = lost * self._groups[0].page_size
+        return limit
+
+    def needed(self, length: int) -> Iterator[NeededPages]:
+        """Of each group the pages that a match of `length` tokens needs, with the index of the first one."""
+        for group, pages in zip(self._groups, self._pages, strict=True):
+            first = group.find_first(length)
+            some = pages[first : -(-length // group.page_size)]
+            yield NeededPages(group, first, [page for page in some if page is not None])
+
+    def _find_lost(self, length: int) -> int | None:
+        """The first page from which on a match of `length` tokens lacks a page; None if it lacks none."""
+        lost = [
+            index
+            for group, pages in zip(self._groups, self._pages, strict=True)
+            for index in self._list_lost(group, pages, length)
+        ]
+        return min(lost, default=None)
+
+    def _list_lost(self, group: WindowGroup, pages: WindowPages, length: int) -> list[int]:
+        """The last page that a match of `length` tokens lacks in a group, in a list; an empty one if none."""
+        for index in range(-(-length // group.page_size) - 1, group.find_first(length) - 1, -1):
+            if not is_there(pages[index]):
+                return [index]
+        return []
