@@ -93,6 +93,9 @@ def _integer_product(shape: CodedShape) -> None:
 
 
 def _small_kernels() -> None:
+    for table in (elementwise_cpu.ACTIVATIONS, elementwise_cpu.NORMS, elementwise_cpu.SCALES):
+        for kernel in table.values():
+            kernel.load()
     program.run_calls.load()
     step_tokens.record_feed.load()
     rows.copy_rows.load()
@@ -101,8 +104,6 @@ def _small_kernels() -> None:
     for dtype in DTYPES:
         adapters_cpu.DOWN_KERNELS[dtype].load()
         adapters_cpu.UP_KERNELS[dtype].load()
-        elementwise_cpu.ACTIVATIONS[dtype].load()
-        elementwise_cpu.NORMS[dtype].load()
         for stored in (dtype, torch.int8):
             rotary_cpu.KERNELS[dtype, stored].load()
 

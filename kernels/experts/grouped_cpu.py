@@ -8,6 +8,7 @@ routing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -40,7 +41,8 @@ class GroupedProduct:
     @staticmethod
     def of(linears: Sequence[Linear], batch_invariant: bool) -> GroupedProduct | None:
         """None: there is no kernel for these weights. All have one shape."""
-        products = [each.product for each in linears if _is_served(each.product, batch_invariant)]
+        of_linears = (each.product for each in linears)
+        products = [each for each in of_linears if _is_served(each, batch_invariant)]
         if len(products) < len(linears) or len({_describe(each) for each in products}) > 1:
             return None
         return GroupedProduct(products, linears[0].out_features)
@@ -62,7 +64,7 @@ class GroupedProduct:
         return y
 
 
-def _is_served(product: object, batch_invariant: bool) -> bool:
+def _is_served(product: object, batch_invariant: bool) -> TypeGuard[_Product]:
     if isinstance(product, IntegerCpuProduct):
         return product.input_order is None
     if isinstance(product, Fp8CpuProduct):
@@ -71,8 +73,9 @@ def _is_served(product: object, batch_invariant: bool) -> bool:
 
 
 def _describe(product: _Product) -> object:
-    is_coded = isinstance(product, IntegerCpuProduct | Fp8CpuProduct)
-    return (type(product), product.shape) if is_coded else type(product)
+    if isinstance(product, IntegerCpuProduct | Fp8CpuProduct):
+        return type(product), product.shape
+    return type(product)
 
 
 def _find_kernel(product: _Product, dtype: torch.dtype) -> ParallelKernel:

@@ -72,13 +72,13 @@ class LayerWeights:
     mlp_output_norm: torch.Tensor | None = None
 
     def name_products(self, names: LayerProjections) -> list[tuple[Linear, tuple[Projection, ...]]]:
-        """The products, each with the projections whose outputs it has."""
-        return [
-            (self.qkv, names.qkv),
-            (self.output, (names.output,)),
-            (self.gate_up, names.gate_up),
-            (self.down, (names.down,)),
-        ]
+        """The products, except those of experts, each with the projections whose outputs it has."""
+        products = [(self.qkv, names.qkv), (self.output, (names.output,))]
+        if isinstance(self.feed_forward, GatedFeedForward):
+            gate_up, down = self.feed_forward.products
+            (of_gate_up, of_down), *_ = names.feed_forward
+            products += [(gate_up, of_gate_up), (down, (of_down,))]
+        return products
 
 
 @dataclass(frozen=True)

@@ -52,5 +52,5 @@ def test_an_explanation_names_a_missing_checkpoint(served: Served) -> None:
     for question, lacks_one in ((facts("of the first alone"), False), ("Another one", True)):
         messages = [said("user", shared + question)]
         answer = served.http.post("/cache/explain", json={"messages": messages}).json()
-        assert (answer["causes"].get("checkpoint", 0) > 100) == lacks_one
+        assert (answer["causes"].get("checkpoint", 0) > 50) == lacks_one
         ask(served, messages)

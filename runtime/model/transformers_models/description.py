@@ -85,7 +85,6 @@ class TransformersConfig:
             tuple(call.chunk for call in self.calls),
             shapes if len(set(shapes)) > 1 else (),
             tuple(tensor for call in self.state_calls for tensor in call.tensors),
-            tuple(call.chunk for call in self.calls),
         )
 
 

@@ -20,7 +20,7 @@ from ....kernels.linear import Linear
 from ...errors import ConfigError
 from ..interface.cache_spec import CacheSpec
 from ..interface.input_batch import InputBatch
-from ..interface.model import Model
+from ..interface.model import AdaptableProduct, Model
 from ..weight_formats import Checkpoint, ChooseFormat, Projection, ProjectionLoader
 from .architecture import WeightPlan, load_into, without_weights
 from .description import find_positions, find_readers, quiet, read_config, refusing
@@ -173,6 +173,12 @@ class EncoderModel:
 
     def cover(self, positions: int) -> None:
         pass
+
+    def adaptable_products(self) -> list[AdaptableProduct]:
+        return []
+
+    def compute_states_by_token(self) -> bool:
+        return False
 
     def describe_positions(self) -> bytes:
         return b""
