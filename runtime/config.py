@@ -39,6 +39,7 @@ from .option_values import (
 BUILTIN_MODEL = Path(__file__).resolve().parent / "model" / "builtin"
 
 DEFAULT_LORAS = 8
+MAX_LORA_RANK = 256
 
 Device = Literal["cpu", "cuda"]
 WritePolicy = Literal["write_back", "write_through"]
@@ -143,7 +144,7 @@ class ServeConfig:
         "largest rank of an adapter, for which memory is kept (default: the largest of --lora, at least 16)",
         None,
         "RANK",
-        whole_number(1, 256),
+        whole_number(1, MAX_LORA_RANK),
     )
     kv_dtype: KvDType = option(
         "dtype of the KV cache: auto, as --dtype; int8 or fp8: nearly twice the tokens in the same memory, "

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from ....kernels.adapters import FIELDS, RANK, ProductAdapters
-from ...config import ServeConfig
+from ...config import MAX_LORA_RANK, ServeConfig
 from ...errors import ConfigError
 from ...messages import Adapter
 from ..interface.model import Model
@@ -28,7 +28,7 @@ def rank_limit(config: ServeConfig) -> int:
     for name, path in config.loras:
         with _naming(name, path):
             ranks.append(read_peft_config(path).max_rank())
-    return max(ranks)
+    return min(MAX_LORA_RANK, max(ranks))
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 
+from ...config import MAX_LORA_RANK
 from ...errors import ConfigError
 from ..weight_formats.checkpoint import SafetensorsFile
 from ..weight_formats.weight_format import FLOATS, is_finite
@@ -136,8 +137,8 @@ def _read_module(
     rank = config.rank(module)
     if rank > max_rank:
         raise ConfigError(
-            f"{path.parent}: the rank of {module} is {rank}, but the server was started for ranks up to "
-            f"{max_rank}: raise --max-lora-rank."
+            f"{path.parent}: the rank of {module} is {rank}, but may be at most {max_rank}: raise "
+            f"--max-lora-rank, up to {MAX_LORA_RANK}."
         )
     matrices = []
     for matrix, expected in (("A", (rank, shape.inputs)), ("B", (shape.outputs, rank))):

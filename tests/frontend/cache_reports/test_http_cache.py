@@ -192,8 +192,8 @@ async def test_a_drop_fails_at_once_when_the_replica_dies() -> None:
 @pytest.mark.parametrize(
     ("method", "path", "known"),
     [
-        ("GET", "/cache", "there is cache_salt"),
-        ("DELETE", "/cache", "there is cache_salt"),
+        ("GET", "/cache", "there is cache_salt, model"),
+        ("DELETE", "/cache", "there is cache_salt, model"),
         ("POST", "/cache/pin", "none is known here"),
         ("DELETE", "/cache/pin/pin-7", "none is known here"),
     ],

@@ -17,7 +17,6 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers_oracle import expected_greedy
 
 PROMPT = "the cat sat on the mat and the dog sat on the log. " * 3
-GREEDY: Any = {"max_tokens": 12, "temperature": 0.0}
 OPTIONS: Any = {"device": "cpu", "kv_memory": "4MiB", "debug": "invariants"}
 
 
@@ -46,7 +45,8 @@ def engine(model: str, adapters: list[Path]) -> Iterator[arbora.Engine]:
 
 
 def reply(engine: arbora.Engine, name: str | None = None) -> arbora.Completion:
-    return engine.generate(PROMPT, **GREEDY, **({"model": name} if name else {}))
+    chosen = arbora.Sampling(model=name) if name else arbora.Sampling()
+    return engine.generate(PROMPT, chosen, max_tokens=12, temperature=0.0)
 
 
 def is_reply_of(model: PreTrainedModel, completion: arbora.Completion) -> bool:
@@ -121,6 +121,20 @@ def test_a_restarted_model_process_has_the_adapters_that_were_loaded(
         assert is_reply_of(merged[2], reply(engine, "more")) and is_reply_of(merged[0], reply(engine, "a"))
         with pytest.raises(arbora.RequestError, match="'gone' does not exist"):
             reply(engine, "gone")
+
+
+def test_scripts_written_for_vllm_choose_adapters(
+    model: str, base: PreTrainedModel, adapters: list[Path], merged: list[PreTrainedModel]
+) -> None:
+    llm = arbora.LLM(model, enable_lora=True, max_lora_rank=8, **OPTIONS)
+    sampling = arbora.SamplingParams(temperature=0.0, max_tokens=8)
+    wanted = arbora.LoRARequest("first", 1, str(adapters[0]))
+    for _ in range(2):
+        outputs = llm.generate([PROMPT, PROMPT], sampling, use_tqdm=False, lora_request=[None, wanted])
+        for source, output in zip((base, merged[0]), outputs, strict=True):
+            tokens = list(output.outputs[0].token_ids)
+            assert expected_greedy(source, list(output.prompt_token_ids), tokens) == tokens
+    llm.engine.close()
 
 
 def test_an_adapter_that_can_not_be_used_is_refused_at_the_start(model: str, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_matrices_have_the_names_of_their_modules(base: PreTrainedModel, adapter
         ({"r": "8"}, "r"),
         ({"target_modules": ["q_proj"]}, "v_proj, which target_modules of adapter_config.json does not name"),
         ({"target_modules": ["q_proj", "v_proj", "o_proj"]}, "o_proj are missing"),
-        ({"r": 32}, "is 32, but the server was started for ranks up to 16: raise --max-lora-rank"),
+        ({"r": 32}, "is 32, but may be at most 16: raise --max-lora-rank, up to 256"),
     ],
 )
 def test_a_config_that_can_not_be_served_is_refused_by_name(
