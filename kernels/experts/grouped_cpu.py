@@ -8,6 +8,7 @@ routing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -62,7 +63,7 @@ class GroupedProduct:
         return y
 
 
-def _is_served(product: object, batch_invariant: bool) -> bool:
+def _is_served(product: object, batch_invariant: bool) -> TypeGuard[_Product]:
     if isinstance(product, IntegerCpuProduct):
         return product.input_order is None
     if isinstance(product, Fp8CpuProduct):
@@ -71,8 +72,9 @@ def _is_served(product: object, batch_invariant: bool) -> bool:
 
 
 def _describe(product: _Product) -> object:
-    is_coded = isinstance(product, IntegerCpuProduct | Fp8CpuProduct)
-    return (type(product), product.shape) if is_coded else type(product)
+    if isinstance(product, IntegerCpuProduct | Fp8CpuProduct):
+        return type(product), product.shape
+    return type(product)
 
 
 def _find_kernel(product: _Product, dtype: torch.dtype) -> ParallelKernel:
