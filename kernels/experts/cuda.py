@@ -168,5 +168,4 @@ def multiply(
 
 def choose_block_rows(rows: int, experts: int) -> int:
     """Rows of a program: about as many as an expert has on average."""
-    average: int = triton.next_power_of_2(-(-rows // experts))
-    return min(MAX_ROWS, max(MIN_ROWS, average))
+    return int(min(MAX_ROWS, max(MIN_ROWS, triton.next_power_of_2(-(-rows // experts)))))

@@ -103,7 +103,7 @@ def _choose(arguments, kind):
 @compiled
 def _find_largest(logits, experts, numbers, count):
     """The number of the largest logit that is not among the first `count` numbers."""
-    best, largest = np.int64(-1), np.float32(0)
+    best, largest = -1, np.float32(0)
     for expert in range(experts):
         value = load(logits, expert)
         if best >= 0 and not value > largest:
