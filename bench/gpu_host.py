@@ -58,6 +58,7 @@ SHAPE = DecoderConfig(
             window=None,
             rope=RopeConfig(kind="default", theta=10_000.0, dim=128, original_positions=CONTEXT),
             qk_norm=False,
+            has_sinks=False,
             qkv_bias=False,
             output_bias=False,
             intermediate_size=HIDDEN,
@@ -65,6 +66,7 @@ SHAPE = DecoderConfig(
             mlp_bias=False,
             norms="before",
             residual_multiplier=1.0,
+            experts=None,
         ),
     )
     * 32,

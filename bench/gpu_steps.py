@@ -86,8 +86,8 @@ def read_bytes(model: Path, decode: int, keys: int) -> int:
     """Of weights and keys in bfloat16. A tied embedding is the head, so all of a checkpoint's bytes count."""
     from arbora.runtime.model.decoder_config import load_decoder_config
 
-    shape = load_decoder_config(model)
-    cells = 2 * shape.layers * shape.kv_heads * shape.head_dim * 2
+    spec = load_decoder_config(model).cache_spec
+    cells = 2 * spec.layers * spec.kv_heads * spec.head_dim * 2
     weights = sum(file.stat().st_size for file in model.glob("*.safetensors"))
     return weights + decode * keys * cells
 

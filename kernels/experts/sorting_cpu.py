@@ -112,7 +112,7 @@ def _find_largest(logits, experts, numbers, count):
         for i in range(count):
             is_taken |= numbers[i] == expert
         if not is_taken:
-            best, largest = np.int64(expert), value
+            best, largest = expert, value
     return best
 
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 import torch
-from arbora.kernels.attention.batch import AttentionBatch, first_keys
+from arbora.kernels.attention.batch import FULL_REACH, AttentionBatch, first_keys
 from arbora.kernels.attention.plan import (
     BEGIN,
     END,
@@ -33,7 +33,7 @@ def plan_all(
     batch: AttentionBatch, groups: tuple[tuple[int, int, int], ...], tokens: int, cut: Cut
 ) -> ItemPlan:
     every_row = np.ones(len(batch.kv_lengths), np.bool_)
-    return plan_items(batch, groups, every_row, tokens, cut, None)
+    return plan_items(batch, groups, every_row, tokens, cut, FULL_REACH)
 
 
 def shortened(groups: tuple[tuple[int, int, int], ...], unit: int) -> tuple[tuple[int, int, int], ...]:

@@ -45,7 +45,7 @@ def test_experts_agree_with_the_reference(
             (second, [None] * EXPERTS),
         )
     ]
-    expected = reference.run_experts(x, *products, reference.silu_and_mul, experts, shares)
+    expected = reference.run_experts(x, products[0], products[1], reference.silu_and_mul, experts, shares)
     tolerance = 1e-4 if dtype == torch.float32 else 1e-2
     torch.testing.assert_close(got, expected, atol=tolerance, rtol=tolerance)
 

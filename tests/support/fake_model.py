@@ -161,7 +161,7 @@ class FakeModel:
             assert plan.step in self.masks, "the masks of the oldest step must have been sent"
         for setup in plan.setups:
             assert setup.grammar is None or setup.grammar in self.grammars, "a row's grammar must be loaded"
-            windows = [[] for _ in self._windows]
+            windows: list[list[int]] = [[] for _ in self._windows]
             self.slots[setup.slot] = _Slot(setup.sampling.seed, windows=windows, place=setup.state_place)
             if self.automata is not None:
                 self.automata.set_up(setup)

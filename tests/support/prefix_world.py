@@ -232,7 +232,9 @@ class World:
         """A step's tokens find all that they see, although a page behind a window is given to others."""
         groups, size, request = self.cache.windows, self.cache.page_size, step.request
         for group, slots, table in zip(groups, self.window_slots, step.windows, strict=True):
-            kv = [(request.namespace, request.tokens[: position + 1]) for position in range(step.end)]
+            kv: list[Kv | None] = [
+                (request.namespace, request.tokens[: position + 1]) for position in range(step.end)
+            ]
             for position in range(group.reach.find_first(step.start), step.start):
                 assert slots[table[position // size]][position % size] == kv[position]
             for position in range(step.start, step.end):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import arbora
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -89,11 +89,10 @@ def test_segments_have_little_room_for_more_pages(pages: int, page_bytes: int, p
 
 def test_the_cache_of_a_layer_is_stored_in_segments() -> None:
     built_in = load_decoder_config(Path(arbora.__file__).parent / "runtime" / "model" / "builtin")
-    config = msgspec.structs.replace(built_in, kv_heads=16)
-    cpu = torch.device("cpu")
-    kvs = allocate_pool(config.cache_spec, [1024] * config.layers, 16, torch.bfloat16, cpu)
+    spec = replace(built_in.cache_spec, kv_heads=16)
+    kvs = allocate_pool(spec, [1024] * spec.layers, 16, torch.bfloat16, torch.device("cpu"))
     _, heads, segments, tokens, cell = kvs[0].shape
-    assert (len(kvs), heads, cell) == (config.cache_spec.layers, 16, config.cache_spec.head_dim)
+    assert (len(kvs), heads, cell) == (spec.layers, 16, spec.head_dim)
     assert (segments, tokens) == (32, 512)
 
 

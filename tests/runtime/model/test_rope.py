@@ -28,7 +28,7 @@ def not_a_number(driver: StepDriver) -> torch.Tensor:
     """The driver's table, of which no row is computed: all its values are NaN."""
     model = driver.runner._model
     assert isinstance(model, Decoder)
-    table = model._rotary
+    (table,) = model._rotary.values()
     table._computed = 0
     return table.values.fill_(math.nan)
 

@@ -199,7 +199,7 @@ def test_experts_stay_quantized(tmp_path: Path) -> None:
     loaded = StepDriver.load(directory, model_impl="transformers").runner._model
     assert isinstance(loaded, TransformersModel)
     experts = loaded._model.base.get_submodule("layers.1.mlp.experts")
-    products = experts.expert_products
+    products: Any = experts.expert_products
     assert isinstance(products, Experts)
     x = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
     weights = original.get_parameter("model.layers.1.mlp.experts.gate_up_proj")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -162,7 +163,7 @@ def test_each_expert_gets_a_product(method: str | None, tmp_path: Path) -> None:
     experts = [module for module in model._model.modules() if is_experts(module)]
     assert len(experts) == LAYERS
     for module in experts:
-        products = module.expert_products
+        products: Any = module.expert_products
         assert isinstance(products, Experts)
         assert [each.out_features for each in products.first] == [64] * 4
         assert [each.out_features for each in products.second] == [64] * 4
