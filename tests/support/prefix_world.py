@@ -86,7 +86,9 @@ class World:
 
     def __post_init__(self) -> None:
         groups, size = self.cache.windows, self.cache.page_size
-        self.window_slots = [[[None] * size for _ in range(group.num_pages)] for group in groups]
+        self.window_slots: list[list[list[Kv | None]]] = [
+            [[None] * size for _ in range(group.num_pages)] for group in groups
+        ]
         """by windowed group, page and slot"""
 
     def longest(self, namespace: str | None, tokens: tuple[int, ...]) -> int:
@@ -232,9 +234,7 @@ class World:
         """A step's tokens find all that they see, although a page behind a window is given to others."""
         groups, size, request = self.cache.windows, self.cache.page_size, step.request
         for group, slots, table in zip(groups, self.window_slots, step.windows, strict=True):
-            kv: list[Kv | None] = [
-                (request.namespace, request.tokens[: position + 1]) for position in range(step.end)
-            ]
+            kv = [(request.namespace, request.tokens[: position + 1]) for position in range(step.end)]
             for position in range(group.reach.find_first(step.start), step.start):
                 assert slots[table[position // size]][position % size] == kv[position]
             for position in range(step.start, step.end):

@@ -203,7 +203,8 @@ def test_experts_stay_quantized(tmp_path: Path) -> None:
     assert isinstance(products, Experts)
     x = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
     weights = original.get_parameter("model.layers.1.mlp.experts.gate_up_proj")
-    for expert, product in enumerate(products.first):
+    first: Any = products.first
+    for expert, product in enumerate(first):
         exact = x @ weights[expert].T
         error = float((product(x) - exact).norm() / exact.norm())
         assert 0 < error < 0.02

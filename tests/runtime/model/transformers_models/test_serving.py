@@ -165,8 +165,9 @@ def test_each_expert_gets_a_product(method: str | None, tmp_path: Path) -> None:
     for module in experts:
         products: Any = module.expert_products
         assert isinstance(products, Experts)
-        assert [each.out_features for each in products.first] == [64] * 4
-        assert [each.out_features for each in products.second] == [64] * 4
+        of_experts: Any = (products.first, products.second)
+        assert [each.out_features for each in of_experts[0]] == [64] * 4
+        assert [each.out_features for each in of_experts[1]] == [64] * 4
         assert not list(module.parameters())
 
 
