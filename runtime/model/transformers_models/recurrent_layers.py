@@ -199,7 +199,8 @@ class StepStates:
         self, batch: InputBatch, places: np.ndarray[Any, np.dtype[np.int64]]
     ) -> Iterator[tuple[Tokens, torch.Tensor | int, bool]]:
         """The calls for the rows: their tokens, the places of their states, and whether they have one yet."""
-        lengths, kv_lengths = batch.attention.query_lengths, batch.attention.kv_lengths
+        attention = batch.groups[0].attention
+        lengths, kv_lengths = attention.query_lengths, attention.kv_lengths
         ends = np.cumsum(lengths)
         decoding = (lengths == 1) & (kv_lengths > 1)
         if decoding.sum() > 1:
