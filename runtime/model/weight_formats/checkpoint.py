@@ -191,11 +191,11 @@ class Checkpoint:
         return next(FLOATS[dtype] for dtype in dtypes if dtype in FLOATS)
 
     def read(self, name: str) -> torch.Tensor:
-        """The tensor as stored. It is mapped from the file, so the process needs no memory of its own for
-        the tensor."""
+        """The tensor as stored, contiguous. It is mapped from the file, so the process needs no memory of its
+        own for the tensor, unless it is a part of a stacked one."""
         if name in self._parts:
             stored, expert, part = self._parts[name]
-            return part.take(self._files[self._file_of[name]].read(stored), expert)
+            return part.take(self._files[self._file_of[name]].read(stored), expert).contiguous()
         return self._files[self._file_of[name]].read(name)
 
     def dtype(self, name: str) -> str:
