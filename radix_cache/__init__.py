@@ -7,8 +7,9 @@ from .leases import Lease, Leases
 from .lock import Copy, Lock, PrefixMatch
 from .packed import KEY_BYTES, common_tokens, split_keys
 from .page_keys import KeyedPages, Missing
+from .path_windows import PathWindows
 from .prefix_cache import CacheStats, Dropped, FullWindow, PrefixCache
-from .windows import PathWindows, Reach, WindowGroup
+from .windows import Reach, WindowGroup
 
 __all__ = [
     "KEY_BYTES",

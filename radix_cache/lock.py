@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from .node import Checkpoint, Node
 from .packed import TOKEN_BYTES
-
-if TYPE_CHECKING:
-    from .windows import WindowTable
+from .windows import WindowTable
 
 
 class PrefixMatch(NamedTuple):

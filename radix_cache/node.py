@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from .packed import KEY_BYTES, TOKEN_BYTES, SortedKeys, common_bytes
-
-if TYPE_CHECKING:
-    from .windows import WindowPages
+from .windows import WindowPages
 
 # Shared by all nodes without children, which are the majority.
 _NO_CHILDREN: dict[bytes, Node] = {}

@@ -18,8 +18,9 @@ from .node import Checkpoint, Node
 from .packed import TOKEN_BYTES
 from .page_allocator import PageAllocator
 from .page_keys import KeyedPages, Missing, PageKeys, find_missing, key_node, list_all
+from .path_windows import NeededPages, PathWindows
 from .tree import RadixTree
-from .windows import KEPT, NeededPages, PathWindows, Reach, WindowGroup, WindowPage, WindowTable
+from .windows import KEPT, Reach, WindowGroup, WindowPage, WindowTable
 
 
 @dataclass(frozen=True, slots=True)
