@@ -12,6 +12,7 @@ from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec, LeftOutKeyword
 from .constraint import as_format
 from .text.tokenizer import Tokenizer
+from .tools.call_arguments import ParameterTypes
 from .tools.call_format import ToolFormat
 from .tools.parameter_grammar import parameter_types
 from .tools.reply_parser import ToolReading
@@ -52,6 +53,7 @@ class ToolUse(NamedTuple):
     format: ToolFormat
     tools: Sequence[dict[str, Any]] = ()
     grammar: GrammarSpec | None = None
+    types: Mapping[str, ParameterTypes] = MappingProxyType({})
 
     def reading(self, left_out: Sequence[LeftOutKeyword], *, allowed: bool) -> ToolReading | None:
         """How to find the reply's calls; None if it has none. The grammar doesn't enforce the keywords
@@ -68,9 +70,7 @@ class ToolUse(NamedTuple):
             names=[function["name"] for function in functions],
             calls_only=self.mode == "required",
             may_answer=self.mode == "either",
-            types={function["name"]: parameter_types(function.get("parameters")) for function in functions}
-            if self.format.parameters is not None
-            else {},
+            types=self.types,
         )
 
     def shown_special(self, tokenizer: Tokenizer) -> frozenset[int]:
@@ -94,7 +94,9 @@ def tool_use(
         spec = msgspec.structs.replace(
             spec, whitespace=grammar.whitespace, additional_properties=grammar.additional_properties
         )
-    return use._replace(grammar=spec)
+    functions = [tool["function"] for tool in use.tools] if format.parameters is not None else []
+    types = {function["name"]: parameter_types(function.get("parameters")) for function in functions}
+    return use._replace(grammar=spec, types=types)
 
 
 def _misspelt(tools: Sequence[dict[str, Any]], params: Mapping[str, str]) -> Iterator[tuple[str, str]]:

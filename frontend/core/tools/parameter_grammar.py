@@ -11,20 +11,35 @@ from .call_format import PYTHON_WORDS, Parameters
 
 Format = dict[str, Any]
 Schema = Mapping[str, Any]
+KnownTypes = dict[int, frozenset[str]]
+"""the types of subschemas by their `id`, which is theirs as long as the whole schema lives"""
 
 SAYS_NOTHING = {"title", "description", "examples", "default", "$schema", "$id", "$comment", "strict"}
 MAX_REFERENCES = 16  # references in a row
 MAX_DEPTH = 20  # levels of a value whose keys have no quotes
+MAX_SUBSCHEMAS = 4096  # of such values, each counted where it is used
 _OF_AN_OBJECT = {"type", "properties", "required", "additionalProperties", "$defs", "definitions"}
 _ALL_TYPES = frozenset(("string", "number", "integer", "boolean", "null", "array", "object"))
 _UNIONS = ("anyOf", "oneOf")
+_KINDS = {"properties": dict, "required": list, **dict.fromkeys(_UNIONS, list)}
 _NESTED = {"items", "anyOf", "oneOf", "enum", "const", *_OF_AN_OBJECT}
 
 
-def list_types(schema: Any, root: Any, references: int = 0) -> frozenset[str]:
-    """The JSON types that a schema allows, as far as its own keywords tell. `root`: the whole schema."""
+def list_types(
+    schema: Any, root: Any, known: KnownTypes | None = None, references: int = 0
+) -> frozenset[str]:
+    """The JSON types that a schema allows, as far as its own keywords tell. `root`: the whole schema.
+    `known`: the types of its subschemas found so far."""
     if not isinstance(schema, dict) or references > MAX_REFERENCES:
         return _ALL_TYPES
+    known = {} if known is None else known
+    if id(schema) not in known:
+        known[id(schema)] = _ALL_TYPES  # for a schema that refers to itself
+        known[id(schema)] = _list_own_types(schema, root, known, references + 1)
+    return known[id(schema)]
+
+
+def _list_own_types(schema: Schema, root: Any, known: KnownTypes, references: int) -> frozenset[str]:
     found = _ALL_TYPES
     if "type" in schema:
         named = schema["type"]
@@ -38,11 +53,11 @@ def list_types(schema: Any, root: Any, references: int = 0) -> frozenset[str]:
         found &= frozenset(name for value in values for name in _types_of(value))
     for union in _UNIONS:
         if isinstance(schema.get(union), list):
-            found &= frozenset().union(*(list_types(each, root, references + 1) for each in schema[union]))
+            found &= frozenset().union(*(list_types(each, root, known, references) for each in schema[union]))
     for each in schema["allOf"] if isinstance(schema.get("allOf"), list) else ():
-        found &= list_types(each, root, references + 1)
+        found &= list_types(each, root, known, references)
     if "$ref" in schema:
-        found &= list_types(_follow(schema["$ref"], root), root, references + 1)
+        found &= list_types(_follow(schema["$ref"], root), root, known, references)
     return found
 
 
@@ -50,7 +65,8 @@ def parameter_types(parameters: Any) -> ParameterTypes:
     """The types of each declared parameter."""
     properties = parameters.get("properties") if isinstance(parameters, dict) else None
     declared = properties if isinstance(properties, dict) else {}
-    return {name: list_types(schema, parameters) for name, schema in declared.items()}
+    known: KnownTypes = {}
+    return {name: list_types(schema, parameters, known) for name, schema in declared.items()}
 
 
 def _types_of(value: Any) -> Collection[str]:
@@ -96,8 +112,7 @@ def find_problem(syntax: Parameters, parameters: Schema) -> str | None:
         return "a reference"
     if not syntax.quote:
         return None
-    problems = (_find_nested_problem(schema, parameters) for schema in properties.values())
-    return next(filter(None, problems), None)
+    return _find_nested_problem(list(properties.values()), parameters)
 
 
 def _is_name(syntax: Parameters, name: str) -> bool:
@@ -118,30 +133,52 @@ def _refers_outside(value: Any) -> bool:
     return not inside or any(map(_refers_outside, value.values()))
 
 
-def _find_nested_problem(schema: Any, root: Schema, depth: int = 0) -> str | None:
-    """The reason why a value can't be enforced whose keys have no quotes, if any."""
-    schema = _resolve(schema, root)
-    types = list_types(schema, root)
-    if schema is None or depth > MAX_DEPTH:
-        return "a schema that is nested too deep, or refers to itself"
+def _find_nested_problem(schemas: list[Any], root: Schema) -> str | None:
+    """The reason why values can't be enforced whose keys have no quotes, if any."""
+    known: KnownTypes = {}
+    waiting, count = [(each, 0) for each in reversed(schemas)], len(schemas)
+    while waiting:
+        schema, depth = waiting.pop()
+        schema = _resolve(schema, root)
+        if schema is None or depth > MAX_DEPTH or count > MAX_SUBSCHEMAS:
+            return "a schema that is nested too deep, or refers to itself"
+        types = list_types(schema, root, known)
+        if problem := _find_own_problem(schema, types):
+            return problem
+        inner = _list_choices(schema)
+        if types & {"array", "object"}:
+            inner += [
+                *schema.get("properties", {}).values(),
+                *([schema["items"]] if "items" in schema else []),
+            ]
+        waiting += [(each, depth + 1) for each in reversed(inner)]
+        count += len(inner)
+    return None
+
+
+def _find_own_problem(schema: Any, types: frozenset[str]) -> str | None:
+    if not isinstance(schema, dict):
+        return "a schema that is true, false or no object"
+    wrong = [name for name, kind in _KINDS.items() if not isinstance(schema.get(name, kind()), kind)]
+    if wrong:
+        return f"the keyword {wrong[0]!r}, whose value has the wrong type"
     if not types & {"array", "object"}:
         return None
     unknown = schema.keys() - _NESTED - SAYS_NOTHING
     if unknown:
         return f"the keyword {min(unknown)!r}"
-    unions = [each for union in _UNIONS for each in schema.get(union, ())]
+    unions = _list_choices(schema)
     if not unions and "enum" not in schema and "const" not in schema and len(types) > 2:
         return "a value of any type"
     if "object" in types and not unions and not schema.get("properties"):
         return "an object without properties"
     if "array" in types and not unions and "items" not in schema:
         return "an array without items"
-    inner = [
-        *schema.get("properties", {}).values(),
-        *unions,
-        *([schema["items"]] if "items" in schema else []),
-    ]
-    return next(filter(None, (_find_nested_problem(each, root, depth + 1) for each in inner)), None)
+    return None
+
+
+def _list_choices(schema: Schema) -> list[Any]:
+    return [each for union in _UNIONS for each in schema.get(union, ())]
 
 
 def _resolve(schema: Any, root: Any) -> Any:
@@ -163,6 +200,7 @@ class ParameterValues:
         self._syntax = syntax
         otherwise = "refuse" if is_strict else "value"
         self._fields = {"separators": separators, "function": function, "otherwise": otherwise}
+        self._types: KnownTypes = {}
 
     def build_members(self, schema: Schema, root: Schema | None = None, path: str = "#") -> Format:
         """The parameters of a function, or the members of an object whose keys have no quotes."""
@@ -181,13 +219,13 @@ class ParameterValues:
         return {"type": "members", "members": members, "separator": syntax.between}
 
     def _after_name(self, schema: Any, root: Schema) -> str:
-        types, (_, after) = list_types(schema, root), self._syntax.name
+        types, (_, after) = list_types(schema, root, self._types), self._syntax.name
         if not self._syntax.typed or types == {"string"}:
             return after
         return self._syntax.typed if "string" not in types else ""
 
     def _build(self, schema: Any, root: Schema, path: str) -> Format:
-        syntax, types = self._syntax, list_types(schema, root)
+        syntax, types = self._syntax, list_types(schema, root, self._types)
         if syntax.quote is None:
             return self._leaf("json_schema", schema, root, path)
         if syntax.quote:
@@ -222,7 +260,7 @@ class ParameterValues:
     def _build_nested(self, schema: Any, root: Schema, path: str) -> Format:
         """A value in which strings have their own quotes and keys have none."""
         schema, quote = _resolve(schema, root), self._syntax.quote or ""
-        types, choices = list_types(schema, root), []
+        types, choices = list_types(schema, root, self._types), []
         for union in _UNIONS:
             for number, each in enumerate(schema.get(union, ()) if isinstance(schema, dict) else ()):
                 choices.append(self._build_nested(each, root, f"{path}/{union}/{number}"))

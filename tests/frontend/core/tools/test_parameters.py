@@ -142,6 +142,38 @@ def test_nested_values_of_gemma_have_its_own_quotes() -> None:
         assert not machine.accepts((call % value).encode()), value
 
 
+WIDE = {"anyOf": [{"$ref": "#/$defs/wide"}] * 9}
+DEEP = {
+    f"{at}": {"type": "object", "properties": {each: {"$ref": f"#/$defs/{at + 1}"} for each in "abcd"}}
+    for at in range(18)
+}
+
+
+@pytest.mark.parametrize("format", ["gemma", "glm"])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        True,
+        {"type": "array", "items": True},
+        {"anyOf": [{"type": "string"}, True]},
+        {"anyOf": True},
+        {"type": "string", "anyOf": 5},
+        {"type": "object", "properties": {"b": {"type": "string"}}, "required": True},
+        {"$ref": "#/$defs/wide"},
+        {"$ref": "#/$defs/0"},
+    ],
+)
+def test_a_schema_that_can_not_be_written_out_is_a_problem_with_quotes_and_json_without(
+    format: str, schema: Any
+) -> None:
+    defined = {"wide": WIDE, **DEEP, "18": {"type": "string"}}
+    odd = tool({"a": schema}, **{"$defs": defined})
+    parameter_types(odd["function"]["parameters"])
+    assert find_enforced([odd], FORMATS[format], frozenset()) == ({"f"} if format == "glm" else frozenset())
+    if format == "glm":
+        build_required_calls(FORMATS[format], [odd], several=False)
+
+
 @pytest.mark.parametrize("format", ["gemma", "qwen_xml", "lfm2"])
 def test_arguments_without_a_form_are_free_unless_the_call_is_required(format: str) -> None:
     odd = tool({"a": {"type": "string"}}, patternProperties={})
