@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,12 +21,16 @@ async def load_adapter(service: Service, name: str, path: str, *, replaces: bool
     """Loads the adapter in a directory of the server under a name. `replaces`: also if the name belongs to
     another adapter. Raises `RequestError` if it can't be served."""
     _check_shared(service)
-    directory = Path(path).absolute()
     if not name.strip() or len(name) > MAX_NAME or not name.isprintable():
         raise invalid_field("lora_name", f"must have 1 to {MAX_NAME} printable characters")
     if name in service.config.model_names:
         raise invalid_field("lora_name", f"is {name!r}, which is the model's own name: choose another")
-    if not (directory / CONFIG_FILE).is_file():
+    if not service.config.adapter_places:
+        raise RequestError(
+            "This server has no places for adapters: start it with --max-loras N.", code="no_adapter_places"
+        )
+    directory = Path(path).absolute()
+    if not await asyncio.to_thread(os.path.isfile, directory / CONFIG_FILE):
         raise RequestError(
             f"lora_path is {str(directory)!r}, where no adapter is: it must be a directory with "
             f"{CONFIG_FILE}.",

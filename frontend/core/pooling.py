@@ -210,7 +210,16 @@ async def pool(
     done = [output for output in outputs if output is not None]
     vectors = np.frombuffer(b"".join(output.vector or b"" for output in done), np.float32)
     usage = Usage(job.prompt_tokens, sum(output.cached_tokens or 0 for output in done), 0, 0)
-    return PooledInputs(vectors.reshape(len(done), job.pooling.size), usage, allowances[-1])
+    return PooledInputs(vectors.reshape(len(done), job.pooling.size), usage, _find_least(allowances))
+
+
+def _find_least(found: Sequence[Allowances | None]) -> Allowances:
+    """The least that is left of each limit, since slices may be accepted in any order."""
+    known = [each for each in found if each is not None]
+    requests = [each.requests for each in known if each.requests is not None]
+    tokens = [each.tokens for each in known if each.tokens is not None]
+    least = (min(kind, key=lambda each: each.left, default=None) for kind in (requests, tokens))
+    return Allowances(*least)
 
 
 def _cut_slices(requests: Sequence[Generate], max_waiting: int) -> Iterator[tuple[int, int]]:

@@ -58,6 +58,7 @@ _FIELD_BYTES: dict[str, int | None] = {
     "prompt": None,
     "prompt_token_ids": None,
     "tokens": None,
+    **dict.fromkeys(("query", "queries", "documents", "text_1", "text_2", "data_1", "data_2")),
     "tools": MAX_TOOLS_BYTES,
     "chat_template_kwargs": MAX_TEMPLATE_KWARGS_BYTES,
     **dict.fromkeys(_GRAMMARS, MAX_GRAMMAR_BYTES),

@@ -12,6 +12,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 import numpy as np
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ...runtime.api_keys import ApiKey
@@ -41,17 +42,20 @@ from .time_limit import TimeLimit
 T = TypeVar("T", bound=msgspec.Struct)
 STEP_NUMBERS = 8192
 """numbers that take about 1 ms to write as JSON"""
+STEP_CHARACTERS = 1 << 18
+"""characters that take about 1 ms to write as JSON"""
 
 
 @dataclass(frozen=True)
 class HttpPooling:
-    """A job, and the function that makes the body of its answer."""
+    """A job, and the function that makes the body of its answer, which has `characters` of the request."""
 
     job: PoolingJob
     body: Callable[[PooledInputs], Steps[bytes]]
+    characters: int = 0
 
 
-Prepare: TypeAlias = Callable[[HttpService, Request], Awaitable[HttpPooling]]
+Prepare: TypeAlias = Callable[[HttpService, Request], Awaitable[HttpPooling | Response]]
 
 
 async def prepare_inputs(incoming: Incoming[T], id: str, draft: PoolingDraft) -> PoolingJob:
@@ -89,7 +93,8 @@ def write_rows(vectors: Vectors, *, is_base64: bool = False) -> Steps[list[bytes
 
 
 class PoolingEndpoint:
-    """An ASGI application for one path. `prepare` raises `RequestError` if a request can't be served."""
+    """An ASGI application for one path. `prepare` raises `RequestError` if a request can't be served, and
+    returns a response if it has no inputs."""
 
     def __init__(self, http: HttpService, prepare: Prepare) -> None:
         self._http = http
@@ -100,10 +105,14 @@ class PoolingEndpoint:
         scope[TIMER] = timer = RequestTimer(self._http.metrics, key)
         async with TimeLimit(self._http.service.config.request_timeout).of_preparation():
             prepared = await self._prepare(self._http, Request(scope, receive))
+            if isinstance(prepared, Response):
+                await prepared(scope, receive, send)
+                return
             job = prepared.job
-            requests = with_background(scope, job.requests)
+            requests = job.requests
             if key is not None:
                 requests = limit_requests(requests, key, job.draft.priority, job.prompt_tokens)
+            requests = with_background(scope, requests)
             timer.accepted(requests)
             try:
                 pooled = await _unless_gone(receive, replace(job, requests=requests), timer)
@@ -118,7 +127,7 @@ class PoolingEndpoint:
 
     async def _write(self, prepared: HttpPooling, pooled: PooledInputs) -> bytes:
         steps = prepared.body(pooled)
-        if pooled.vectors.size <= STEP_NUMBERS:
+        if pooled.vectors.size <= STEP_NUMBERS and prepared.characters <= STEP_CHARACTERS:
             return run_now(steps)
         return await self._http.service.work.run(Caller(), steps)
 

@@ -248,7 +248,10 @@ class _Builder:
         text = bytes(format.json_schema).decode()
         if (mistake := _first_mistake(text)) is not None:
             raise _name_function(mistake, format)
-        allowed = read_plain_text(json.loads(text))
+        try:
+            allowed = read_plain_text(json.loads(text))
+        except GrammarError as error:
+            raise _name_function(error, format) from None
         for keyword in allowed.left_out:
             if self._refuses_left_out:
                 raise _name_function(NotCoveredError(keyword, "#", "the text has no quotes"), format)

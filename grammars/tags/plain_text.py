@@ -26,7 +26,8 @@ class PlainText(NamedTuple):
 
 
 def read_plain_text(schema: Any) -> PlainText:
-    """The texts that a valid schema allows. A value that is no string is written as JSON."""
+    """The texts that a valid schema allows. A value that is no string is written as JSON. Raises
+    `GrammarError` if no length is allowed."""
     if not isinstance(schema, dict):
         return PlainText()
     said = {name: value for name, value in schema.items() if name not in _ANNOTATIONS and name != "type"}
@@ -60,6 +61,8 @@ def _lengths(said: dict[str, Any]) -> str | None:
     least, most = said.get("minLength", 0), said.get("maxLength")
     if not (least or most is not None) or max(least, most or 0) > MAX_LENGTH:
         return None
+    if most is not None and least > most:
+        raise GrammarError(f"minLength is {int(least)}, but maxLength is {int(most)}: no text has both")
     for name in said.keys() & {"minLength", "maxLength"}:
         del said[name]
     return f"(?s:.{{{int(least)},{'' if most is None else int(most)}}})"

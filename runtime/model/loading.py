@@ -61,6 +61,11 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         raise ConfigError(f"page_size {config.page_size}: must be 1 to {MAX_PAGE_SIZE} tokens.")
     device = choose_device(config)
     source = open_model(config, device)
+    if source.pooling is not None and config.adapter_places:
+        option = "--lora" if config.loras else "--max-loras"
+        raise ConfigError(
+            f"{option}: the model pools, but only models that generate have adapters. Leave the option out."
+        )
     if source.config.cache_spec.is_empty:
         config = _without_pages(config, source.context)
     shape, cells = source.config, kv_dtype(config, source.dtype)

@@ -152,8 +152,6 @@ class AdapterRegistry:
         if taken or is_read:
             state = "is already loaded" if taken else "is being loaded"
             problem = f"The adapter {order.name!r} {state}: unload it first, or send load_inplace true."
-        elif not self._places:
-            problem = "This server has no places for adapters: start it with --max-loras N."
         elif not self._free:
             problem = (
                 f"All {self._places} places for adapters are taken: unload one, or start the server with a "

@@ -7,11 +7,13 @@ from functools import partial
 
 import msgspec
 from starlette.requests import Request
+from starlette.responses import Response
 
 from ...core.pooling import MAX_INPUTS, PooledInputs, PoolingDraft, Vectors, name_inputs, shorten_vectors
 from ...core.prepare import new_id
-from ...core.validation import check_count, check_declared, check_range, invalid_field
+from ...core.validation import check_count, check_declared, check_range
 from ...core.work.thread_pool import Steps
+from ...http.apis import json_response
 from ...http.body_kind import Binding, BodyKind, InertFields
 from ...http.endpoint import read_body
 from ...http.http_service import HttpService
@@ -25,7 +27,7 @@ _EMBED = BodyKind(EmbedRequest, _INERT, {EmbedRequest: Binding(("dimensions", "t
 _OLDER = BodyKind(EmbeddingsRequest, _INERT)
 
 
-async def prepare_embed(http: HttpService, http_request: Request) -> HttpPooling:
+async def prepare_embed(http: HttpService, http_request: Request) -> HttpPooling | Response:
     """The embeddings of all texts, each of the length 1. Texts that are too long are cut."""
     arrived = time.monotonic_ns()
     incoming = await read_body(http, http_request, _EMBED)
@@ -35,8 +37,8 @@ async def prepare_embed(http: HttpService, http_request: Request) -> HttpPooling
     pooling = check_embeds(service)
     check_range("dimensions", request.dimensions, 1, pooling.size)
     texts = [request.input] if isinstance(request.input, str) else request.input
-    if not texts:
-        raise invalid_field("input", "must not be empty: it has no texts")
+    if texts in ([], [""]):
+        return json_response(_make_answer(name, [], arrived, 0))
     check_count("input", texts, MAX_INPUTS, "inputs")
     draft = PoolingDraft(
         inputs=texts,
@@ -48,12 +50,14 @@ async def prepare_embed(http: HttpService, http_request: Request) -> HttpPooling
     return HttpPooling(job, partial(_write, name, arrived, request.dimensions))
 
 
-async def prepare_embeddings(http: HttpService, http_request: Request) -> HttpPooling:
+async def prepare_embeddings(http: HttpService, http_request: Request) -> HttpPooling | Response:
     """The embedding of one text, of any length."""
     incoming = await read_body(http, http_request, _OLDER)
     service, request = http.service, incoming.body
     checked_name(service, request.model)
     pooling = check_embeds(service)
+    if not request.prompt:
+        return json_response(b'{"embedding":[]}')
     draft = PoolingDraft(inputs=[request.prompt], names=["prompt"], truncate=-1, truncate_param="truncate")
     job = await prepare_inputs(incoming, new_id("ollama"), draft)
     return HttpPooling(job, partial(_write_one, pooling.is_normalized))
@@ -61,15 +65,17 @@ async def prepare_embeddings(http: HttpService, http_request: Request) -> HttpPo
 
 def _write(name: str, arrived: int, dimensions: int | None, pooled: PooledInputs) -> Steps[bytes]:
     rows = yield from write_rows(shorten_vectors(pooled.vectors, dimensions, True))
-    taken = time.monotonic_ns() - arrived
-    answer = Embedded(
+    return msgspec.json.encode(_make_answer(name, rows, arrived, pooled.usage.prompt_tokens))
+
+
+def _make_answer(name: str, rows: list[bytes], arrived: int, prompt_tokens: int) -> Embedded:
+    return Embedded(
         model=name,
         embeddings=msgspec.Raw(b"[%b]" % b",".join(rows)),
-        total_duration=taken,
+        total_duration=time.monotonic_ns() - arrived,
         load_duration=0,
-        prompt_eval_count=pooled.usage.prompt_tokens,
+        prompt_eval_count=prompt_tokens,
     )
-    return msgspec.json.encode(answer)
 
 
 def _write_one(is_normalized: bool, pooled: PooledInputs) -> Steps[bytes]:

@@ -54,7 +54,8 @@ async def prepare_embeddings(http: HttpService, http_request: Request) -> HttpPo
     pooling = check_embeds(service)
     check_range("dimensions", request.dimensions, 1, pooling.size)
     id = new_id("embd")
-    job = await prepare_inputs(incoming, id, _read_input(request, request.input))
+    draft = await service.work.call(incoming.caller, _read_input, request, request.input)
+    job = await prepare_inputs(incoming, id, draft)
     return HttpPooling(job, partial(_write_embeddings, service, pooling, request, id))
 
 
@@ -64,7 +65,8 @@ async def prepare_classify(http: HttpService, http_request: Request) -> HttpPool
     pooling = check_request(service, request)
     check_classifies(pooling)
     id = new_id("classify")
-    job = await prepare_inputs(incoming, id, _read_input(request, request.input))
+    draft = await service.work.call(incoming.caller, _read_input, request, request.input)
+    job = await prepare_inputs(incoming, id, draft)
     return HttpPooling(job, partial(_write_classes, service, pooling, request, id))
 
 
@@ -82,13 +84,13 @@ def check_classifies(pooling: Pooling) -> None:
 
 
 def _read_input(request: PoolingFields, given: str | list[str | int | list[int]]) -> PoolingDraft:
+    is_list = isinstance(given, list) and not all(isinstance(each, int) for each in given[:1])
+    check_count("input", given if is_list else (), MAX_INPUTS, "inputs")
     items = read_items(given, "input")
-    is_list = isinstance(given, list) and not isinstance(given[0], int)
     return make_draft(request, items, name_inputs("input", len(items), is_list))
 
 
 def make_draft(request: PoolingFields, inputs: Sequence[Input], names: Sequence[str]) -> PoolingDraft:
-    check_count(names[-1].partition("[")[0], inputs, MAX_INPUTS, "inputs")
     return PoolingDraft(
         inputs=inputs,
         names=names,

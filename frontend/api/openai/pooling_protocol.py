@@ -33,10 +33,12 @@ class ClassifyRequest(PoolingFields, kw_only=True):
 
 
 class ScoreRequest(PoolingFields, kw_only=True):
-    """Two texts or lists of texts, under one of three pairs of names."""
+    """Two texts or lists of texts, under one of four pairs of names."""
 
     text_1: str | list[str] | None = None
     text_2: str | list[str] | None = None
+    data_1: str | list[str] | None = None
+    data_2: str | list[str] | None = None
     queries: str | list[str] | None = None
     documents: str | list[str] | None = None
     items: str | list[str] | None = None

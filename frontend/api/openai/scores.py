@@ -12,10 +12,10 @@ from starlette.requests import Request
 
 from ....runtime.errors import RequestError
 from ....runtime.messages import Pooling
-from ...core.pooling import Input, PooledInputs, PoolingJob, activate, name_inputs, normalize
+from ...core.pooling import MAX_INPUTS, Input, PooledInputs, PoolingJob, activate, name_inputs, normalize
 from ...core.prepare import new_id
 from ...core.service import Service
-from ...core.validation import invalid_field
+from ...core.validation import check_count, invalid_field
 from ...core.work.thread_pool import Steps
 from ...http.body_kind import BodyKind
 from ...http.endpoint import Incoming, read_body
@@ -27,16 +27,17 @@ from .pooling_protocol import Document, RankedDocument, Ranking, RerankRequest, 
 
 _SCORE = BodyKind(ScoreRequest, POOLING_INERT)
 _RERANK = BodyKind(RerankRequest, POOLING_INERT)
-_PAIRS = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"))
+_PAIRS = (("text_1", "text_2"), ("data_1", "data_2"), ("queries", "documents"), ("queries", "items"))
 _encode = msgspec.json.encode
 T = TypeVar("T", ScoreRequest, RerankRequest)
+Text = TypeVar("Text", str, str | Document)
 _Scorer: TypeAlias = Callable[[PooledInputs], list[float]]
 
 
 async def prepare_score(http: HttpService, http_request: Request) -> HttpPooling:
     incoming = await read_body(http, http_request, _SCORE)
     names = _find_names(incoming.body)
-    first, second = (_as_list(getattr(incoming.body, name)) for name in names)
+    first, second = (_list_texts(name, getattr(incoming.body, name)) for name in names)
     if len(first) not in (1, len(second)):
         raise invalid_field(
             names[1],
@@ -50,17 +51,17 @@ async def prepare_score(http: HttpService, http_request: Request) -> HttpPooling
 async def prepare_rerank(http: HttpService, http_request: Request) -> HttpPooling:
     incoming = await read_body(http, http_request, _RERANK)
     request = incoming.body
-    texts = [each if isinstance(each, str) else each.text for each in request.documents]
-    if not texts:
-        raise invalid_field("documents", "must not be empty")
+    documents = _list_texts("documents", request.documents)
+    texts = [each if isinstance(each, str) else each.text for each in documents]
     id = new_id("rerank")
     job, score = await _prepare(incoming, id, ("query", "documents"), [request.query], texts)
-    return HttpPooling(job, partial(_write_ranking, http.service, id, score, request, texts))
+    characters = 0 if request.return_documents is False else sum(map(len, texts))
+    return HttpPooling(job, partial(_write_ranking, http.service, id, score, request, texts), characters)
 
 
 def _find_names(request: ScoreRequest) -> tuple[str, str]:
     """The names of the two fields with texts."""
-    given = {name for pair in _PAIRS for name in pair if getattr(request, name)}
+    given = {name for pair in _PAIRS for name in pair if getattr(request, name) is not None}
     pair = next((pair for pair in _PAIRS if given == set(pair)), None)
     if pair is None:
         found = ", ".join(sorted(given)) or "none of them"
@@ -73,8 +74,13 @@ def _find_names(request: ScoreRequest) -> tuple[str, str]:
     return pair
 
 
-def _as_list(texts: str | list[str]) -> list[str]:
-    return [texts] if isinstance(texts, str) else texts
+def _list_texts(name: str, given: str | list[Text]) -> list[str | Text]:
+    """The texts of a field. Raises `RequestError` if it has none, or too many."""
+    texts = [given] if isinstance(given, str) else [*given]
+    check_count(name, texts, MAX_INPUTS, "inputs")
+    if not texts:
+        raise invalid_field(name, "must not be empty: it has no texts")
+    return texts
 
 
 async def _prepare(

@@ -38,7 +38,7 @@ FACES: dict[str, dict[str, Any]] = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world() -> AsyncIterator[HttpWorld]:
-    async with http_world() as world:
+    async with http_world(max_loras=4) as world:
         world.running.send(AdapterList([SQL]))
         await eventually(lambda: "sql" in world.engine.adapters)
         yield world
@@ -114,6 +114,8 @@ async def test_an_adapter_is_loaded_and_unloaded_as_in_vllm(world: HttpWorld, tm
         ("load", {"lora_name": " ", "lora_path": "/x"}, 400, "lora_name"),
         ("load", {"lora_name": MODEL, "lora_path": "/x"}, 400, "lora_name"),
         ("load", {"lora_name": "a", "lora_path": "/nowhere"}, 404, "lora_path"),
+        ("load", {"lora_name": "a", "lora_path": "/" + "x" * 300}, 404, "lora_path"),
+        ("load", {"lora_name": "a", "lora_path": "/x\0"}, 404, "lora_path"),
         ("unload", {}, 400, "lora_name"),
     ],
 )
@@ -122,6 +124,14 @@ async def test_a_wrong_order_is_refused_by_field(
 ) -> None:
     reply = await order(world, f"/v1/{path}_lora_adapter", None, **body)
     assert (reply.status_code, reply.json()["error"]["param"]) == (status, param)
+
+
+async def test_a_server_without_places_says_so_whatever_the_path() -> None:
+    async with http_world(replica=False) as world:
+        for path in ("/nowhere", "/" + "x" * 300):
+            body = {"lora_name": "a", "lora_path": path}
+            reply = await world.http.post("/v1/load_lora_adapter", json=body)
+            assert (reply.status_code, reply.json()["error"]["code"]) == (400, "no_adapter_places")
 
 
 async def test_a_refusal_of_the_scheduler_is_passed_on(world: HttpWorld) -> None:

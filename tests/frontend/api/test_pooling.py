@@ -11,6 +11,13 @@ from typing import Any
 import numpy as np
 import ollama
 import pytest
+from arbora.frontend.api.openai.pooling import prepare_embeddings
+from arbora.frontend.app.apis import APIS
+from arbora.frontend.core.pooling import _find_least
+from arbora.frontend.http.endpoint import BACKGROUND_PRIORITY
+from arbora.frontend.http.pooling_endpoint import PoolingEndpoint
+from arbora.frontend.stored.batches.endpoints import Endpoints
+from arbora.runtime.api_keys import Allowance, Allowances, ApiKey, key_hash
 from arbora.runtime.messages import Generate, Pooling
 from http_world import MODEL, HttpWorld, error_of, http_world
 
@@ -114,6 +121,7 @@ async def test_a_long_input_is_an_error_unless_it_may_be_cut() -> None:
         ({"input": [1, "a"]}, "input"),
         ({"input": [[1, 10**6]]}, "input[0]"),
         ({"input": ["a"] * 2049}, "input"),
+        ({"input": [[1]] * 2049}, "input"),
         ({"input": "a", "dimensions": 0}, "dimensions"),
         ({"input": "a", "encoding_format": "hex"}, "encoding_format"),
         ({"input": "a", "dimension": 2}, "dimension"),
@@ -161,8 +169,6 @@ async def test_a_restart_of_the_replica_computes_the_inputs_again() -> None:
 
 
 async def test_a_key_s_limits_count_the_tokens_of_inputs() -> None:
-    from arbora.runtime.api_keys import ApiKey, key_hash
-
     key = ApiKey(name="team", sha256=key_hash("secret"), priority=3, tokens_per_minute=1000)
     async with world_of(EMBEDS, api_keys=[key]) as world:
         answer = await world.http.post(
@@ -174,6 +180,25 @@ async def test_a_key_s_limits_count_the_tokens_of_inputs() -> None:
         assert first.quota is not None and second.quota is not None
         assert (first.quota.prompt_tokens, second.quota.prompt_tokens) == (tokens, None)
         assert (first.priority, second.priority) == (3, 3)
+
+
+async def test_a_line_of_a_batch_comes_last_whatever_its_key_s_priority() -> None:
+    key = ApiKey(name="team", sha256=key_hash("secret"), priority=3)
+    async with world_of(EMBEDS, api_keys=[key]) as world:
+        http = world.http_service
+        apps = {"/v1/embeddings": PoolingEndpoint(http, prepare_embeddings)}
+        reply = await Endpoints(http, [APIS.default], apps).call("/v1/embeddings", b'{"input":"a"}', key)
+        assert reply.status == 200
+        assert [each.priority for each in world.running.of_kind(Generate)] == [BACKGROUND_PRIORITY]
+
+
+def test_the_least_of_each_allowance_is_left() -> None:
+    allowances = [
+        Allowances(Allowance(9, requests, 0.0), Allowance(99, tokens, 0.0))
+        for requests, tokens in ((2, 50), (3, 40))
+    ]
+    assert _find_least([*allowances, None]) == Allowances(allowances[0].requests, allowances[1].tokens)
+    assert _find_least([None]) == Allowances()
 
 
 @pytest.mark.parametrize(
@@ -199,7 +224,9 @@ async def test_a_model_that_pools_does_not_generate(path: str) -> None:
         assert error["code"] == "unsupported_task" and "/v1/embeddings" in error["message"]
 
 
-@pytest.mark.parametrize("names", [("text_1", "text_2"), ("queries", "documents"), ("queries", "items")])
+@pytest.mark.parametrize(
+    "names", [("text_1", "text_2"), ("data_1", "data_2"), ("queries", "documents"), ("queries", "items")]
+)
 async def test_embeddings_are_compared_by_their_cosine(names: tuple[str, str]) -> None:
     async with world_of(EMBEDS) as world:
         one = await post(world, "/v1/score", **{names[0]: "Hello", names[1]: ["Hello", "there you are"]})
@@ -212,11 +239,35 @@ async def test_embeddings_are_compared_by_their_cosine(names: tuple[str, str]) -
 
 async def test_texts_to_score_come_in_one_pair_of_fields() -> None:
     async with world_of(EMBEDS) as world:
-        for body in ({"text_1": "a"}, {"text_1": "a", "documents": ["b"]}, {}):
+        for body in ({"text_1": "a"}, {"text_1": "a", "documents": []}, {}):
             error = await error_of(world, "/v1/score", body)
-            assert "text_1 with text_2, queries with documents, queries with items" in error["message"]
+            assert (
+                "text_1 with text_2, data_1 with data_2, queries with documents, queries with items"
+                in error["message"]
+            )
         error = await error_of(world, "/v1/score", {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]})
         assert error["message"] == "text_2 has 3 texts, but text_1 has 2: it must have one, or as many."
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"text_1": "a", "text_2": []}, "text_2 must not be empty: it has no texts."),
+        ({"text_1": [], "text_2": "a"}, "text_1 must not be empty: it has no texts."),
+        ({"text_1": "", "text_2": "a"}, "text_1 must not be empty: it has no tokens."),
+        ({"text_1": "a", "text_2": ["a"] * 2049}, "text_2 has 2049 inputs, but may have at most 2048."),
+    ],
+)
+async def test_an_empty_or_long_list_of_texts_is_named(body: dict[str, Any], message: str) -> None:
+    async with world_of(EMBEDS) as world:
+        assert (await error_of(world, "/v1/score", body))["message"] == message
+
+
+@pytest.mark.parametrize("pooling", [EMBEDS, RANKS])
+async def test_a_query_is_compared_with_2048_documents_of_a_megabyte(pooling: Pooling) -> None:
+    async with world_of(pooling) as world:
+        body = {"query": "a", "documents": ["Hello " * 85] * 2048, "truncate_prompt_tokens": 3}
+        assert len((await post(world, "/v1/rerank", **body))["results"]) == 2048
 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/rerank", "/v2/rerank"])
@@ -268,5 +319,8 @@ async def test_ollama_s_client_gets_embeddings_of_the_length_1() -> None:
         assert np.allclose(older.embedding, expected(world, world.ids("Hello")))
         with pytest.raises(ollama.ResponseError, match="input has at least"):
             await client.embed(model=MODEL, input="Hello there " * CONTEXT, truncate=False)
+        assert (await client.embed(model=MODEL, input=[])).embeddings == []
+        assert (await client.embed(model=MODEL, input="")).embeddings == []
+        assert (await client.embeddings(model=MODEL, prompt="")).embedding == []
         shown = await client.show(MODEL)
         assert shown.capabilities == ["embedding"]

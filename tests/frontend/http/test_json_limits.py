@@ -30,6 +30,8 @@ SHORT_FIELDS = {
     "input_file_id",
     "keep_alive",
     "logit_bias",
+    "lora_name",
+    "lora_path",
     "metadata",
     "model",
     "name",

@@ -67,6 +67,14 @@ def test_a_decoder_pools_over_all_chunks_of_an_input(
     assert pooling is not None and pooling.reads_cache == cached and not pooling.takes_whole
 
 
+@pytest.mark.parametrize("kind", ["bert", "qwen3"])
+def test_a_model_that_pools_has_no_adapters(tmp_path: Path, kind: str) -> None:
+    save(tiny_encoder(kind), tmp_path)
+    write_modules(tmp_path, "mean_tokens")
+    with pytest.raises(ConfigError, match=r"--max-loras: the model pools"):
+        PoolingRunner(tmp_path, max_loras=1)
+
+
 def test_an_encoder_without_modules_pools_by_the_mean(tmp_path: Path) -> None:
     model = tiny_encoder("bert", AutoModelForMaskedLM)
     save(model, tmp_path)

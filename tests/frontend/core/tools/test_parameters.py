@@ -16,7 +16,7 @@ from arbora.frontend.core.tools.tool_grammar import (
     find_enforced,
     find_partly_enforced,
 )
-from arbora.grammars.errors import NotCoveredError
+from arbora.grammars.errors import GrammarError, NotCoveredError
 from json_automata import compile_tag
 
 ANY = frozenset(("string", "number", "integer", "boolean", "null", "array", "object"))
@@ -115,6 +115,12 @@ def test_what_a_raw_string_can_not_be_held_to_is_checked_in_the_complete_call(
     assert find_enforced([limited], format, loosened) == frozenset()
     with pytest.raises(NotCoveredError, match="of the function 'f' can't be enforced"):
         compile_tag(wanted, unenforced="refuse")
+
+
+def test_lengths_that_no_text_has_are_named() -> None:
+    limited = tool({"a": {"type": "string", "minLength": 5, "maxLength": 3}})
+    with pytest.raises(GrammarError, match=r"'f', at #.*: minLength is 5, but maxLength is 3"):
+        compile_tag(build_required_calls(FORMATS["glm"], [limited], several=False))
 
 
 NESTED = {

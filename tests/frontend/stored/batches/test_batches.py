@@ -141,7 +141,7 @@ async def test_lines_may_be_requests_of_the_responses_api(batches: BatchWorld) -
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"endpoint": "/v1/embeddings"}, "endpoint"),
+        ({"endpoint": "/v1/classify"}, "endpoint"),
         ({"completion_window": "tomorrow"}, "completion_window"),
         ({"completion_window": "31d"}, "completion_window"),
         ({"metadata": {"a": "b" * 513}}, "metadata"),
