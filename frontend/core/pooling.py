@@ -192,7 +192,7 @@ async def pool(
 
     async def work() -> None:
         for start, end in slices:
-            async with job.service.permits.hold(end - start):
+            async with job.service.permits.hold(end - start, job.requests[start].tenant):
                 found, left = await _compute(job.service, job.requests[start:end])
             allowances.append(left)
             for number, output in enumerate(found, start=start):
