@@ -223,11 +223,11 @@ def _find_least(found: Sequence[Allowances | None]) -> Allowances:
 
 
 def _cut_slices(requests: Sequence[Generate], max_waiting: int) -> Iterator[tuple[int, int]]:
-    most = max(1, min(SLICE_INPUTS, max_waiting // OPEN_SLICES))
+    max_inputs = max(1, min(SLICE_INPUTS, max_waiting // OPEN_SLICES))
     start = tokens = 0
     for at, request in enumerate(requests):
         size = len(request.prompt) // 4
-        if at > start and (tokens + size > SLICE_TOKENS or at - start == most):
+        if at > start and (tokens + size > SLICE_TOKENS or at - start == max_inputs):
             yield start, at
             start, tokens = at, 0
         tokens += size

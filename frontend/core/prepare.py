@@ -126,7 +126,7 @@ class Job:
             return ChoiceReply(detokenizer, include_stop, service.tokenizer.eos_tokens)
         text, format = self.rendered.text, self.reasoning
         allowed = (draft.fields.unenforced or service.config.unenforced) == "allow"
-        tools = self.use.reading(left_out, allowed=allowed)
+        tools = self.use.make_reading(left_out, allowed=allowed)
         starts_inside = format is not None and format.open_at_end_of(text)
         return ChoiceReply(
             detokenizer,

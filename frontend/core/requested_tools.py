@@ -55,7 +55,7 @@ class ToolUse(NamedTuple):
     grammar: GrammarSpec | None = None
     types: Mapping[str, ParameterTypes] = MappingProxyType({})
 
-    def reading(self, left_out: Sequence[LeftOutKeyword], *, allowed: bool) -> ToolReading | None:
+    def make_reading(self, left_out: Sequence[LeftOutKeyword], *, allowed: bool) -> ToolReading | None:
         """How to find the reply's calls; None if it has none. The grammar doesn't enforce the keywords
         `left_out`. Unless `allowed`, complete calls are checked for these keywords, except for formats, which
         the check ignores too."""

@@ -145,9 +145,9 @@ def with_short_texts(error: RequestError) -> RequestError:
     )
 
 
-def shortened(text: str, most: int) -> str:
-    """The text, or the beginning and end of a text of more than `most` characters."""
-    return text if len(text) <= most else f"{text[: most // 2]}…{text[-most // 2 :]}"
+def shortened(text: str, max_length: int) -> str:
+    """The text, or the beginning and end of a text of more than `max_length` characters."""
+    return text if len(text) <= max_length else f"{text[: max_length // 2]}…{text[-max_length // 2 :]}"
 
 
 def error_headers(error: RequestError) -> dict[str, str]:

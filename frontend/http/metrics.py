@@ -305,9 +305,9 @@ class RequestTimer:
         """Records the usage once no more tokens follow; the request may have ended early."""
         self._reply = reply
         self._metrics.memo.update()
-        self.used(reply.usage())
+        self.count_usage(reply.usage())
 
-    def used(self, usage: Usage) -> None:
+    def count_usage(self, usage: Usage) -> None:
         self.usage = usage
         if self._key is not None:
             self._metrics.key_tokens.labels(self._key.name, "prompt").inc(usage.prompt_tokens)

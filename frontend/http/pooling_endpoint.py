@@ -120,7 +120,7 @@ class PoolingEndpoint:
                 timer.aborted(len(requests))
                 raise
             scope[ALLOWANCES] = pooled.allowances
-            timer.used(pooled.usage)
+            timer.count_usage(pooled.usage)
             timer.finished(pooled.usage, ["stop"] * len(requests))
             body = await self._write(prepared, pooled)
         await json_response(body)(scope, receive, send)
@@ -135,7 +135,7 @@ class PoolingEndpoint:
 async def _unless_gone(receive: Receive, job: PoolingJob, timer: RequestTimer) -> PooledInputs:
     """The vectors. Raises `ClientGoneError` once the client has disconnected."""
 
-    async def left() -> None:
+    async def wait_until_gone() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
 
@@ -143,7 +143,7 @@ async def _unless_gone(receive: Receive, job: PoolingJob, timer: RequestTimer) -
     pooling = asyncio.ensure_future(
         pool(job, lambda number, output: timer.output(number, output, loop.time()))
     )
-    leaving = asyncio.ensure_future(left())
+    leaving = asyncio.ensure_future(wait_until_gone())
     try:
         await asyncio.wait((pooling, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not pooling.done():

@@ -63,7 +63,7 @@ def sent_keys(scope: Scope) -> set[str]:
 def caller_of(request: Request, config: ServeConfig) -> Caller:
     """The caller, named by the API key if the server has several, else by the client's address."""
 
-    async def left() -> None:
+    async def wait_until_gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
@@ -73,7 +73,7 @@ def caller_of(request: Request, config: ServeConfig) -> Caller:
 
     host = request.client.host if request.client is not None else ""
     name = owner_of(request.scope) if config.has_several_keys else host
-    return Caller(name, left, body_bytes)
+    return Caller(name, wait_until_gone, body_bytes)
 
 
 def tenant_of(request: Request, user: str | None, config: ServeConfig) -> str:

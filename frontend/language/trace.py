@@ -116,6 +116,6 @@ def _write_branch(call: Call) -> str:
     return f"[{'.'.join(map(str, call.branch))}] " if call.branch else ""
 
 
-def _shorten(text: str, most: int = 40) -> str:
+def _shorten(text: str, max_length: int = 40) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= most else line[: most - 1] + "…"
+    return line if len(line) <= max_length else line[: max_length - 1] + "…"

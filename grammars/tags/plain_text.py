@@ -38,7 +38,7 @@ def read_plain_text(schema: Any) -> PlainText:
     for union in ("anyOf", "oneOf"):
         if union in said and all(_says_only_type(branch) for branch in said[union]):
             del said[union]
-    regex = _pattern(said) or _lengths(said)
+    regex = _take_pattern(said) or _take_lengths(said)
     return PlainText(regex=regex, left_out=tuple(said))
 
 
@@ -46,7 +46,7 @@ def _says_only_type(schema: Any) -> bool:
     return isinstance(schema, dict) and schema.keys() <= {"type", *_ANNOTATIONS}
 
 
-def _pattern(said: dict[str, Any]) -> str | None:
+def _take_pattern(said: dict[str, Any]) -> str | None:
     """The regex of the pattern, which it removes; None without a pattern, or if it has no regex."""
     try:
         regex = convert_to_rust(said["pattern"])[1:-1] if "pattern" in said else None
@@ -57,12 +57,14 @@ def _pattern(said: dict[str, Any]) -> str | None:
     return regex
 
 
-def _lengths(said: dict[str, Any]) -> str | None:
-    least, most = said.get("minLength", 0), said.get("maxLength")
-    if not (least or most is not None) or max(least, most or 0) > MAX_LENGTH:
+def _take_lengths(said: dict[str, Any]) -> str | None:
+    min_length, max_length = said.get("minLength", 0), said.get("maxLength")
+    if max_length is not None and min_length > max_length:
+        raise GrammarError(
+            f"minLength is {int(min_length)}, but maxLength is {int(max_length)}: no text has both"
+        )
+    if not (min_length or max_length is not None) or max(min_length, max_length or 0) > MAX_LENGTH:
         return None
-    if most is not None and least > most:
-        raise GrammarError(f"minLength is {int(least)}, but maxLength is {int(most)}: no text has both")
     for name in said.keys() & {"minLength", "maxLength"}:
         del said[name]
-    return f"(?s:.{{{int(least)},{'' if most is None else int(most)}}})"
+    return f"(?s:.{{{int(min_length)},{'' if max_length is None else int(max_length)}}})"

@@ -66,8 +66,10 @@ def limits(request: PromptRequest, model: ModelReady) -> Limits:
     return Limits(predict, "options.num_predict", context, "options.num_ctx")
 
 
-def _warn_of_context(asked: int, most: int) -> None:
+def _warn_of_context(asked: int, max_tokens: int) -> None:
     """Warns of a `num_ctx` above the model's context. Logs each value once."""
     if asked not in _warned and len(_warned) < MAX_WARNINGS:
         _warned.add(asked)
-        log.warning("options.num_ctx is %d, but the model's context has %d tokens: taking those", asked, most)
+        log.warning(
+            "options.num_ctx is %d, but the model's context has %d tokens: taking those", asked, max_tokens
+        )

@@ -123,10 +123,10 @@ class ToolFormat(NamedTuple):
         if found is None:
             return given
 
-        def spaced(part: re.Match[str]) -> str:
+        def space(part: re.Match[str]) -> str:
             return part["text"] or {",": item, ":": key}.get(part["mark"], "")
 
-        return _SPACED_PARTS.sub(spaced, given)
+        return _SPACED_PARTS.sub(space, given)
 
     def _write_parameters(self, syntax: Parameters, given: Mapping[str, Any]) -> str:
         before, after = syntax.name

@@ -86,13 +86,13 @@ def read_sample(format: ToolFormat, text: str) -> ToolFormat | None:
     """The format as the rendered sample writes it; None if it does not. White space may differ."""
     form, number = format.form, format.call_id
     name = _NAME if number is None else rf"{_NAME}{re.escape(number.mark)}[^<\[]*"
-    before, after, tail = (_loose(part) for part in (*form.head, form.tail))
+    before, after, tail = (_loosen(part) for part in (*form.head, form.tail))
     between = "(?!)" if form.between is None else rf"\s*{re.escape(form.between.strip())}\s*"
     pattern = (
-        rf"(?P<prefix>{_loose(form.prefix)})(?P<before>{before}){name}(?P<after>{after})"
-        rf"(?P<given>{_given(format)}){_UNWRITTEN_ID}(?P<tail>{tail})"
-        rf"(?:(?P<between>{between}){before}{name}{after}{_given(format)}{_UNWRITTEN_ID}{tail})?"
-        rf"(?P<suffix>{_loose(form.suffix)})"
+        rf"(?P<prefix>{_loosen(form.prefix)})(?P<before>{before}){name}(?P<after>{after})"
+        rf"(?P<given>{_match_arguments(format)}){_UNWRITTEN_ID}(?P<tail>{tail})"
+        rf"(?:(?P<between>{between}){before}{name}{after}{_match_arguments(format)}{_UNWRITTEN_ID}{tail})?"
+        rf"(?P<suffix>{_loosen(form.suffix)})"
     )
     found = list(re.finditer(pattern, text, re.DOTALL))
     if not found:
@@ -118,7 +118,7 @@ def read_sample(format: ToolFormat, text: str) -> ToolFormat | None:
     )
 
 
-def _loose(text: str) -> str:
+def _loosen(text: str) -> str:
     """A regex of the text with any white space where it has some, and around the marks of JSON in it."""
     if text.endswith("["):
         before = flexible(text[:-1].rstrip())
@@ -133,7 +133,7 @@ def _loose(text: str) -> str:
     return re.sub("arguments|parameters", "(?:arguments|parameters)", written)
 
 
-def _given(format: ToolFormat) -> str:
+def _match_arguments(format: ToolFormat) -> str:
     """A regex of the sample's arguments."""
     syntax = format.parameters
     if syntax is None:

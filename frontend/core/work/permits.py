@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 
 
 class Permits:
-    """`max_permits` permits, for which tenants take turns. Those of one tenant come in the order in which they
-    ask."""
+    """`max_permits` permits, for which tenants take turns. Holders of one tenant come in the order in which
+    they ask."""
 
     def __init__(self, max_permits: int) -> None:
         self._max_permits = self._free = max_permits

@@ -141,12 +141,12 @@ def too_many_connections() -> RequestError:
 
 
 class StartLimit:
-    """Lets `most` requests start in each turn of the event loop, so that other work runs between them. Others
-    wait for later turns, in order."""
+    """Lets `max_starts` requests start in each turn of the event loop, so that other work runs between them.
+    Others wait for later turns, in order."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._left = most
+    def __init__(self, max_starts: int) -> None:
+        self._max_starts = max_starts
+        self._left = max_starts
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_armed = False
 
@@ -166,7 +166,7 @@ class StartLimit:
 
     def _next_turn(self) -> None:
         self._is_armed = False
-        self._left = self._most
+        self._left = self._max_starts
         if not self._waiting:
             return
         self._arm()

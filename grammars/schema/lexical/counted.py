@@ -33,11 +33,11 @@ class CountedDfa(NamedTuple):
     first: int
 
 
-def can_count(dfa: Dfa, most: int) -> bool:
+def can_count(dfa: Dfa, max_length: int) -> bool:
     """Whether a count makes a minimal automaton with an upper bound smaller, or possible at all."""
-    tail = _tail(dfa, most)
-    is_simple = longest(dfa) <= most or shortest(dfa) > most
-    return is_simple or most > 2 * tail or most > max(tail, MAX_UNITS)
+    tail = _tail(dfa, max_length)
+    is_simple = longest(dfa) <= max_length or shortest(dfa) > max_length
+    return is_simple or max_length > 2 * tail or max_length > max(tail, MAX_UNITS)
 
 
 def shortest(dfa: Dfa) -> int:
@@ -50,23 +50,23 @@ def longest(dfa: Dfa) -> int:
     return int(_depths(dfa.transitions).max())
 
 
-def _tail(dfa: Dfa, most: int) -> int:
+def _tail(dfa: Dfa, max_length: int) -> int:
     """The number of code points that must be left at count 0. Only states that can reach it count."""
     distance, depth = _to_end(dfa.transitions, dfa.labels), _depths(dfa.transitions)
     tail = TAIL
-    while (needed := TAIL + int(distance[depth >= most - tail].max(initial=0))) > tail:
+    while (needed := TAIL + int(distance[depth >= max_length - tail].max(initial=0))) > tail:
         tail = needed
     return tail
 
 
-def limit_length(dfa: Dfa, most: int) -> CountedDfa:
-    """The texts of a minimal automaton that have at most `most` code points. Raises TooLargeError."""
-    tail = _tail(dfa, most)
+def limit_length(dfa: Dfa, max_length: int) -> CountedDfa:
+    """The texts of a minimal automaton that have at most `max_length` code points. Raises TooLargeError."""
+    tail = _tail(dfa, max_length)
     states = len(dfa.labels)
     if states * (tail + 2) > MAX_COUNTED:
-        raise TooLargeError(f"more than {MAX_COUNTED} states in a string of at most {most} characters")
+        raise TooLargeError(f"more than {MAX_COUNTED} states in a string of at most {max_length} characters")
     distance = _to_end(dfa.transitions, dfa.labels)
-    entered = np.flatnonzero(_depths(dfa.transitions) >= most - tail)
+    entered = np.flatnonzero(_depths(dfa.transitions) >= max_length - tail)
     rows, labels = _ending(dfa.transitions, dfa.labels, distance, entered, tail)
     _, first, number = np.unique(equal_futures(rows, labels), return_index=True, return_inverse=True)
     number = number.reshape(-1) + states
@@ -74,7 +74,7 @@ def limit_length(dfa: Dfa, most: int) -> CountedDfa:
     after[entered] = number[: len(entered)]
     whole = np.concatenate([dfa.transitions, np.where(rows[first] >= 0, number[rows[first]], DEAD)])
     both = Dfa(dfa.cuts, dfa.class_of_cut, whole.astype(np.int32), np.append(dfa.labels, labels[first]))
-    return CountedDfa(both, states, after.astype(np.int32), most - tail)
+    return CountedDfa(both, states, after.astype(np.int32), max_length - tail)
 
 
 @njit(cache=True)

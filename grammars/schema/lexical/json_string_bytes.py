@@ -113,16 +113,16 @@ class Count:
     first: int
 
 
-def string_block(dfa: Dfa, escapes: Escapes, most: int | None = None) -> Block | None:
+def string_block(dfa: Dfa, escapes: Escapes, max_length: int | None = None) -> Block | None:
     """The block of the bytes from the opening quote to the closing quote, which is included; None if it
-    accepts nothing. `most`: maximal code points of a text, if `can_count` allows to count them."""
+    accepts nothing. `max_length`: maximal code points of a text, if `can_count` allows to count them."""
     class_of_byte, graph = code_point_graph(
         tuple(dfa.cuts.tolist()), tuple(dfa.class_of_cut.tolist()), escapes
     )
     dfa = _with_classes(dfa, -2 - graph[graph < -1])
-    if not (dfa.labels >= 0).any() or (most is not None and shortest(dfa) > most):
+    if not (dfa.labels >= 0).any() or (max_length is not None and shortest(dfa) > max_length):
         return None
-    bounded = limit_length(dfa, most) if most is not None and longest(dfa) > most else None
+    bounded = limit_length(dfa, max_length) if max_length is not None and longest(dfa) > max_length else None
     if bounded is None:
         return _block(dfa, class_of_byte, graph, escapes)
     block = _block(bounded.dfa, class_of_byte, graph, escapes)
@@ -160,20 +160,21 @@ def _counting(block: Block, count: Count) -> Block:
     return replace(block, graph=graph, ends=ends, bodies=np.empty(0, np.int64), kind=COUNTED, count=count)
 
 
-def bounded_block(least: int, most: int) -> Block:
-    """The block of strings of `least` to `most` code points, with about `least` + `TAIL` states."""
-    loop = least
-    states = least + 1 + TAIL + 1
+def bounded_block(min_length: int, max_length: int) -> Block:
+    """The block of strings of `min_length` to `max_length` code points, with about `min_length` + `TAIL`
+    states."""
+    loop = min_length
+    states = min_length + 1 + TAIL + 1
     targets = np.arange(1, states + 1, dtype=np.int32)
     targets[loop] = loop
     targets[-1] = DEAD
-    labels = np.where(np.arange(states) < least, -1, 0).astype(np.int32)
+    labels = np.where(np.arange(states) < min_length, -1, 0).astype(np.int32)
     zero = np.zeros(1, np.int32)
     block = string_block(Dfa(zero, zero, targets[:, None], labels), "any")
     assert block is not None
     after = np.full(states, DEAD, np.int32)
     after[loop] = loop + 1
-    return replace(_counting(block, Count(after, most - least - TAIL)), bodies=np.array([loop]))
+    return replace(_counting(block, Count(after, max_length - min_length - TAIL)), bodies=np.array([loop]))
 
 
 def _with_classes(dfa: Dfa, leaves: NDArray[np.int32]) -> Dfa:

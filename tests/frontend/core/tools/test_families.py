@@ -218,7 +218,7 @@ def test_harmony_answers_or_calls_after_reasoning() -> None:
         for reply, expected in ((f"{HARMONY.answer}12", ("content", "12")), (call, ("clock", "{}"))):
             text = begin + reply
             assert machine.accepts(text.encode()), text
-            reader = ReplyParser(HARMONY, use.reading((), allowed=False))
+            reader = ReplyParser(HARMONY, use.make_reading((), allowed=False))
             assert read(reader, [*text, ""], decodes=False)[-1] == expected
     natural = "<|channel|>commentary to=functions.clock <|constrain|>json<|message|>{}"
     optional = compile_tag(build_optional_calls(FORMATS["harmony"], TOOLS, several=False)).machine
