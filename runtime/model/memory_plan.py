@@ -32,8 +32,8 @@ def plan_pages(
     """The number of pages that fit beside the loaded weights, and the context that they allow.
 
     dtype: of activations. graph_bytes: bytes of CUDA graphs that are captured later. layout: of pages and
-    contexts. adapter_bytes: bytes of adapters that are loaded later. Raises ConfigError if the memory does not
-    suffice.
+    contexts. adapter_bytes: bytes of adapters that are loaded later. Raises ConfigError if the memory does
+    not suffice.
     """
     context = layout.context
     if shape.cache_spec.is_empty:
