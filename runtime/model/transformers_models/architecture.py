@@ -33,7 +33,6 @@ from .model import TransformersModel
 from .modules import LinearModule, StoredEmbedding
 from .sources import QUANTIZED_PART, Source, find_sources
 
-
 MAX_CUDA_HEAD_DIM = 256
 """the largest head for which the tiles of attention on a GPU were chosen"""
 
