@@ -55,7 +55,7 @@ for line in sys.stdin:
 
 
 def make_texts(files: list[Path], count: int) -> list[str]:
-    words = re.findall(r"\\S+", " ".join(path.read_text() for path in files))
+    words = re.findall(r"\S+", " ".join(path.read_text() for path in files))
     chance = random.Random(1)
     texts = []
     for _ in range(count):
@@ -80,7 +80,7 @@ class Peer:
 
     def _ask(self, question: object) -> Any:
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(question) + "\\n")
+        self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
@@ -147,7 +147,7 @@ def main() -> None:
                 assert np.abs(np.array(ours) - np.array(theirs)).max() < 1e-4, "the embeddings differ"
         if peer is not None:
             peer.close()
-    print(f"{date()}, {machine()}, commit {commit()}, {options.count} texts\\n")
+    print(f"{date()}, {machine()}, commit {commit()}, {options.count} texts\n")
     cells = [
         (name, *(round(statistics.median(values), 1) for values in zip(*figures, strict=True)))
         for name, figures in rows.items()

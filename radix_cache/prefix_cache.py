@@ -410,13 +410,14 @@ class PrefixCache:
         A tail is leased if all of it belongs to `tokens`. `ends_at` is in seconds since 1970.
         """
         match = self._serve_windows(self._tree.find(namespace, tokens, max_pages * self.page_size))
+        windows = self.path_windows(match)  # before `end_at` may split the node in which the match ends
         node = self._tree.end_at(match)
         if node.parent is None:
             return None
         length = sum(len(each.tokens) for each in node.path()) // TOKEN_BYTES
         lease = Lease(owner, ends_at, node, _list_pages_to(node), length, is_estimate, is_breakable)
         if self.windows:
-            self._lease_windows(lease, self.path_windows(match).needed(length))
+            self._lease_windows(lease, windows.needed(length))
         self._tree.add_lease(lease)
         if self.checkpoints is not None and not is_breakable:
             _, checkpoint = self._tree.find_checkpoint(self._tree.find(namespace, tokens), tokens, False)

@@ -11,7 +11,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ...runtime.errors import RequestError
-from ...runtime.messages import CheckPin, Generate, Pin, PinFits, PinPrefix, PrefixPinned, UnpinPrefix
+from ...runtime.messages import (
+    TOKEN_BYTES,
+    CheckPin,
+    Generate,
+    Pin,
+    PinFits,
+    PinPrefix,
+    PrefixPinned,
+    UnpinPrefix,
+)
 from ...runtime.sampling_params import SamplingParams
 from ..core.prepare import new_id
 from ..core.replica.generation import early_end
@@ -45,10 +54,12 @@ async def pin_prefix(read_pin: PinReader, http: HttpService, request: Request) -
 async def _pin(service: Service, request: Request, order: PinPrefix, param: str, adapter: str) -> Pin:
     """Computes and pins a prefix. `param` is the field with the prefix, for errors."""
     key = key_of(request)
+    page_bytes = service.engine.check_serving().page_size * TOKEN_BYTES
     computing = Generate(
         f"{new_id('pinning')}-0",
         order.client,
-        order.tokens,
+        # Whole pages are pinned, so a recurrent state must be kept at their end.
+        order.tokens[: len(order.tokens) // page_bytes * page_bytes] or order.tokens,
         SamplingParams(max_tokens=1, temperature=0.0),
         namespace=order.namespace,
         tenant=tenant_of(request, None, service.config),

@@ -26,8 +26,6 @@ PROGRAMS = {
     (CHUNK, 64): (1, 2, 1),
     (CHUNK, 128): (1, 1, 1),
     (CHUNK, 256): (1, 1, 1),
-    (SINGLE, 512): (2, 2, 2),
-    (GROUP, 512): (1, 1, 1),
 }
 """How many programs a multiprocessor runs at a time on GPUs like sm_80, sm_90 and sm_100, by the queries of
 a tile and the padded size of heads."""
@@ -76,11 +74,6 @@ class Tiles:
         """
         if element_size == 4:
             return Tiles(max(16, triton.next_power_of_2(repeat)), 16, 4)
-        if head_dim > 256:
-            single = queries <= SINGLE
-            return (
-                Tiles(SINGLE, 16, 4) if single else Tiles(max(GROUP, triton.next_power_of_2(repeat)), 16, 8)
-            )
         if queries <= SINGLE:
             return Tiles(SINGLE, 32 if head_dim > 128 else 64, 4)
         matrices = generation(gpu or architecture())
@@ -103,11 +96,6 @@ def programs_of_processor(tiles: Tiles, head_dim: int) -> int:
         return 1
     programs = PROGRAMS.get((tiles.queries, pad(head_dim)))
     return programs[generation(architecture())] if programs else 1
-
-
-def max_head_dim() -> int:
-    """The largest heads for which the tiles fit into the GPU's shared memory."""
-    return 512 if shared_memory() >= LARGE_SHARED_MEMORY else 256
 
 
 def pad(head_dim: int) -> int:

@@ -90,10 +90,8 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
     def intermediate_size(self) -> int:
         """inner numbers of a token in the largest feed-forward layer"""
         experts = [layer.experts for layer in self.layers if layer.experts is not None]
-        return max(
-            *(layer.intermediate_size for layer in self.layers),
-            *(each.per_token * each.intermediate_size for each in experts),
-        )
+        sizes = [layer.intermediate_size for layer in self.layers]
+        return max([*sizes, *(each.per_token * each.intermediate_size for each in experts)])
 
 
 class _ConfigFile(msgspec.Struct, kw_only=True):

@@ -79,14 +79,15 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     with outside_heap():
         model = source.load(device, config.deterministic)
     bank = AdapterBank(model, config.adapter_places, max_rank, device) if config.adapter_places else None
-    config = replace(config, max_running=limit_slots(config, shape, source.dtype, device))
+    adapter_bytes = 0 if bank is None else bank.bytes()
+    slots = limit_slots(config, shape, source.dtype, device, adapter_bytes)
+    config = replace(config, max_running=slots)
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
     layout = PoolLayout.of(spec, config.page_size, cells, source.context, store is not None)
     tables = PageTables(config.max_running, source.context, config.page_size, device, layout.groups)
     graphs, graph_bytes = _open_graphs(
         config, model, spec, tables, states, cells, store, source.pooling is not None
     )
-    adapter_bytes = 0 if bank is None else bank.bytes()
     pool = plan_pages(config, shape, source.dtype, device, graph_bytes, layout, adapter_bytes)
     model.set_context(pool.max_model_len)
     kvs = allocate_pool(spec, layout.layer_pages(pool.pages), config.page_size, cells, device)

@@ -31,9 +31,9 @@ def plan_pages(
 ) -> PoolSize:
     """The number of pages that fit beside the loaded weights, and the context that they allow.
 
-    context: tokens of the longest request. dtype: of activations. graph_bytes: bytes of CUDA graphs that are
-    captured later. adapter_bytes: bytes of adapters that are loaded later. Raises ConfigError if the memory
-    does not suffice.
+    dtype: of activations. graph_bytes: bytes of CUDA graphs that are captured later. layout: of pages and
+    contexts. adapter_bytes: bytes of adapters that are loaded later. Raises ConfigError if the memory does
+    not suffice.
     """
     context = layout.context
     if shape.cache_spec.is_empty:
@@ -71,7 +71,9 @@ def plan_pages(
     return pool
 
 
-def limit_slots(config: ServeConfig, shape: ModelConfig, dtype: torch.dtype, device: torch.device) -> int:
+def limit_slots(
+    config: ServeConfig, shape: ModelConfig, dtype: torch.dtype, device: torch.device, adapter_bytes: int
+) -> int:
     """How many requests have their recurrent states in half of the KV cache's memory, at most --max-running.
 
     Raises ConfigError if there is not even one.
@@ -79,7 +81,7 @@ def limit_slots(config: ServeConfig, shape: ModelConfig, dtype: torch.dtype, dev
     of_request = shape.cache_spec.state_bytes(dtype) * count_places(1, 0)
     if not of_request:
         return config.max_running
-    budget = _kv_budget(config, shape, dtype, device)
+    budget = _kv_budget(config, shape, dtype, device, adapter_bytes=adapter_bytes)
     slots = min(config.max_running, budget // 2 // of_request)
     if not slots:
         raise ConfigError(

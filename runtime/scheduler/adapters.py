@@ -108,6 +108,13 @@ class AdapterRegistry:
 
     def drop_client(self, client: int) -> None:
         self._watchers.discard(client)
+        for reading in self._reading.values():
+            reading.waiting = [message for message in reading.waiting if message.client != client]
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a request waits for its adapter to be read again."""
+        return any(reading.waiting for reading in self._reading.values())
 
     def hold_back(self, message: Generate) -> bool:
         """Keeps a request until its adapter is read again, if an earlier replica had it."""
@@ -148,7 +155,7 @@ class AdapterRegistry:
         """Has the model process read an adapter, or returns why not."""
         taken = self._find_name(order.name) is not None and not order.replaces
         is_read = any(reading.adapter.name == order.name for reading in self._reading.values())
-        problem, param = None, "lora_name"
+        problem = None
         if taken or is_read:
             state = "is already loaded" if taken else "is being loaded"
             problem = f"The adapter {order.name!r} {state}: unload it first, or send load_inplace true."
@@ -158,7 +165,7 @@ class AdapterRegistry:
                 "larger --max-loras."
             )
         if problem is not None:
-            return QueryRefused(order.query, 400, problem, param, "invalid_value")
+            return QueryRefused(order.query, 400, problem, "lora_name", "invalid_value")
         self._read(_Reading(Adapter(order.name, order.path, ""), order))
         return None
 
@@ -171,7 +178,7 @@ class AdapterRegistry:
         """Makes the adapters those of an earlier replica."""
         digests = {adapter.name: adapter.digest for adapter in known}
         for loaded in list(self._loaded.values()):
-            if loaded.adapter.name not in digests:
+            if digests.get(loaded.adapter.name) != loaded.adapter.digest:
                 self._unlist(loaded)
         missing = [adapter for adapter in known if self._find_name(adapter.name) is None]
         for adapter in missing[: len(self._free)]:

@@ -138,7 +138,8 @@ class LeaseRegistry:
         if not pinned:
             return 0
         most = request.sampling.most_cached(len(request.prompt) // TOKEN_BYTES)
-        own = self._cache.whole_pages(request.namespace, request.prompt[: most * TOKEN_BYTES])
+        match = self._cache.match(request.namespace, request.prompt, most, whole_pages=True)
+        own = self._cache.whole_pages(request.namespace, request.prompt[: match.length * TOKEN_BYTES])
         return pinned - self._cache.leases.count_pinned(own)
 
     def await_tools(self, request_id: str, tools: Sequence[str]) -> None:

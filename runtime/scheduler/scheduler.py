@@ -230,7 +230,7 @@ class Scheduler:
         self._cache_control.expire(now.wall)
         self._arrivals.take_grammars()
         self._admission.fetch_ahead()
-        if self._is_draining and self._requests.idle and not self._is_flushing:
+        if self._is_draining and self.idle and not self._is_flushing:
             self._is_flushing = True
             self._stored.flush()
 
@@ -252,12 +252,12 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        return self._requests.idle
+        return self._requests.idle and not self._adapters.has_waiting
 
     @property
     def is_drained(self) -> bool:
         """Whether `Drain` has come, all requests have ended, and the page store has what it should keep."""
-        return self._is_draining and self._requests.idle and self._is_flushed
+        return self._is_draining and self.idle and self._is_flushed
 
     def take_outgoing(self) -> Outgoing:
         """Returns the messages since the last call."""

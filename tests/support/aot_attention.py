@@ -13,7 +13,7 @@ VALUES = (
     ("decode", "group", "chunk"),
     (80, 90, 100),
     ("bf16", "fp16"),
-    (64, 96, 128, 256, 512),
+    (64, 96, 128, 256),
     (1, 4, 5, 7, 8),
 )
 PAGE_SIZES, STORED, REACHES, CAPS = (1, 16), (None, "int8", "fp8"), (None, "window", "chunk"), (False, True)
@@ -149,9 +149,9 @@ def attention_case(variant: Variant, stages: int = 3) -> AotCase:
         max_shared=SHARED[architecture],
         pipelined_loops=0 if stages == 2 else 3 if reach else 2,
         programs=_programs(variant) if stages == 3 else 1,
-        products=None if head_dim > 256 else _products(tiles, pad(head_dim), architecture),
+        products=_products(tiles, pad(head_dim), architecture),
         # Stored before the loops and loaded after them.
-        max_spill_bytes=192 if head_dim == 512 else 16,
+        max_spill_bytes=16,
         aligned=("q_stride", "slots"),
     )
 

@@ -12,7 +12,7 @@ _METHODS = ("GET", "POST", "DELETE")
 REASONS = {
     "/v1/chat/completions": _STORED_CHATS,
     "/v1/responses/compact": "This server shortens no conversation: shorten it in the client.",
-    "/v1/moderations": "The model generates text and classifies none: use a server with a moderation model.",
+    "/v1/moderations": "No model of this server moderates: use a model that does, by /v1/classify.",
     "/v1/audio": _ONLY_TEXT,
     "/v1/images": _ONLY_TEXT,
 }

@@ -77,14 +77,14 @@ _LOAD_ADAPTER = Operation(
     body=LoadRequest,
     example={"lora_name": "sql", "lora_path": "/adapters/sql"},
     reply_type="text/plain",
-    errors=(404,),
+    errors=(403, 404, 503),
 )
 _UNLOAD_ADAPTER = Operation(
     summary="Unload a LoRA adapter",
     body=UnloadRequest,
     example={"lora_name": "sql"},
     reply_type="text/plain",
-    errors=(404,),
+    errors=(403, 404, 503),
 )
 
 

@@ -33,6 +33,7 @@ from .model import TransformersModel
 from .modules import LinearModule, StoredEmbedding
 from .sources import QUANTIZED_PART, Source, find_sources
 
+MAX_CUDA_HEAD_DIM = 256
 """the largest head for which the tiles of attention on a GPU were chosen"""
 
 
@@ -72,15 +73,12 @@ class TransformersArchitecture:
                 f"--device cuda: the layers of {self.original.model_type} have {heads} query and KV heads. "
                 "Only --device cpu serves layers with different numbers."
             )
-        if device.type == "cuda":
-            from ....kernels.attention.cuda_tiles import max_head_dim
-
-            head_dim, most = self.config.cache_spec.head_dim, max_head_dim()
-            if head_dim > most:
-                raise ConfigError(
-                    f"--device cuda: {self.original.model_type} has heads of {head_dim} numbers, but this "
-                    f"GPU's shared memory suffices for at most {most}. Use --device cpu."
-                )
+        head_dim = self.config.cache_spec.head_dim
+        if device.type == "cuda" and head_dim > MAX_CUDA_HEAD_DIM:
+            raise ConfigError(
+                f"--device cuda: {self.original.model_type} has heads of {head_dim} numbers, but the kernels "
+                f"are made for at most {MAX_CUDA_HEAD_DIM}. Use --device cpu."
+            )
         if deterministic:
             raise ConfigError(
                 f"--deterministic: {self.original.model_type} is computed by transformers, whose results "

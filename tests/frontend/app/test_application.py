@@ -112,7 +112,7 @@ async def test_an_unknown_path_names_the_one_that_was_meant(world: HttpWorld, pa
         ("POST", "/v1/responses/compact", "This server shortens no conversation"),
         ("GET", "/v1/responses/compact", "This server shortens no conversation"),
         ("DELETE", "/v1/responses/compact", "This server shortens no conversation"),
-        ("POST", "/v1/moderations", "The model generates text and classifies none"),
+        ("POST", "/v1/moderations", "No model of this server moderates"),
         ("POST", "/v1/audio/speech", "The model reads and writes only text"),
     ],
 )

@@ -101,7 +101,7 @@ class Server:
         config = serve_config(model, device=DEVICE.type, **fields)
         loaded = load_model(config, byte_vocabulary)
         self.driver = StepDriver(loaded.runner, loaded.ready)
-        pool = PoolSize((loaded.ready.num_pages,), loaded.ready.max_model_len)
+        pool = PoolSize(tuple(each.num_pages for each in loaded.ready.groups), loaded.ready.max_model_len)
         with triton_kernels(), noted_keys() as self.warm:
             assert warm_up_cuda(loaded.runner, loaded.runner._model, pool, config, DEVICE)
         self.driver.runner.load_grammar(load_message(1, nested()))

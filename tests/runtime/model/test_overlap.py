@@ -75,8 +75,11 @@ def served(runner: Runner, script: dict[int, list[Message]], events: list[str]) 
 def plans() -> list[StepPlan]:
     """Two prompts, rows in decode, and a third prompt beside them."""
     setups = [SlotSetup(slot, params) for slot, params in enumerate(PARAMS)]
-    both = [Row(slot, 0, packed(PROMPT), new_pages=PAGES[slot]) for slot in range(2)]
-    late = Row(2, 0, packed(PROMPT[:3]), new_pages=PAGES[2])
+    both = [
+        Row(slot, 0, packed(PROMPT), new_pages=PAGES[slot], new_window_pages=[PAGES[slot]])
+        for slot in range(2)
+    ]
+    late = Row(2, 0, packed(PROMPT[:3]), new_pages=PAGES[2], new_window_pages=[PAGES[2]])
     return [
         StepPlan(1, both, setups),
         *(StepPlan(n, [Row(0), Row(1)]) for n in (2, 3)),

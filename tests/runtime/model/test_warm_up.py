@@ -35,7 +35,7 @@ def test_the_steps_that_warm_a_gpu_up_fit_any_server_and_leave_nothing(
     config = serve_config(model, **{"max_running": 32, **limits})
     driver = StepDriver.load(model, **{"max_running": 32, **limits})
     expected = tokens(driver)
-    pool = PoolSize((driver.ready.num_pages,), driver.ready.max_model_len)
+    pool = PoolSize(tuple(each.num_pages for each in driver.ready.groups), driver.ready.max_model_len)
     for plan in cuda_plans(load_decoder_config(model).cache_spec.windows, pool, config):
         result = driver.runner.run(plan, lambda: None)
         assert len(result.tokens) == 4 * len(plan.rows) and not result.errors
