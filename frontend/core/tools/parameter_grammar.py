@@ -141,7 +141,7 @@ def _find_nested_problem(schemas: list[Any], root: Schema) -> str | None:
         schema, depth = waiting.pop()
         schema = _resolve(schema, root)
         if schema is None or depth > MAX_DEPTH or count > MAX_SUBSCHEMAS:
-            return "a schema that is nested too deep, or refers to itself"
+            return "a schema that is too large, nested too deep, or refers to itself"
         types = list_types(schema, root, known)
         if problem := _find_own_problem(schema, types):
             return problem

@@ -14,11 +14,11 @@ import pytest
 from arbora.frontend.api.openai.pooling import prepare_embeddings
 from arbora.frontend.app.apis import APIS
 from arbora.frontend.core.pooling import _find_least
-from arbora.frontend.http.endpoint import BACKGROUND_PRIORITY
 from arbora.frontend.http.pooling_endpoint import PoolingEndpoint
 from arbora.frontend.stored.batches.endpoints import Endpoints
 from arbora.runtime.api_keys import Allowance, Allowances, ApiKey, key_hash
 from arbora.runtime.messages import Generate, Pooling
+from arbora.runtime.messages.generation import BACKGROUND_PRIORITY
 from http_world import MODEL, HttpWorld, error_of, http_world
 
 CONTEXT = 256
