@@ -18,13 +18,13 @@ class Checkpoints:
     a prompt whose reply has ended; then the least recently used one. All states have the same size, so this
     is also the order by expected reuse per byte.
 
-    slots: number of requests that may run. Each has its live state and may start from a checkpoint, so two
-        places are kept for each
+    slots: number of requests that may run. Each has its live state and may pin one checkpoint, so two places
+        are kept for each. All other pins together are at most `spare`
     """
 
     def __init__(self, places: int, slots: int) -> None:
         assert places >= 2 * slots, f"{places} places for the states of {slots} slots"
-        self.places = places
+        self.places, self.spare = places, places - 2 * slots
         self.num_evicted = 0
         self._free = list(range(places - 1, -1, -1))
         self._queue: OrderedDict[Checkpoint, None] = OrderedDict()  # least recently used first
@@ -38,11 +38,6 @@ class Checkpoints:
     @property
     def num_evictable(self) -> int:
         return len(self._queue) + len(self._superseded)
-
-    @property
-    def _can_spare(self) -> bool:
-        """Whether a place more than the slots need can be had."""
-        return self.num_free + self.num_evictable > 2 * self._missing
 
     def take_live(self) -> int:
         """Takes a place for the live state of a request that starts."""
@@ -59,10 +54,8 @@ class Checkpoints:
         self._missing += 1
         return self._pinned(Checkpoint(place))
 
-    def make(self, hits: int = 0) -> Checkpoint | None:
-        """A checkpoint with one pin outside of the tree; None if no place can be had."""
-        if not self._can_spare:
-            return None
+    def make(self, hits: int = 0) -> Checkpoint:
+        """A checkpoint with one pin outside of the tree. `spare` bounds how many there may be."""
         return self._pinned(Checkpoint(self._take(), hits))
 
     def pin(self, checkpoint: Checkpoint) -> None:
@@ -70,13 +63,6 @@ class Checkpoints:
         self._pinned(checkpoint)
         self._queue.pop(checkpoint, None)
         self._superseded.pop(checkpoint, None)
-
-    def try_pin(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
-        """Pins the checkpoint and returns it, unless slots then lack places."""
-        if checkpoint is None or (not checkpoint.pins and not self._can_spare):
-            return None
-        self.pin(checkpoint)
-        return checkpoint
 
     def unpin(self, checkpoint: Checkpoint) -> None:
         checkpoint.pins -= 1

@@ -332,9 +332,9 @@ class PrefixCache:
             that they used
         """
         assert self.checkpoints is not None, "the model has no recurrent layers"
-        checkpoint = self.checkpoints.make(hits=2 if is_branch else 0)
-        if checkpoint is None:
+        if lock.checkpoints and not self._may_pin_more(self.checkpoints):
             return None
+        checkpoint = self.checkpoints.make(hits=2 if is_branch else 0)
         lock.checkpoints.append((position, checkpoint))
         return checkpoint.place
 
@@ -421,7 +421,9 @@ class PrefixCache:
         self._tree.add_lease(lease)
         if self.checkpoints is not None and not is_breakable:
             _, checkpoint = self._tree.find_checkpoint(self._tree.find(namespace, tokens), tokens, False)
-            lease.checkpoint = self.checkpoints.try_pin(checkpoint)
+            if checkpoint is not None and self._may_pin_more(self.checkpoints):
+                self.checkpoints.pin(checkpoint)
+                lease.checkpoint = checkpoint
         self._verify()
         return lease
 
@@ -543,6 +545,11 @@ class PrefixCache:
                 lock.node = leaf
                 first += 1
         return lock.pages[first:]
+
+    def _may_pin_more(self, checkpoints: Checkpoints) -> bool:
+        """Whether a request may pin another checkpoint beside its first one, or a pin one."""
+        pinned = sum(max(0, len(lock.checkpoints) - 1) for lock in self._locks)
+        return pinned + sum(lease.checkpoint is not None for lease in self.leases) < checkpoints.spare
 
     def _attach_checkpoints(self, lock: Lock, tokens: bytes) -> None:
         """Enters the request's checkpoints up to the end of `tokens` into the tree."""

@@ -13,6 +13,7 @@ import pytest
 import torch
 from arbora.kernels.sampling.batch import LISTED
 from arbora.runtime.messages import RowGroup, StepMasks
+from arbora.runtime.model import kv_pool
 from arbora.runtime.model.kv_pool import PoolSize
 from arbora.runtime.model.loading import load_model
 from arbora.runtime.model.warm_up import warm_up_cuda
@@ -99,7 +100,9 @@ class Server:
     def __init__(self, model: Path) -> None:
         fields = {"page_size": PAGE, "max_model_len": CONTEXT, "max_running": SLOTS, "enforce_eager": True}
         config = serve_config(model, device=DEVICE.type, **fields)
-        loaded = load_model(config, byte_vocabulary)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kv_pool, "WINDOWED_DIVISOR", 1)  # the driver frees no page
+            loaded = load_model(config, byte_vocabulary)
         self.driver = StepDriver(loaded.runner, loaded.ready)
         pool = PoolSize(tuple(each.num_pages for each in loaded.ready.groups), loaded.ready.max_model_len)
         with triton_kernels(), noted_keys() as self.warm:
