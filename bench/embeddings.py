@@ -66,7 +66,7 @@ def make_texts(files: list[Path], count: int) -> list[str]:
 
 
 class Peer:
-    """sentence-transformers in a process of its own."""
+    """Runs sentence-transformers in another process."""
 
     def __init__(self, packages: Path, model: Path, texts: list[str]) -> None:
         command = [sys.executable, "-c", _PEER, str(packages), str(model), str(os.cpu_count())]

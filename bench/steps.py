@@ -9,7 +9,7 @@ Rows in decode have `--keys` tokens already, the prompt's chunks begin at half a
 processes that compute without end, to see what a full machine does to a step. What follows `--` are options
 of `arbora serve`. Printed are the median and the range in milliseconds, and the part outside of our kernels:
 Python's work, copies of small arrays, and what PyTorch computes. With `--kernels`, kernels run one by one,
-and the time of each kind is printed too. With `--adapters` rows use so many adapters in turn.
+and the time of each kind is printed too. With `--adapters N` the rows take turns with N adapters.
 """
 
 from __future__ import annotations

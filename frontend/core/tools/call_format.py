@@ -87,7 +87,7 @@ class ToolFormat(NamedTuple):
     separators: tuple[str, str] = (", ", ": ")
     call_id: CallId | None = None
     others: tuple[Form, ...] = ()
-    id_length: int = 0  # of random ids; 0: a prefix and 24 letters
+    id_length: int = 0  # letters of a random call id; 0: a prefix and 24 letters
 
     @property
     def forms(self) -> tuple[Form, ...]:

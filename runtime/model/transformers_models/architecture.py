@@ -56,10 +56,7 @@ class TransformersArchitecture:
         return self.config.dtype
 
     def check(self, checkpoint: Checkpoint, choose: ChooseFormat) -> Collection[str]:
-        plan = WeightPlan(self._empty, self.config, checkpoint)
-        expected = plan.describe_tensors(choose)
-        checkpoint.check(expected, has_others=True)
-        return {*expected, *chain.from_iterable(source.names for source in plan.sources.values())}
+        return WeightPlan(self._empty, self.config, checkpoint).check(checkpoint, choose)
 
     def projections(self, checkpoint: Checkpoint) -> Sequence[Projection]:
         plan = WeightPlan(self._empty, self.config, checkpoint)
@@ -196,6 +193,12 @@ class WeightPlan:
     def is_bias(self, target: str) -> bool:
         """Whether a tensor is loaded together with a matrix."""
         return target.endswith(".bias") and f"{target.removesuffix('.bias')}.weight" in self.projections
+
+    def check(self, checkpoint: Checkpoint, choose: ChooseFormat) -> Collection[str]:
+        """As `Architecture.check`."""
+        expected = self.describe_tensors(choose)
+        checkpoint.check(expected, has_others=True)
+        return {*expected, *chain.from_iterable(source.names for source in self.sources.values())}
 
     def describe_tensors(self, choose: ChooseFormat) -> dict[str, TensorSpec]:
         """The tensors of the checkpoint, but for those that are converted."""

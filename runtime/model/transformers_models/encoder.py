@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -89,10 +88,7 @@ class EncoderArchitecture:
         return self.config.dtype
 
     def check(self, checkpoint: Checkpoint, choose: ChooseFormat) -> Collection[str]:
-        plan = WeightPlan(self._empty, self.config, checkpoint)
-        expected = plan.describe_tensors(choose)
-        checkpoint.check(expected, has_others=True)
-        return {*expected, *chain.from_iterable(source.names for source in plan.sources.values())}
+        return WeightPlan(self._empty, self.config, checkpoint).check(checkpoint, choose)
 
     def projections(self, checkpoint: Checkpoint) -> Sequence[Projection]:
         return list(WeightPlan(self._empty, self.config, checkpoint).projections.values())
@@ -190,7 +186,7 @@ class EncoderModel:
         return hidden if batch.outputs is None else hidden[batch.outputs]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError("an encoder predicts no tokens")
+        raise AssertionError("steps of a model that pools sample no tokens")
 
     def hidden(
         self, tokens: torch.Tensor, lengths: Sequence[int], texts: torch.Tensor | None
