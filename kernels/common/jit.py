@@ -35,6 +35,12 @@ def inlined(function: Callable[..., Any]) -> Any:
     return numba.njit(forceinline=True, **_STRICT)(function)
 
 
+def inserted(function: Callable[..., Any]) -> Any:
+    """For a large function that one strict function calls: numba inserts it into its caller. It is not compiled
+    by itself, which takes as long again."""
+    return numba.njit(inline="always", **_STRICT)(function)
+
+
 def compiled_fast(function: Callable[..., Any]) -> Any:
     """As `compiled`, but sums may be added in another order (see `FAST`)."""
     return cached_njit(function, nogil=True, fastmath=FAST, error_model="numpy")

@@ -13,6 +13,7 @@ from functools import cache, cached_property
 from types import FunctionType
 from typing import Any
 
+import numba
 import numpy as np
 import torch
 from numba import types
@@ -75,8 +76,10 @@ class ParallelKernel:
         # numba's object is not kept: it holds LLVM's form of the function, megabytes for all kernels. The
         # machine code stays without it, because numba never frees machine code.
         signature = types.void(types.CPointer(types.int64))
-        function = _bind(self._function, self._constants) if self._constants else self._function
-        compiled = cached_cfunc(function, signature, fastmath=FAST, error_model="numpy")
+        function, fast = self._function, FAST
+        if self._constants:
+            function, fast = _bind(self._function, self._constants)
+        compiled = cached_cfunc(function, signature, fastmath=fast, error_model="numpy")
         return int(compiled.address)
 
     @cached_property
@@ -110,23 +113,20 @@ class ParallelKernel:
         return buffer if len(buffer) >= size else ctypes.create_string_buffer(size)
 
 
-_kernel: Callable[..., None]
-_constants: tuple[int | np.generic, ...]
-
-
-def _call_with_constants(arguments: Any) -> None:
-    """`_bind` sets the global names."""
-    _kernel(arguments, *_constants)  # noqa: F821
-
-
-def _bind(kernel: Callable[..., Any], constants: tuple[int | np.generic, ...]) -> Callable[[Any], None]:
-    """Returns a function that calls a compiled kernel with the constants. Its name is unique, because its
-    machine code is kept on disk by this name."""
-    names = {"_kernel": kernel, "_constants": constants, "__name__": __name__}
-    bound = FunctionType(_call_with_constants.__code__, names)
+def _bind(kernel: Any, constants: tuple[int | np.generic, ...]) -> tuple[Callable[[Any], None], Any]:
+    """Returns a function that contains a kernel with its constants, and the kernel's fast-math flags. The
+    function's name is unique, because its machine code is kept on disk by this name."""
+    fast = kernel.targetoptions["fastmath"]
+    # numba inserts the kernel before LLVM compiles. After a call, LLVM would compile the kernel's code twice.
+    inserted = numba.njit(inline="always", fastmath=fast, error_model="numpy")(kernel.py_func)
+    names = {f"constant_{index}": value for index, value in enumerate(constants)}
+    space: dict[str, Any] = {"kernel": inserted, **names, "__name__": __name__}
+    source = f"def bound(arguments): kernel(arguments, {', '.join(names)})"
+    exec(compile(source, __file__, "exec"), space)
+    bound: FunctionType = space["bound"]
     values = [f"{type(each).__name__}{each}" for each in constants]
     bound.__qualname__ = "_".join([kernel.__module__, kernel.__name__, *values])
-    return bound
+    return bound, fast
 
 
 @cache

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from ..common.amx import DEPTH, SHAPES_BYTES, load_shapes, multiply_square, release_tiles
-from ..common.jit import compiled
+from ..common.jit import compiled, inserted
 from ..common.numba_tools import fetch_add, pointer, prefetch, shift
 from ..common.threads import ParallelKernel
 from .byte_dots import MAX_ROWS, TILE, VECTOR, WHOLE_PACE, add_products, write_results
@@ -163,6 +163,8 @@ def multiply_tile(
     each with the whole tile. Each turn but the first prefetches a part of the thread's next tile, which is
     `tiles_ahead` tiles further on; 0: that is not known.
     near: the first turn prefetches NEAR bytes ahead, otherwise FAR
+
+    Callers pass no literals: numba would compile the function for each again.
     """
     rows, inputs, group, parts = end - begin, arguments[6], arguments[7], arguments[8]
     groups, steps = inputs // (group * parts), group // 4
@@ -251,7 +253,7 @@ def multiply_widened(arguments, tiles, tile_bytes, four_codes, sum_kind):
     release_tiles()
 
 
-@compiled
+@inserted
 def _multiply_halves(arguments, tiles, tile_bytes, group_bytes, four_codes, sum_kind, memory, side):
     """Multiplies the half of the rows that belongs to this thread's side with one tile after another.
 
@@ -277,7 +279,7 @@ def _multiply_halves(arguments, tiles, tile_bytes, group_bytes, four_codes, sum_
             tile * TILE,
             begin,
             end,
-            False,
+            np.bool_(False),
             ahead,
         )
 
@@ -309,7 +311,7 @@ def _multiply(arguments, bits, four_codes, has_offsets, sum_kind):
         return
     if arguments[20] == AMX_BYTES:
         start_panels(memory)
-    near = 2 * arguments[4] <= bits
+    near, start = 2 * arguments[4] <= bits, np.int64(0)
     # At the start of each block of tiles a thread waits for the first lines, which nothing has prefetched.
     # So the first blocks are large, and the last ones small.
     while True:
@@ -325,7 +327,7 @@ def _multiply(arguments, bits, four_codes, has_offsets, sum_kind):
             else:
                 rows, ahead = arguments[4], 1 if tile + 1 < end else 0
                 multiply_tile(
-                    arguments, at, group_bytes, four_codes, sum_kind, memory, output, 0, rows, near, ahead
+                    arguments, at, group_bytes, four_codes, sum_kind, memory, output, start, rows, near, ahead
                 )
     if arguments[20] == AMX_BYTES:
         release_tiles()
