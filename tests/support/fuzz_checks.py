@@ -50,7 +50,17 @@ def _fault_of_error(case: Case, answer: Answer, known_fields: frozenset[str]) ->
     if case.method == "HEAD":
         return None
     found = _decoded(answer.body)
+    if case.path.startswith("/api/"):
+        return _fault_of_ollama_error(found) or _fault_of_param(case, found, known_fields)
     return _fault_of_error_object(found, answer.status) or _fault_of_param(case, found["error"], known_fields)
+
+
+def _fault_of_ollama_error(found: Any) -> str | None:
+    if not isinstance(found, dict) or set(found) != {"error", "code", "param"}:
+        return "the body is not {'error': …, 'code': …, 'param': …}"
+    if not isinstance(found["error"], str) or not found["error"]:
+        return "the error has no message"
+    return _fault_of_code(found)
 
 
 def _fault_of_error_object(found: Any, status: int) -> str | None:
@@ -64,6 +74,10 @@ def _fault_of_error_object(found: Any, status: int) -> str | None:
     expected = _TYPES.get(status) or ("server_error" if status >= 500 else "invalid_request_error")
     if error["type"] != expected:
         return f"the type is {error['type']!r}, not {expected!r}"
+    return _fault_of_code(error)
+
+
+def _fault_of_code(error: dict[str, Any]) -> str | None:
     if error["param"] is not None and not isinstance(error["param"], str):
         return f"param is {error['param']!r}"
     if not isinstance(error["code"], str) or not re.fullmatch("[a-z0-9_]+", error["code"]):

@@ -91,27 +91,25 @@ class World:
         ]
         """by windowed group, page and slot"""
 
-    def longest(self, namespace: str | None, tokens: tuple[int, ...]) -> int:
-        """The longest prefix that is cached, and whose next token finds all that it sees in each group."""
-        windows = [self.windowed(number) for number in range(len(self.cache.windows))]
+    def longest(self, namespace: str | None, tokens: tuple[int, ...], step: int = 1) -> int:
+        """The longest match: a multiple of `step` whose tokens are cached, and whose next token finds all that
+        it sees in the windowed pages of the nodes in which the tree found the tokens."""
+        lengths = range(step, len(tokens) + 1, step)
+        cached = [length for length in lengths if (namespace, tokens[:length]) in self.cached]
+        if self.cache.windows:
+            found = self.cache._tree.find(namespace, pack(tokens))
+            nodes = [*reversed([*found.node.path()]), *([found.inside] if found.inside else [])]
+            cached = [length for length in cached if self._is_served(nodes, length)]
+        return max(cached, default=0)
 
-        def is_served(length: int) -> bool:
-            return (namespace, tokens[:length]) in self.cached and all(
-                (namespace, tokens[: position + 1]) in held
-                for held, group in zip(windows, self.cache.windows, strict=True)
-                for position in range(group.reach.find_first(length), length)
-            )
-
-        return max(filter(is_served, range(1, len(tokens) + 1)), default=0)
-
-    def windowed(self, number: int) -> set[Kv]:
-        """The tokens whose KV in a windowed group the tree has."""
-        size = self.cache.page_size
-        return {
-            (namespace, tokens[:end])
-            for namespace, tokens, start, page in self.window_pages(number)
-            for end in range(start + 1, min(start + size, len(tokens)) + 1)
-        }
+    def _is_served(self, nodes: list[Node], length: int) -> bool:
+        for number, group in enumerate(self.cache.windows):
+            pages = [page for node in nodes if node.parent for page in node.windows[number]]
+            for position in range(group.reach.find_first(length), length):
+                page = pages[position // self.cache.page_size]
+                if page is None or page.id < 0:
+                    return False
+        return True
 
     def window_pages(self, number: int) -> Iterator[tuple[str | None, tuple[int, ...], int, int]]:
         """Of each windowed page in the tree: namespace and tokens of its node, its first position, its id."""
@@ -185,7 +183,8 @@ class World:
         end = min(request.planned + count, len(request.tokens))
         if end == request.planned:
             return
-        missing = -(-end // self.cache.page_size) - len(request.pages)
+        # There may be more pages already, if the last plan ended early for want of pages of a window.
+        missing = max(0, -(-end // self.cache.page_size) - len(request.pages))
         if self.allocate(missing, request.lock) is None:
             return
         end = self.cache.extend_windows(request.lock, end)
@@ -271,12 +270,13 @@ class World:
         before = self.cache.stats().pinned
         whole = pack(tokens[: len(pages) * self.cache.page_size])
         pin = self.cache.lease("pins", namespace, whole, 9.0, len(pages), is_breakable=False)
-        assert len(pages) == self.longest(namespace, tokens) // self.cache.page_size
+        size = self.cache.page_size
+        assert len(pages) * size == self.longest(namespace, tokens, size)
         if pin is None:
             assert not pages
             return
         self.pins.append(pin)
-        assert pin.tokens == len(pages) * self.cache.page_size
+        assert pin.tokens == len(pages) * size
         assert pin.pages == pages
         assert self.cache.stats().pinned == before + fresh
 

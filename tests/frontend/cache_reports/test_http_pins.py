@@ -52,7 +52,8 @@ async def test_a_prefix_is_computed_and_then_pinned(world: HttpWorld) -> None:
     answer = await pin(world, cache_salt="mine", model=MODEL)
     computed, asked = world.running.of_kind(Generate), world.running.of_kind(PinPrefix)
     assert len(computed) == len(asked) == 1
-    assert computed[0].prompt == asked[0].tokens == packed(world.ids(TEXT))
+    assert asked[0].tokens == packed(world.ids(TEXT))
+    assert computed[0].prompt == packed(world.ids(TEXT)[: len(world.ids(TEXT)) // 16 * 16])
     assert computed[0].namespace == asked[0].namespace == cache_namespace("", "mine")
     assert computed[0].sampling.max_tokens == 1
     assert asked[0].ttl_s == 60
