@@ -37,7 +37,8 @@ def warm_up(runner: Runner, model: Model, pool: PoolSize, config: ServeConfig) -
     if runner.pools:
         tokens = np.zeros(min(PROMPT, pool.max_model_len), np.int32).tobytes()
         pages = np.zeros(-(-PROMPT // config.page_size), np.int32).tobytes()
-        row = Row(slot=0, tokens=tokens, samples=0, new_pages=pages, pools=True)
+        windows = [pages] * (len(pool.pages) - 1)
+        row = Row(0, tokens=tokens, samples=0, new_pages=pages, new_window_pages=windows, pools=True)
         return _run(runner, [StepPlan(step=0, rows=[row], setups=[SlotSetup(slot=0, sampling=GREEDY)])])
     if config.device == "cpu":
         row_cpu.sample_rows.load()  # because steps without a program sample by it

@@ -85,8 +85,8 @@ class PoolingRunner:
         self, inputs: Sequence[Sequence[int]], chunk: int | None = None, seconds: Sequence[int] = ()
     ) -> Any:
         """The vectors of inputs, which are computed in one step, or in chunks of this many tokens."""
-        size, pages = self.loaded.ready.page_size, self.loaded.ready.num_pages
-        parts = pages // max(len(inputs), 1)
+        size, groups = self.loaded.ready.page_size, self.loaded.ready.groups
+        parts = min((group.num_pages for group in groups), default=0) // max(len(inputs), 1)
         done: dict[int, NDArray[np.float32]] = {}
         step = 0
         starts = [0] * len(inputs)
@@ -101,6 +101,7 @@ class PoolingRunner:
                 new = np.arange(slot * parts, slot * parts + -(-len(tokens) // size), dtype=np.int32)
                 row = Row(slot, start, np.array(tokens[start:end], np.int32).tobytes(), samples=0)
                 row.new_pages = new.tobytes() if start == 0 else b""
+                row.new_window_pages = [row.new_pages] * (len(groups) - 1)
                 row.pools, row.second = end == len(tokens), seconds[slot] if seconds else 0
                 rows.append(row)
                 starts[slot] = end
