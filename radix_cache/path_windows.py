@@ -30,10 +30,6 @@ class PathWindows:
             if match.inside is not None:
                 pages += match.inside.windows[number][: match.inside_pages + (match.tail > 0)]
 
-    def serves(self, length: int) -> bool:
-        """Whether every group has the pages that a match of exactly `length` tokens needs."""
-        return self._find_lost(length) is None
-
     def longest(self, limit: int) -> int:
         """The longest match of at most `limit` tokens that every group can serve."""
         while limit and (lost := self._find_lost(limit)) is not None:

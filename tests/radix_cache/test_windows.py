@@ -94,7 +94,7 @@ def test_every_length_that_all_groups_serve_is_known() -> None:
     for group in cache.windows:
         group.take(group.allocator.num_free + 8, None)
     path = cache.path_windows(cache._tree.find("", pack(DOCUMENT)))
-    served = [length for length in range(len(DOCUMENT) + 1) if path.serves(length)]
+    served = [length for length in range(len(DOCUMENT) + 1) if path.longest(length) == length]
     assert served[-1] == len(DOCUMENT)
     assert all(path.longest(limit) == max(n for n in served if n <= limit) for limit in range(len(DOCUMENT)))
 
