@@ -59,7 +59,12 @@ MAY_IMPORT = {
     "frontend.page": {"frontend.http"},
     "frontend.app": SHARED_MODULES | {"frontend"},
     "frontend.model_files": SHARED_MODULES
-    | {"frontend.core", "runtime.model.model_source", "runtime.model.weight_formats"},
+    | {
+        "frontend.core",
+        "runtime.model.model_source",
+        "runtime.model.pooling_config",
+        "runtime.model.weight_formats",
+    },
     "frontend.launch": SHARED_MODULES | {"frontend.http", "frontend.core", "frontend.model_files"},
     "frontend.engine": SHARED_MODULES | {"frontend.core", "frontend.launch", "frontend.model_files"},
     "frontend.language": {"frontend.engine", "frontend.launch", "frontend.core", "runtime.errors"},
