@@ -36,8 +36,8 @@ def inlined(function: Callable[..., Any]) -> Any:
 
 
 def inserted(function: Callable[..., Any]) -> Any:
-    """For a large function that one strict function calls: numba inserts it into its caller. It is not compiled
-    by itself, which takes as long again."""
+    """For a large function that one strict function calls: numba inserts it into its caller. It is not
+    compiled by itself, which takes as long again."""
     return numba.njit(inline="always", **_STRICT)(function)
 
 
