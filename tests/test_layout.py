@@ -42,7 +42,7 @@ SPEC = {"runtime.grammar_spec"}
 CODE = {"runtime.compiled_code", "runtime.loaded_code", "runtime.cache_directory"}
 FORMAT = {"runtime.automaton_format", "runtime.json_gaps"}
 KERNEL_DECORATOR = re.compile(
-    r"compiled(_fast)?$|inlined$|intrinsic$|emits\b|njit\(|ParallelKernel$|triton\.jit\b"
+    r"compiled(_fast)?$|inlined$|inserted$|intrinsic$|emits\b|njit\(|ParallelKernel$|triton\.jit\b"
 )
 """Functions with such a decorator are kernels, whose parameters have no types in Python."""
 COMPILED = {"grammars.errors", "grammars.jit"} | FORMAT
@@ -59,7 +59,12 @@ MAY_IMPORT = {
     "frontend.page": {"frontend.http"},
     "frontend.app": SHARED_MODULES | {"frontend"},
     "frontend.model_files": SHARED_MODULES
-    | {"frontend.core", "runtime.model.model_source", "runtime.model.weight_formats"},
+    | {
+        "frontend.core",
+        "runtime.model.model_source",
+        "runtime.model.pooling_config",
+        "runtime.model.weight_formats",
+    },
     "frontend.launch": SHARED_MODULES | {"frontend.http", "frontend.core", "frontend.model_files"},
     "frontend.engine": SHARED_MODULES | {"frontend.core", "frontend.launch", "frontend.model_files"},
     "frontend.language": {"frontend.engine", "frontend.launch", "frontend.core", "runtime.errors"},

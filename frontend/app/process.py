@@ -49,7 +49,7 @@ def main() -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     supervisor = Outbox(context, supervisor_address(arguments.directory), ANY_EPOCH)
     try:
-        tokenizer = load_tokenizer(config.model, arguments.directory)
+        tokenizer = load_tokenizer(config.model, arguments.directory, config.runner)
         heartbeat = Heartbeat()
         heartbeat.start(arguments)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -64,7 +64,7 @@ class LocalServer:
             stack.push_async_callback(_ended, starting)  # runs after `drain`, which ends the start
             stack.push_async_callback(supervisor.drain)
             await asyncio.sleep(0)  # lets the children start before the tokenizer is read
-            tokenizer = load_tokenizer(config.model, directory.path)
+            tokenizer = load_tokenizer(config.model, directory.path, config.runner)
             client = EngineClient(directory.path, CLIENT)
             receiving = asyncio.create_task(client.run())
             stack.push_async_callback(_stop_client, client, receiving)

@@ -7,7 +7,9 @@ from pathlib import Path
 import msgspec
 
 from ...runtime.checkpoint_json import CONFIG_FILE, read_config
+from ...runtime.config import RunnerKind
 from ...runtime.errors import ConfigError
+from ...runtime.model.pooling_config import read_pooling
 from ...runtime.vocabulary import TOKENIZER_NAME, save_vocabulary
 from ..core.text.tokenizer import Tokenizer
 
@@ -21,9 +23,15 @@ class _ModelSizes(msgspec.Struct):
     text_config: _TextSizes | None = None
 
 
-def load_tokenizer(model: Path, directory: Path) -> Tokenizer:
+def load_tokenizer(model: Path, directory: Path, runner: RunnerKind = "auto") -> Tokenizer:
     """Loads the tokenizer. Writes tokenizer and vocabulary files into `directory`. Raises `ConfigError`."""
     tokenizer = Tokenizer.load(model)
+    if tokenizer.rules.continues_word and read_pooling(model, runner) is None:
+        # It drops spaces before punctuation, so the text is not that of the tokens' bytes.
+        raise ConfigError(
+            f"{model}: the tokenizer's decoder WordPiece is not supported for a model that generates text. "
+            "For embeddings use --runner pooling."
+        )
     tokenizer.save(directory / TOKENIZER_NAME)
     save_vocabulary(tokenizer.vocabulary(model_vocab_size(model)), directory)
     return tokenizer

@@ -26,8 +26,6 @@ TOLERANCE_OF_16_BITS = 0.1
 def check_chunks(model: Model, device: torch.device) -> None:
     """Raises ConfigError if the results depend on how prompts are cut into steps."""
     difference = _measure_difference(model, device)
-    if difference is not None and model.compute_states_by_token():
-        difference = _measure_difference(model, device)
     if difference is not None:
         raise ConfigError(
             f"this model gives other results if a prompt is computed in several steps: they differ by "

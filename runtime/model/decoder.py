@@ -149,9 +149,6 @@ class Decoder:
         for table in self._rotary.values():
             table.cover(positions)
 
-    def compute_states_by_token(self) -> bool:
-        return False
-
     def describe_positions(self) -> bytes:
         self.cover(2)
         return b"".join(table.values[:2].cpu().numpy().tobytes() for table in self._rotary.values())

@@ -210,7 +210,10 @@ def _layers(
 
 
 def _check(path: Path, file: _ConfigFile) -> None:
-    heads, kv_heads = file.num_attention_heads, file.num_key_value_heads or file.num_attention_heads
+    heads = file.num_attention_heads
+    if heads < 1:
+        raise ConfigError(f"{path}: num_attention_heads {heads} is not positive.")
+    kv_heads = file.num_key_value_heads or heads
     activation, rotated = _activation(file), file.no_rope_layers
     refusals = {
         f"hidden_act {activation} is not supported, only {', '.join(ACTIVATIONS)}": activation

@@ -126,11 +126,6 @@ class Model(Protocol):
         """Logits, float32 [tokens, vocab], of hidden states [tokens, hidden]."""
         ...
 
-    def compute_states_by_token(self) -> bool:
-        """Computes chunks after the first one token by token in recurrent layers, whose code may ignore the
-        state before several tokens. Returns False if that changes nothing."""
-        ...
-
     def describe_positions(self) -> bytes:
         """The part of the positions' computation on which the contents of pages depend."""
         ...

@@ -103,6 +103,8 @@ def _attend(
         raise UnservedModelError("has attention to later tokens")
     if key.shape[2] != query.shape[2]:
         raise UnservedModelError("has attention to keys that are not the step's tokens")
+    if not (query.numel() and key.numel() and value.numel()):
+        raise UnservedModelError("has attention without heads")
     sinks = s_aux if s_aux is not None else sinks
     window = sliding_window[0] if isinstance(sliding_window, (tuple, list)) else sliding_window
     call = AttentionCall(

@@ -148,6 +148,8 @@ def _describe(config: PreTrainedConfig, pools: bool) -> TransformersConfig:
     inner = _inner_models(model)
     readers, used = _watch_weights(model)
     split = SplitModel(model)
+    if not split.recurrent:
+        _refuse_no_positions(split.base)
     recorder = _Recorder()
     ids = torch.zeros(PROBE_TOKENS, dtype=torch.int32, device="meta")
     no_values = _NoValues()  # type: ignore[no-untyped-call]
@@ -221,6 +223,8 @@ def _refuse_layers(model: PreTrainedModel) -> None:
             raise UnservedModelError(f"has layers with a state beside keys and values ({kind})")
         if "Indexer" in kind:
             raise UnservedModelError(f"chooses the keys of each token by an index ({kind})")
+        if "Patcher" in kind:
+            raise UnservedModelError(f"joins tokens to patches, whose sizes another model chooses ({kind})")
 
 
 def _inner_models(model: PreTrainedModel) -> dict[str, list[str]]:

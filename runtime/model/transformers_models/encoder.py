@@ -173,9 +173,6 @@ class EncoderModel:
     def adaptable_products(self) -> list[AdaptableProduct]:
         return []
 
-    def compute_states_by_token(self) -> bool:
-        return False
-
     def describe_positions(self) -> bytes:
         return b""
 

@@ -34,7 +34,6 @@ class TransformersModel:
         self.config, self._model = config, SplitModel(model)
         self._dtype = dtype
         self._cache = DynamicCache(config=model.config.get_text_config(decoder=True))
-        self._states_by_token = False
         # Rotates two dimensions by an angle of 0: keys come rotated.
         self.no_rotation = torch.tensor([[1.0, 0.0]], device=device)
         self.progress: Callable[[], None] = lambda: None
@@ -66,11 +65,6 @@ class TransformersModel:
     def cover(self, positions: int) -> None:
         pass
 
-    def compute_states_by_token(self) -> bool:
-        is_changed = bool(self.config.state_calls) and not self._states_by_token
-        self._states_by_token |= is_changed
-        return is_changed
-
     def describe_positions(self) -> bytes:
         return self.config.source.encode()
 
@@ -90,7 +84,7 @@ class TransformersModel:
         calls = self.config.state_calls
         if not calls:
             return nullcontext({"use_cache": False})
-        states = StepStates(calls, self._cache, batch, self._states_by_token)
+        states = StepStates(calls, self._cache, batch)
         return self._model.recurrent.handled_by(states)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import Cache, DynamicCache, PreTrainedConfig
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
@@ -40,6 +42,9 @@ class StateCall(NamedTuple):
 
     refs: tuple[StateRef, ...]
     tensors: tuple[StateTensor, ...]
+    by_token: bool
+    """whether chunks after the first one are computed token by token, because the layer's code ignores a
+    state before several tokens"""
 
 
 class Tokens(NamedTuple):
@@ -153,8 +158,26 @@ def keeps_state(of_module: type[torch.nn.Module]) -> bool:
     return any(f".{method}(" in code for method in _STATE_METHODS)
 
 
+class _ReadTensors(TorchDispatchMode):
+    """Records the tensors that operations read."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._found: list[Any] = []
+
+    def __contains__(self, tensor: torch.Tensor) -> bool:
+        return any(each is tensor for each in self._found)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        read = args[1:] if func is torch.ops.aten.copy_.default else args
+        self._found += tree_leaves((read, kwargs))
+        return func(*args, **kwargs)
+
+
 class StateRecorder:
-    """Records what each call of a recurrent layer keeps, on the meta device."""
+    """Records what each call of a recurrent layer keeps, on the meta device. A second call shows whether the
+    layer's code reads what the first one kept."""
 
     def __init__(self, config: PreTrainedConfig) -> None:
         self.calls: list[StateCall] = []
@@ -165,7 +188,10 @@ class StateRecorder:
         result = compute(Tokens(0, size), self._cache)
         kept = {ref: state for ref, state in self._states().items() if ref not in before}
         tensors = (StateTensor(tuple(state.shape[1:]), _own_dtype(state)) for state in kept.values())
-        self.calls.append(StateCall(tuple(kept), tuple(tensors)))
+        with _ReadTensors() as read:
+            compute(Tokens(0, size), self._cache)
+        by_token = any(state not in read for state in kept.values())
+        self.calls.append(StateCall(tuple(kept), tuple(tensors), by_token))
         return result
 
     def _states(self) -> dict[StateRef, torch.Tensor]:
@@ -185,22 +211,19 @@ def _own_dtype(state: torch.Tensor) -> torch.dtype | None:
 
 
 class StepStates:
-    """The recurrent layers of one forward pass. Each row's state is in its place of `batch.states`.
+    """The recurrent layers of one forward pass. Each row's state is in its place of `batch.states`."""
 
-    by_token: whether chunks after the first one are computed token by token, because the layer's code ignores
-        the state before several tokens
-    """
-
-    def __init__(
-        self, calls: Sequence[StateCall], cache: DynamicCache, batch: InputBatch, by_token: bool
-    ) -> None:
+    def __init__(self, calls: Sequence[StateCall], cache: DynamicCache, batch: InputBatch) -> None:
         assert batch.states is not None, "a model with recurrent layers needs the rows' states"
-        self._calls, self._cache, self._by_token = iter(calls), cache, by_token
+        self._calls, self._cache = iter(calls), cache
         self._tensors = iter(batch.states.tensors)
-        self._runs = list(self._divide(batch, batch.states.places))
+        self._runs = {
+            by_token: list(self._divide(batch, batch.states.places, by_token))
+            for by_token in {call.by_token for call in calls}
+        }
 
     def _divide(
-        self, batch: InputBatch, places: np.ndarray[Any, np.dtype[np.int64]]
+        self, batch: InputBatch, places: np.ndarray[Any, np.dtype[np.int64]], by_token: bool
     ) -> Iterator[tuple[Tokens, torch.Tensor | int, bool]]:
         """The calls for the rows: their tokens, the places of their states, and whether they have one yet."""
         attention = batch.groups[0].attention
@@ -216,7 +239,7 @@ class StepStates:
             if decoding[row] and decoding.sum() > 1:
                 continue
             continues = kv_length > length
-            if continues and self._by_token:
+            if continues and by_token:
                 for token in range(end - length, end):
                     yield Tokens(token, token + 1), place, True
             else:
@@ -226,7 +249,7 @@ class StepStates:
         call = next(self._calls)
         states = [(self._cache.layers[ref.layer], ref, next(self._tensors)) for ref in call.refs]
         results = []
-        for tokens, place, continues in self._runs:
+        for tokens, place, continues in self._runs[call.by_token]:
             for layer, ref, tensor in states:
                 state = tensor[place] if isinstance(place, torch.Tensor) else tensor[place].unsqueeze(0)
                 getattr(layer, ref.kind)[ref.number] = state

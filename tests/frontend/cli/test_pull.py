@@ -72,8 +72,8 @@ def test_a_model_is_downloaded_and_found_afterwards(hub: FakeHub, capsys: pytest
     ("fields", "expected"),
     [
         (
-            {"architectures": ["MambaForCausalLM"], "model_type": "mamba"},
-            "has layers with a state",
+            {"architectures": ["BloomForCausalLM"], "model_type": "bloom"},
+            "takes no positions of its tokens",
         ),
         ({"quantization_config": {"quant_method": "hqq"}}, "quant_method hqq is not supported"),
     ],

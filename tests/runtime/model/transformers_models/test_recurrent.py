@@ -8,6 +8,7 @@ import pytest
 import torch
 from arbora.runtime.messages import StepMasks, StepResult
 from arbora.runtime.model.loading import load_model
+from arbora.runtime.model.transformers_models.architecture import TransformersArchitecture
 from fake_model import EOS, FakeModel
 from scheduler_bench import SchedulerBench
 from step_driver import no_vocabulary, refusal, serve_config
@@ -86,6 +87,17 @@ def test_turns_of_conversations_beside_each_other(reference: PreTrainedModel, tm
     bench.submit("new", [*system, *words(5)], 5, temperature=0.0)
     bench.run()
     assert bench.cached("new") in (12, 13)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "ignores"), [("falcon_mamba", True), ("jamba", True), ("mamba2", False), ("lfm2", False)]
+)
+def test_chunks_are_computed_by_token_if_the_layers_code_ignores_their_state(
+    model_type: str, ignores: bool, tmp_path: Path
+) -> None:
+    tiny_config(model_type).save_pretrained(tmp_path)
+    calls = TransformersArchitecture.open(tmp_path).config.state_calls
+    assert calls and all(call.by_token == ignores for call in calls)
 
 
 def test_a_page_store_is_refused(tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def test_a_model_that_needs_the_prompt_at_once_is_refused_when_it_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A library to come may have layers with states that the description does not recognise."""
-    monkeypatch.setattr(description, "STATES", ())
+    monkeypatch.setattr(description, "_OWN_STATES", ())
     save_tiny("minimax", tmp_path)
     assert "gives other results if a prompt is computed in several steps" in refusal(tmp_path)
 
@@ -258,7 +258,7 @@ def test_a_description_is_equal_in_each_process(tmp_path: Path) -> None:
 def test_a_gpu_refuses_heads_that_its_kernels_lack(model_type: str, problem: str, tmp_path: Path) -> None:
     tiny_config(model_type).save_pretrained(tmp_path)
     if model_type == "gemma4_text":
-        edit_config(tmp_path, global_head_dim=640)
+        edit_config(tmp_path, per_layer_config={"1": {"head_dim": 640}, "3": {"head_dim": 640}})
     architecture = TransformersArchitecture.open(tmp_path)
     architecture.check_options(torch.device("cpu"), deterministic=False)
     with pytest.raises(ConfigError, match=problem):

@@ -13,6 +13,7 @@ import pytest
 import torch
 import transformers
 from arbora.runtime.errors import ConfigError
+from arbora.runtime.model.chunk_check import check_chunks
 from arbora.runtime.model.interface.model import Model
 from arbora.runtime.model.transformers_models.architecture import TransformersArchitecture
 from arbora.runtime.model.weight_formats import Checkpoint, ProjectionLoader, load_weight_formats
@@ -62,7 +63,9 @@ def load(directory: Path) -> Model:
     choose = load_weight_formats(directory, checkpoint.names).choose
     architecture.check(checkpoint, choose)
     loader = ProjectionLoader(checkpoint, choose, torch.float32, CPU, batch_invariant=False)
-    return architecture.load(loader, lambda text: None)
+    model = architecture.load(loader, lambda text: None)
+    check_chunks(model, CPU)
+    return model
 
 
 @pytest.mark.parametrize("model_type", TYPES)

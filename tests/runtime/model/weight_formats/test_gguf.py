@@ -236,7 +236,8 @@ def test_an_error_names_the_original_of_a_linked_file(tmp_path: Path) -> None:
     ("change", "words"),
     [
         ({"general.architecture": "mamba"}, ["general.architecture 'mamba'", "llama, qwen2, qwen3"]),
-        ({"llama.expert_count": 8}, ["llama with experts"]),
+        ({"llama.expert_count": 8}, ["llama.expert_used_count", "int", "None"]),
+        ({"general.architecture": "phi3", "phi3.expert_count": 8}, ["'phi3' with experts"]),
         ({"llama.block_count": "two"}, ["llama.block_count", "int", "two"]),
         ({"llama.rope.scaling.type": "longrope"}, ["rope.scaling.type longrope", "yarn"]),
         ({"llama.attention.head_count": 0}, ["llama.attention.head_count", "above 0", "found 0"]),
