@@ -92,8 +92,8 @@ class World:
         """by windowed group, page and slot"""
 
     def longest(self, namespace: str | None, tokens: tuple[int, ...], step: int = 1) -> int:
-        """The longest match: a multiple of `step` whose tokens are cached, and whose next token finds all that
-        it sees in the windowed pages of the nodes in which the tree found the tokens."""
+        """The longest match: a multiple of `step` whose tokens are cached, and whose next token finds all
+        that it sees in the windowed pages of the nodes in which the tree found the tokens."""
         lengths = range(step, len(tokens) + 1, step)
         cached = [length for length in lengths if (namespace, tokens[:length]) in self.cached]
         if self.cache.windows:
