@@ -24,11 +24,20 @@ def features_without(lacking: Lacking) -> dict[str, bool]:
 
 
 def output_without(lacking: Lacking, arguments: Sequence[str], cache: Path | None = None) -> str:
-    """Returns the output of Python run with `arguments`. cache: numba's directory, if not the usual one."""
+    """Returns the output of Python run with `arguments`.
+
+    cache: numba's directory, if not the usual one. If this processor lacks the instructions too, the program
+    is the usual one, and so is the directory.
+    """
     features = features_without(lacking)
+    if features == features_without(()):
+        cache, of_numba = None, {}
+    else:
+        shown = ",".join(f"{'+' if on else '-'}{name}" for name, on in features.items())
+        of_numba = {"NUMBA_CPU_FEATURES": shown}
     environment = {
         **os.environ,
-        "NUMBA_CPU_FEATURES": ",".join(f"{'+' if on else '-'}{name}" for name, on in features.items()),
+        **of_numba,
         "PYTHONPATH": os.pathsep.join(filter(None, (str(SUPPORT), os.environ.get("PYTHONPATH")))),
         "PYTHONSAFEPATH": "1",
         **({} if cache is None else {"NUMBA_CACHE_DIR": str(cache)}),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -149,6 +150,7 @@ def find_recurrent(base: torch.nn.Module) -> list[torch.nn.Module]:
     return [module for name, module in found.items() if name not in inner]
 
 
+@cache
 def keeps_state(of_module: type[torch.nn.Module]) -> bool:
     """Whether the module keeps a state in transformers' cache."""
     if not of_module.__module__.startswith("transformers."):
