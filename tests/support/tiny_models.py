@@ -92,6 +92,7 @@ _MORE: dict[str, dict[str, Any]] = {
     "hunyuan_v1_moe": {"head_dim": 16, "rope_parameters": _ROPE},
     "beam": {"rope_parameters": {"full_attention": _ROPE, "sliding_attention": _ROPE}},
     "longcat_flash": {**_LATENT, "zero_expert_num": 2},
+    "kimi_linear": {"linear_head_dim": 16, "linear_num_heads": 2},
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
     "minicpm3": _LATENT,
