@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -145,12 +144,12 @@ class RecurrentLayers:
 
 def find_recurrent(base: torch.nn.Module) -> list[torch.nn.Module]:
     """The modules that keep a state in transformers' cache."""
-    found = {name: module for name, module in base.named_modules() if keeps_state(type(module))}
+    kinds = {kind for kind in {type(module) for module in base.modules()} if keeps_state(kind)}
+    found = {name: module for name, module in base.named_modules() if type(module) in kinds}
     inner = {name for name in found for outer in found if name.startswith(f"{outer}.")}
     return [module for name, module in found.items() if name not in inner]
 
 
-@cache
 def keeps_state(of_module: type[torch.nn.Module]) -> bool:
     """Whether the module keeps a state in transformers' cache."""
     if not of_module.__module__.startswith("transformers."):
