@@ -106,6 +106,9 @@ class PrefixCache:
         """Finds the longest match of the first `limit` tokens, by default of all, that every group of layers
         can serve and, with recurrent layers, after which a checkpoint stands. Changes nothing.
 
+        Windowed groups serve a part of the path that shares the most tokens. If that path has lost a windowed
+        page, other paths that share some tokens of this page are not tried.
+
         whole_pages: only a match that ends with a page
         """
         found = self._tree.find(namespace, tokens, limit)

@@ -42,7 +42,7 @@ SPEC = {"runtime.grammar_spec"}
 CODE = {"runtime.compiled_code", "runtime.loaded_code", "runtime.cache_directory"}
 FORMAT = {"runtime.automaton_format", "runtime.json_gaps"}
 KERNEL_DECORATOR = re.compile(
-    r"compiled(_fast)?$|inlined$|inserted$|intrinsic$|emits\b|njit\(|ParallelKernel$|triton\.jit\b"
+    r"compiled(_fast)?$|inlined$|insert_into_caller$|intrinsic$|emits\b|njit\(|ParallelKernel$|triton\.jit\b"
 )
 """Functions with such a decorator are kernels, whose parameters have no types in Python."""
 COMPILED = {"grammars.errors", "grammars.jit"} | FORMAT

@@ -27,7 +27,7 @@ def load_tokenizer(model: Path, directory: Path, runner: RunnerKind = "auto") ->
     """Loads the tokenizer. Writes tokenizer and vocabulary files into `directory`. Raises `ConfigError`."""
     tokenizer = Tokenizer.load(model)
     if tokenizer.rules.continues_word and read_pooling(model, runner) is None:
-        # It drops spaces before punctuation, so the text is not that of the tokens' bytes.
+        # WordPiece drops spaces before punctuation, so the text differs from the bytes of its tokens.
         raise ConfigError(
             f"{model}: the tokenizer's decoder WordPiece is not supported for a model that generates text. "
             "For embeddings use --runner pooling."

@@ -35,10 +35,10 @@ def inlined(function: Callable[..., Any]) -> Any:
     return numba.njit(forceinline=True, **_STRICT)(function)
 
 
-def inserted(function: Callable[..., Any]) -> Any:
-    """For a large function that only strict functions call: numba inserts it into its caller. Otherwise it
-    would also be compiled by itself, which takes as long again."""
-    return numba.njit(inline="always", **_STRICT)(function)
+def insert_into_caller(function: Callable[..., Any]) -> Any:
+    """Has numba copy a large function into its callers before LLVM compiles them. If they called it, LLVM
+    would compile its code by itself and again in each caller. The callers' fast-math flags apply to it."""
+    return numba.njit(inline="always", error_model="numpy")(function)
 
 
 def compiled_fast(function: Callable[..., Any]) -> Any:

@@ -13,13 +13,12 @@ from functools import cache, cached_property
 from types import FunctionType
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from numba import types
 
 from ...runtime.loaded_code import cached_cfunc
-from .jit import FAST
+from .jit import FAST, insert_into_caller
 
 THREADED_ELEMENTS = 32_768
 """Elements of an elementwise operation from which several threads are faster than one."""
@@ -116,17 +115,14 @@ class ParallelKernel:
 def _bind(kernel: Any, constants: tuple[int | np.generic, ...]) -> tuple[Callable[[Any], None], Any]:
     """Returns a function that contains a kernel with its constants, and the kernel's fast-math flags. The
     function's name is unique, because its machine code is kept on disk by this name."""
-    fast = kernel.targetoptions["fastmath"]
-    # numba inserts the kernel before LLVM compiles. After a call, LLVM would compile the kernel's code twice.
-    inserted = numba.njit(inline="always", fastmath=fast, error_model="numpy")(kernel.py_func)
     names = {f"constant_{index}": value for index, value in enumerate(constants)}
-    space: dict[str, Any] = {"kernel": inserted, **names, "__name__": __name__}
+    space: dict[str, Any] = {"kernel": insert_into_caller(kernel.py_func), **names, "__name__": __name__}
     source = f"def bound(arguments): kernel(arguments, {', '.join(names)})"
     exec(compile(source, __file__, "exec"), space)
     bound: FunctionType = space["bound"]
     values = [f"{type(each).__name__}{each}" for each in constants]
     bound.__qualname__ = "_".join([kernel.__module__, kernel.__name__, *values])
-    return bound, fast
+    return bound, kernel.targetoptions["fastmath"]
 
 
 @cache

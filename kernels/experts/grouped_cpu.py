@@ -13,7 +13,7 @@ from typing import TypeGuard
 import numpy as np
 import torch
 
-from ..common.jit import compiled, compiled_fast, inserted
+from ..common.jit import compiled, compiled_fast, insert_into_caller
 from ..common.numba_tools import KIND, fetch_add, pointer, shift
 from ..common.threads import ParallelKernel
 from ..linear import Linear, bfloat16_cpu, fp8_cpu, half, integer_cpu
@@ -120,7 +120,7 @@ def _multiply_integers(arguments, bits, four_codes, has_offsets, sum_kind):
     _multiply_tiles(arguments, _copy(arguments, 29), memory, bits, four_codes, has_offsets, sum_kind)
 
 
-@inserted
+@insert_into_caller
 def _multiply_tiles(arguments, own, memory, bits, four_codes, has_offsets, sum_kind):
     """own: a copy of the arguments, which the caller holds"""
     groups, steps = arguments[6] // arguments[7], arguments[7] // 4
@@ -151,7 +151,7 @@ def _multiply_fp8(arguments, pair, kind):
     _multiply_fp8_strips(arguments, _copy(arguments, 10), memory, pair, kind)
 
 
-@inserted
+@insert_into_caller
 def _multiply_fp8_strips(arguments, own, memory, pair, kind):
     """own, memory: held by the caller"""
     outputs = arguments[2]

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from ..common.amx import DEPTH, SHAPES_BYTES, load_shapes, multiply_square, release_tiles
-from ..common.jit import compiled, inserted
+from ..common.jit import compiled, insert_into_caller
 from ..common.numba_tools import fetch_add, pointer, prefetch, shift
 from ..common.threads import ParallelKernel
 from .byte_dots import MAX_ROWS, TILE, VECTOR, WHOLE_PACE, add_products, write_results
@@ -164,7 +164,7 @@ def multiply_tile(
     `tiles_ahead` tiles further on; 0: that is not known.
     near: the first turn prefetches NEAR bytes ahead, otherwise FAR
 
-    Callers pass no literals: numba would compile the function for each again.
+    Callers pass no literals, because numba would compile the function again for each literal.
     """
     rows, inputs, group, parts = end - begin, arguments[6], arguments[7], arguments[8]
     groups, steps = inputs // (group * parts), group // 4
@@ -253,7 +253,7 @@ def multiply_widened(arguments, tiles, tile_bytes, four_codes, sum_kind):
     release_tiles()
 
 
-@inserted
+@insert_into_caller
 def _multiply_halves(arguments, tiles, tile_bytes, group_bytes, four_codes, sum_kind, memory, side):
     """Multiplies the half of the rows that belongs to this thread's side with one tile after another.
 

@@ -101,7 +101,7 @@ def all_jobs() -> list[tuple[AotCase, int]]:
 
 
 def some_jobs() -> list[tuple[AotCase, int]]:
-    """The jobs of `make test`: each case is compiled for one architecture, in turn. If a kernel has fewer
+    """What `make test` compiles: each case for one architecture, in turn. If a kernel has fewer
     cases than there are architectures, its first cases are compiled for the other architectures too."""
     of_kernel: defaultdict[str, list[AotCase]] = defaultdict(list)
     for case in all_cases():

@@ -183,7 +183,7 @@ class World:
         end = min(request.planned + count, len(request.tokens))
         if end == request.planned:
             return
-        # There may be more pages already, if the last plan ended early for want of pages of a window.
+        # The request may have the pages already, if a windowed group lacked pages for its last plan.
         missing = max(0, -(-end // self.cache.page_size) - len(request.pages))
         if self.allocate(missing, request.lock) is None:
             return

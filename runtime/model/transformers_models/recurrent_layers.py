@@ -43,8 +43,8 @@ class StateCall(NamedTuple):
     refs: tuple[StateRef, ...]
     tensors: tuple[StateTensor, ...]
     by_token: bool
-    """whether chunks after the first one are computed token by token, because the layer's code ignores a
-    state before several tokens"""
+    """whether chunks after the first one are computed token by token. The code of some layers ignores the
+    state if it gets several tokens."""
 
 
 class Tokens(NamedTuple):

@@ -1,4 +1,4 @@
-"""Which models a tokenizer is loaded for."""
+"""A WordPiece tokenizer is loaded for models that pool, and refused for those that generate text."""
 
 from __future__ import annotations
 
