@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from generated_requests import DocumentFuzz, shares
-from served import Served, eventually, serve
+from served import PATIENT, Served, eventually, serve
 
 BODIES = 210
 MAX_BODIES = 600
@@ -18,7 +18,7 @@ SEED = 17
 @pytest.fixture(scope="module")
 def target(served_model: Path) -> Iterator[Served]:
     """A short context bounds the replies of requests without `max_tokens`."""
-    with serve(served_model, "--max-model-len", "384") as server:
+    with serve(served_model, "--max-model-len", "384", program=(PATIENT,)) as server:
         yield server
 
 

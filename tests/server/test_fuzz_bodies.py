@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fuzz_bodies import case
 from fuzz_run import send_all
-from served import Served, eventually, serve
+from served import PATIENT, Served, eventually, serve
 
 REQUESTS = 1500
 SEED = int(os.environ.get("ARBORA_FUZZ_SEED", "14"))
@@ -19,7 +19,7 @@ SEED = int(os.environ.get("ARBORA_FUZZ_SEED", "14"))
 @pytest.fixture(scope="module")
 def target(served_model: Path) -> Iterator[Served]:
     """A short context bounds the replies of requests that lost their `max_tokens`."""
-    with serve(served_model, "--max-model-len", "512") as server:
+    with serve(served_model, "--max-model-len", "512", program=(PATIENT,)) as server:
         yield server
 
 

@@ -28,6 +28,8 @@ CONTEXT = 4096
 HELLO: Any = [{"role": "user", "content": "Hello, how are you today?"}]
 PATIENCE = 120.0  # seconds: a guard against waiting for ever, also where all is slow
 TEMPLATE = Path(__file__).parents[2] / "bench/train_builtin/chat_template.jinja"
+PATIENT = str(Path(__file__).with_name("patient_server.py"))
+"""a program for `serve`, for tests that load the server so much that its watchdog may report it"""
 _ADDRESS = re.compile(r" at (https?://\S+|unix:\S+) on ")
 
 
