@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from aot_attention import PROPERTIES, attention_case, covered_pairs, covering, pairs, variants
-from aot_cases import AotCase, all_jobs, faults, some_jobs
+from aot_cases import AotCase, all_cases, all_jobs, depends_on_architecture, faults, some_jobs
 
 SUPPORT = Path(__file__).parents[1] / "support"
 JOBS = some_jobs()
@@ -58,9 +58,18 @@ def test_every_case_has_a_name_of_its_own() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_every_kernel_is_compiled_for_every_architecture() -> None:
-    jobs = {(case.kernel, architecture) for case, architecture in JOBS}
-    assert jobs == {(case.kernel, architecture) for case, architecture in all_jobs()}
+def instructions(jobs: list[tuple[AotCase, int]]) -> set[tuple[str, int, str]]:
+    """The kernels that depend on the architecture, each with its architectures and opcodes for matrices."""
+    return {
+        (case.kernel, architecture, products.opcode if (products := case.products_on(architecture)) else "")
+        for case, architecture in jobs
+        if depends_on_architecture(case)
+    }
+
+
+def test_each_kernel_is_compiled_with_all_instructions_of_every_architecture() -> None:
+    assert instructions(JOBS) == instructions(all_jobs())
+    assert {case.kernel for case, _ in JOBS} == {case.kernel for case in all_cases()}
 
 
 def test_the_compiled_attention_kernels_cover_what_decides_their_code() -> None:

@@ -64,11 +64,15 @@ class AotCase:
     architectures: tuple[int, ...] = TARGETS
     programs: int = 1
     """that a multiprocessor must be able to run at the same time"""
-    products: MatrixProducts | None = None
+    products: MatrixProducts | Mapping[int, MatrixProducts] | None = None
+    """a mapping if they differ by architecture"""
     constants_by_architecture: Mapping[str, Mapping[int, bool]] = field(default_factory=dict)
     """more of `constants`, which differ by architecture"""
     aligned: tuple[str, ...] = field(default=())
     """arguments known to be multiples of 16, besides all pointers"""
+
+    def products_on(self, architecture: int) -> MatrixProducts | None:
+        return self.products[architecture] if isinstance(self.products, Mapping) else self.products
 
 
 def faults(case: AotCase, architecture: int, result: Mapping[str, Any]) -> list[str]:
@@ -76,7 +80,8 @@ def faults(case: AotCase, architecture: int, result: Mapping[str, Any]) -> list[
     if "error" in result:
         return [result["error"]]
     limit = case.max_shared if isinstance(case.max_shared, int) else case.max_shared[architecture]
-    products = case.products.number if case.products else result["products"]
+    expected = case.products_on(architecture)
+    products = expected.number if expected else result["products"]
     together = programs_at_a_time(case.num_warps, result["registers"], result["shared"], architecture)
     kept = {
         f"{result['shared']} bytes of shared memory": result["shared"] <= limit,
@@ -101,19 +106,26 @@ def all_jobs() -> list[tuple[AotCase, int]]:
 
 
 def some_jobs() -> list[tuple[AotCase, int]]:
-    """What `make test` compiles: each case for one architecture, in turn. If a kernel has fewer
-    cases than there are architectures, its first cases are compiled for the other architectures too."""
+    """What `make test` compiles: each case for one architecture, in turn. If a kernel depends on the
+    architecture and has fewer cases than there are architectures, its first cases are compiled for the
+    other architectures too."""
     of_kernel: defaultdict[str, list[AotCase]] = defaultdict(list)
     for case in all_cases():
         if case.architectures == TARGETS:
             of_kernel[case.kernel].append(case)
-    chosen = {
-        (cases[number % len(cases)].name, TARGETS[number % len(TARGETS)])
-        for cases in of_kernel.values()
-        for number in range(max(len(cases), len(TARGETS)))
-    }
+    chosen = set()
+    for first, cases in enumerate(of_kernel.values()):
+        least = len(TARGETS) if any(map(depends_on_architecture, cases)) else 1
+        for number in range(max(len(cases), least)):
+            chosen.add((cases[number % len(cases)].name, TARGETS[(first + number) % len(TARGETS)]))
     return [
         (case, architecture)
         for case, architecture in all_jobs()
         if case.architectures != TARGETS or (case.name, architecture) in chosen
     ]
+
+
+def depends_on_architecture(case: AotCase) -> bool:
+    """Whether the kernel has instructions that some architectures lack: for matrices, or to wait for the
+    kernel before."""
+    return case.products is not None or bool(case.constants_by_architecture)

@@ -1,7 +1,4 @@
-from dataclasses import replace
-from itertools import chain
-
-from aot_cases import TARGETS, AotCase, MatrixProducts
+from aot_cases import AotCase, MatrixProducts
 
 WEIGHT = {"codes": "*i8", "scales": "*fp16", "offsets": "*fp16", "factors": "*fp32"}
 WORDS = {**WEIGHT, "scales": "*i32", "offsets": "*i32"}
@@ -11,6 +8,15 @@ SIZES = {"outputs": "i32", "inputs": "i32", "steps": "i32"}
 
 MATRIX = {80: ("HMMA.*", 16, 8), 90: ("HGMMA.*", 16, 64), 100: ("UTCHMMA.*", 16, 64)}
 """instructions for more than 16 rows by architecture: opcode, inputs and rows (at most) of each"""
+
+
+def _matrix_products(factors: int, rows: int) -> MatrixProducts | dict[int, MatrixProducts]:
+    if rows <= 16:
+        return MatrixProducts("HMMA.*", factors // 16 * (rows // 8))
+    return {
+        architecture: MatrixProducts(opcode, factors // inputs * max(1, rows // most_rows))
+        for architecture, (opcode, inputs, most_rows) in MATRIX.items()
+    }
 
 
 def _product(
@@ -23,13 +29,13 @@ def _product(
     whole: bool = True,
     kind: str = "bf16",
     max_spill_bytes: int = 0,
-) -> list[AotCase]:
+) -> AotCase:
     """A product with the tiles of `coded_cuda.Tiles`."""
     codes, few, in_float32 = "fp8" if fp8 else f"{bits}-bits", rows <= 16, kind == "fp32"
     stages, slice_ = 2 if in_float32 else 4, group if few else min(group, 64)
     steps = max(1, min(4, 128 // group)) if few else 1
     factors = steps * slice_ * (2 if bits == 4 else 1) * (2 if offsets else 1)
-    case = AotCase(
+    return AotCase(
         name=f"product-{codes}-{group}-rows-{rows}{'-offsets' if offsets else ''}"
         f"{'' if whole else '-rest'}{'' if kind == 'bf16' else '-' + kind}",
         kernel="linear.coded_cuda:product_kernel",
@@ -60,17 +66,9 @@ def _product(
         pipelined_loops=0 if in_float32 else 1,
         programs=5 if rows <= 8 else 4 if few else 2,
         max_spill_bytes=max_spill_bytes,
-        products=None if in_float32 else MatrixProducts("HMMA.*", factors // 16 * (rows // 8)),
+        products=None if in_float32 else _matrix_products(factors, rows),
         aligned=("outputs", "inputs", "steps"),
     )
-    return [case] if few else [_on(case, architecture, factors) for architecture in TARGETS]
-
-
-def _on(case: AotCase, architecture: int, factors: int) -> AotCase:
-    opcode, inputs, most_rows = MATRIX[architecture]
-    count = factors // inputs * max(1, int(case.constants["BLOCK_ROWS"] or 0) // most_rows)
-    name = f"{case.name}-on-{architecture}"
-    return replace(case, name=name, products=MatrixProducts(opcode, count), architectures=(architecture,))
 
 
 def _few_rows(outputs: int, inputs: int, rows: int, bfloat16: bool = True, whole: bool = True) -> AotCase:
@@ -159,18 +157,16 @@ CASES = [
     _few_rows(8, 1024, 4),
     _few_rows(1, 2048, 4, whole=False),
     _few_rows(8, 1024, 4, bfloat16=False),
-    *chain(
-        *(_product(4, group, rows) for group in (32, 128) for rows in (8, 16, 64)),
-        *(_product(4, 128, rows, offsets=True) for rows in (8, 64)),
-        _product(4, 32, 8, offsets=True, kind="fp16", max_spill_bytes=32),
-        _product(4, 64, 8, kind="fp32"),
-        *(_product(8, 128, rows) for rows in (8, 32, 64)),
-        _product(8, 32, 16, offsets=True),
-        _product(8, 128, 8, kind="fp16"),
-        *(_product(8, 128, rows, fp8=True) for rows in (8, 64)),
-        _product(8, 128, 8, fp8=True, kind="fp16"),
-        _product(8, 128, 16, fp8=True, whole=False),
-    ),
+    *(_product(4, group, rows) for group in (32, 128) for rows in (8, 16, 64)),
+    *(_product(4, 128, rows, offsets=True) for rows in (8, 64)),
+    _product(4, 32, 8, offsets=True, kind="fp16", max_spill_bytes=32),
+    _product(4, 64, 8, kind="fp32"),
+    *(_product(8, 128, rows) for rows in (8, 32, 64)),
+    _product(8, 32, 16, offsets=True),
+    _product(8, 128, 8, kind="fp16"),
+    *(_product(8, 128, rows, fp8=True) for rows in (8, 64)),
+    _product(8, 128, 8, fp8=True, kind="fp16"),
+    _product(8, 128, 16, fp8=True, whole=False),
     _byte_product("int8", "*i8", False, 128, 80, "IMMA.*"),
     _byte_product("int8", "*i8", False, 32, 90, "IGMMA.*"),
     _byte_product("fp8", "*fp8e4nv", True, 128, 90, "QGMMA.*"),

@@ -85,11 +85,12 @@ def _measure(case: AotCase, architecture: int, counts_loop: bool) -> dict[str, A
     is_needed = counts_loop or _local_bytes(log.getvalue()) > 0
     lines = _disassembled(compiled.asm["cubin"]) if is_needed else []
     loop = _main_loop(lines)
+    wanted = case.products_on(architecture)
     return {
         "shared": compiled.metadata.shared,
         "pipelined": _pipelined_loops(compiled.asm["ttgir"]),
         "loop_spills": _loop_spills(lines),
-        "products": sum(bool(case.products and re.fullmatch(case.products.opcode, each)) for each in loop),
+        "products": sum(bool(wanted and re.fullmatch(wanted.opcode, each)) for each in loop),
         "loop": _by_kind(loop),
         **registers,
     }
