@@ -12,7 +12,7 @@ from fuzz_bodies import case
 from fuzz_run import send_all
 from served import PATIENT, Served, eventually, serve
 
-REQUESTS = 1500
+REQUESTS = 1000
 SEED = int(os.environ.get("ARBORA_FUZZ_SEED", "14"))
 
 
