@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 
 from ....kernels.attention import Reach
 
@@ -78,7 +78,14 @@ def handled_by(handler: AttentionHandler) -> Iterator[None]:
         _handlers.pop()
 
 
-def _attend(
+def use_attention(model: PreTrainedModel, name: str) -> None:
+    """Sets the attention implementation of all modules."""
+    for module in model.modules():
+        if isinstance(config := getattr(module, "config", None), PreTrainedConfig):
+            config._attn_implementation = name
+
+
+def attend(
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -132,4 +139,4 @@ def _find_chunk(module: torch.nn.Module) -> int | None:
 
 
 # No function is registered for masks of this name, so transformers makes none. The handler knows the rows.
-AttentionInterface.register(NAME, _attend)
+AttentionInterface.register(NAME, attend)

@@ -16,14 +16,16 @@ import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.models.gemma3n import Gemma3nVisionConfig
 
 from ...checkpoint_json import CONFIG_FILE
 from ...errors import ConfigError
 from ...families import GENERATES, find_stem
 from ..interface.cache_spec import CacheSpec
 from . import experts
-from .attention_calls import NAME, AttentionCall, UnservedModelError, handled_by
+from .attention_calls import NAME, AttentionCall, UnservedModelError, handled_by, use_attention
+from .own_attention import replace_own_attention
 from .recurrent_layers import StateCall, StateRecorder, keeps_state
 from .split_model import SplitModel
 
@@ -45,7 +47,6 @@ _ERRORS = (
     StrictDataclassError,
 )
 """what transformers raises for a config that it can't use"""
-_OWN_ATTENTION = "has attention outside of transformers' attention interface"
 _OWN_STATES = ("conv_state", "recurrent_state", "ssm_state", "rnn_state", "linear_cache")
 """words in the code of layers that keep a state outside of transformers' cache"""
 RECURRENT_POSITIONS = 1 << 17
@@ -107,8 +108,7 @@ def refusing(model: Path, config: PreTrainedConfig) -> Iterator[None]:
     except UnservedModelError as error:
         reason = str(error)
     except KeyError as error:
-        own = error.args == (NAME,)
-        reason = _OWN_ATTENTION if own else f"can't be computed: its config lacks {error}"
+        reason = f"can't be computed: its config lacks {error}"
     except _ERRORS as error:
         problem = textwrap.shorten(str(error), MAX_PROBLEM)
         reason = f"can't be computed: {type(error).__name__}: {problem}"
@@ -129,8 +129,10 @@ def build(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
     """The model with our functions for attention and experts, on the current device."""
     with quiet():
         model: PreTrainedModel = AutoModelForCausalLM.from_config(
-            config, attn_implementation=NAME, experts_implementation=experts.NAME, dtype=dtype
+            config, attn_implementation="eager", experts_implementation=experts.NAME, dtype=dtype
         )
+    use_attention(model, NAME)
+    replace_own_attention(model)
     return model.eval()
 
 
@@ -164,7 +166,7 @@ def _describe(config: PreTrainedConfig, pools: bool) -> TransformersConfig:
         hidden = split.hidden(ids, torch.arange(PROBE_TOKENS, device="meta"), **cache)
         logits = split.logits(hidden)
     if not recorder.calls and not states.calls:
-        raise UnservedModelError(_OWN_ATTENTION)
+        raise UnservedModelError("has attention outside of transformers' attention interface")
     if recorder.calls:
         _refuse_no_positions(split.base)
     positions = find_positions(text, has_attention=bool(recorder.calls))
@@ -274,6 +276,15 @@ def find_positions(config: PreTrainedConfig, has_attention: bool = True) -> int:
 def find_linears(model: torch.nn.Module) -> list[str]:
     """The names of the modules that only multiply by a matrix."""
     return [name for name, module in model.named_modules() if type(module) is torch.nn.Linear]
+
+
+class _NoImages(PreTrainedModel):  # type: ignore[misc]
+    """Stands in place of the encoder of images of gemma3n, whose code needs libraries that text does not."""
+
+    config_class = Gemma3nVisionConfig
+
+
+AutoModel.register(Gemma3nVisionConfig, _NoImages, exist_ok=True)
 
 
 class _NoValues(TorchDispatchMode):

@@ -22,6 +22,7 @@ from ..interface.input_batch import InputBatch
 from ..interface.model import AdaptableProduct, Model
 from ..weight_formats import Checkpoint, ChooseFormat, Projection, ProjectionLoader
 from .architecture import WeightPlan, load_into, without_weights
+from .attention_calls import use_attention
 from .description import find_positions, find_readers, quiet, read_config, refusing
 from .encoder_attention import NAME, FlatInputs, NotFlatError, run_flat
 from .modules import LinearModule
@@ -155,7 +156,7 @@ class EncoderModel:
         self._first_position = _first_position(model)
         self._is_flat = self._can_be_flat()
         if not self._is_flat:
-            _use_attention(model, _plain_attention(model))
+            use_attention(model, _plain_attention(model))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -249,9 +250,9 @@ class EncoderModel:
             flat = self._run_flat(inputs, tokens, lengths, types)
         except (NotFlatError, KeyError, IndexError, ValueError, RuntimeError, TypeError):
             return True
-        _use_attention(self._model, _plain_attention(self._model))
+        use_attention(self._model, _plain_attention(self._model))
         plain = self._padded(tokens, lengths, types)
-        _use_attention(self._model, NAME)
+        use_attention(self._model, NAME)
         tolerance = TOLERANCE if self._dtype == torch.float32 else 100 * TOLERANCE
         return float((flat - plain).abs().max()) > tolerance * float(plain.abs().max())
 
@@ -280,9 +281,3 @@ class EncoderClassifier(EncoderModel):
 
 def _plain_attention(model: PreTrainedModel) -> str:
     return "sdpa" if getattr(model, "_supports_sdpa", False) else "eager"
-
-
-def _use_attention(model: PreTrainedModel, name: str) -> None:
-    for module in model.modules():
-        if isinstance(config := getattr(module, "config", None), PreTrainedConfig):
-            config._attn_implementation = name

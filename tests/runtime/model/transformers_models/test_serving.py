@@ -18,6 +18,7 @@ from arbora.runtime.model.transformers_models.model import TransformersModel
 from arbora.runtime.model.transformers_models.modules import StoredEmbedding
 from arbora.runtime.model.weight_formats import Checkpoint
 from checkpoints import change_tensor, edit_config
+from paged_rows import PagedRows, differences
 from step_driver import GREEDY, StepDriver, refusal
 from tiny_models import LAYERS, VOCABULARY, tiny_config, tiny_model
 from transformers import PreTrainedModel
@@ -217,6 +218,30 @@ def test_weights_that_are_split_keep_their_biases(tmp_path: Path) -> None:
     driver.start(0, GREEDY)
     output = [driver.prefill(0, PROMPT)]
     assert output == expected_greedy(model, PROMPT, output)
+
+
+@pytest.mark.parametrize(
+    ("fields", "kv_heads"),
+    [({"new_decoder_architecture": True, "num_kv_heads": 2}, 2), ({"multi_query": False}, 4)],
+    ids=["grouped heads", "as many KV heads"],
+)
+def test_falcons_with_several_kv_heads_are_served(
+    fields: dict[str, Any], kv_heads: int, tmp_path: Path
+) -> None:
+    config = tiny_config("falcon")
+    config.update(fields)
+    reference = tiny_model(config)
+    reference.save_pretrained(tmp_path)
+    model = StepDriver.load(tmp_path, quantize=None).runner._model
+    assert max(differences(reference, PagedRows(model))) < 5e-5
+    assert model.config.cache_spec.kv_heads == kv_heads
+    assert len(model.products()) == 4 * LAYERS + 1
+
+
+def test_a_falcon_with_a_bias_by_distance_is_refused(tmp_path: Path) -> None:
+    save_tiny("falcon", tmp_path)
+    edit_config(tmp_path, alibi=True)
+    assert "adds a bias that depends on the distance of tokens" in refusal(tmp_path)
 
 
 def test_an_encoder_of_images_is_not_loaded(tmp_path: Path) -> None:
