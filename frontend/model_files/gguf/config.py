@@ -120,7 +120,8 @@ def _rope(metadata: Metadata) -> dict[str, Any]:
     if stated == "yarn":
         named = {
             "original_max_position_embeddings": metadata.find("rope.scaling.original_context_length", int),
-            "attention_factor": metadata.find("rope.scaling.attn_factor", float),
+            "attention_factor": metadata.find("rope.scaling.yarn_attn_factor", float)
+            or metadata.find("rope.scaling.attn_factor", float),
             "beta_fast": metadata.find("rope.scaling.yarn_beta_fast", float),
             "beta_slow": metadata.find("rope.scaling.yarn_beta_slow", float),
         }

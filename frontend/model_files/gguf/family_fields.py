@@ -74,12 +74,15 @@ def _olmo2(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
     if window is None:
         return {}
     full, local = "full_attention", "sliding_attention"
-    layers, rope = range(1, config["num_hidden_layers"] + 1), config["rope_parameters"]
+    layers, rope = config["num_hidden_layers"], config["rope_parameters"]
+    has_window = metadata.find_list("attention.sliding_window_pattern", bool, layers)
+    if has_window is None:
+        has_window = [(layer + 1) % OLMO3_PERIOD for layer in range(layers)]
     return {
         "architectures": ["Olmo3ForCausalLM"],
         "model_type": "olmo3",
         "sliding_window": window,
-        "layer_types": [local if layer % OLMO3_PERIOD else full for layer in layers],
+        "layer_types": [local if each else full for each in has_window],
         "rope_parameters": {full: rope, local: {"rope_type": "default", "rope_theta": rope["rope_theta"]}},
     }
 

@@ -63,7 +63,20 @@ CASES: dict[str, dict[str, Any]] = {
     "lfm2": {"block_auto_adjust_ff_dim": False},
     "lfm2moe": {},
     "llama": {},
-    "olmo3": {"sliding_window": 8, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]},
+    "olmo3": {
+        "sliding_window": 8,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 8.0,
+                "original_max_position_embeddings": 32,
+                "attention_factor": 1.5,
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    },
     "olmoe": {"clip_qkv": 2.0},
     "qwen35": {"linear_num_value_heads": 6},
     "qwen35moe": {},
@@ -110,8 +123,8 @@ def write(path: Path, architecture: str, model: PreTrainedModel, type_of: TypeOf
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
-    width = getattr(config, "intermediate_size", None)
-    if width is not None:
+    width: int = getattr(config, "intermediate_size", 0)
+    if width:
         writer.add_feed_forward_length(width)
     writer.add_head_count(heads)
     writer.add_head_count_kv(kv_heads)
@@ -128,6 +141,10 @@ def write(path: Path, architecture: str, model: PreTrainedModel, type_of: TypeOf
         writer.add_rope_scaling_factor(of_full["factor"])
     if of_full["rope_type"] == "yarn":
         writer.add_rope_scaling_orig_ctx_len(of_full["original_max_position_embeddings"])
+        if factor := of_full.get("attention_factor"):
+            writer.add_rope_scaling_yarn_attn_factor(factor)
+    if config.model_type == "olmo3":
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
     writer.add_key_length(head_dim)
     writer.add_rope_dimension_count(round(head_dim * rope.get("partial_rotary_factor", 1.0)))
     for key, field in KEYS.items():
