@@ -48,7 +48,8 @@ def model_config(file: GgufFile) -> dict[str, Any]:
     predicting = metadata.find("nextn_predict_layers", int) or 0  # they draft later tokens, and are not used
     layers = metadata.require("block_count", int) - predicting
     if not 0 < layers <= MAX_LAYERS:
-        raise metadata.wrong(f"{name}.block_count", f"should be at most {MAX_LAYERS}", layers)
+        bounds = f"should be at most {MAX_LAYERS}, and above {predicting} layers that predict later tokens"
+        raise metadata.wrong(f"{name}.block_count", bounds, layers + predicting)
     width = "feed_forward_length"
     if has_experts and metadata.find(width, int) is None:  # no layer is without experts
         width = "expert_feed_forward_length"

@@ -37,7 +37,7 @@ class Metadata:
             return None
         numbers = [item for item in value[:length] if isinstance(item, kind) and 0 <= item <= LARGEST]
         if len(numbers) < length:
-            raise self.wrong(full, f"should have a {kind.__name__} of at least 0 for each layer", value)
+            raise self.wrong(full, f"should have a value of the type {kind.__name__} for each layer", value)
         return numbers
 
     def _read(self, key: str, kind: type[Scalar]) -> Scalar:
