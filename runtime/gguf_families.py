@@ -18,7 +18,8 @@ USUAL_NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-"""Hugging Face's names of a layer's tensors, by GGUF's"""
+"""Hugging Face's names of a layer's tensors, by GGUF's; without `.weight` and `.bias` if that is the same in
+both"""
 _NORMS_AFTER = {
     "post_attention_norm": "post_attention_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
@@ -26,8 +27,6 @@ _NORMS_AFTER = {
 _NORMS_AROUND = {**USUAL_NAMES, **_NORMS_AFTER, "ffn_norm": "pre_feedforward_layernorm"}
 EXPERT = "{expert}"
 """stands for an expert's number in the names of tensors that GGUF files store stacked"""
-WITHOUT_PART = ("self_attn.sinks",)
-"""Hugging Face's names of tensors that do not end with `.weight`"""
 
 
 def _with_experts(router: str, experts: str, parts: Sequence[str]) -> dict[str, str]:
@@ -42,6 +41,37 @@ def _with_experts(router: str, experts: str, parts: Sequence[str]) -> dict[str, 
 
 _PARTS = ("gate_proj", "up_proj", "down_proj")
 _QWEN_MOE = _with_experts("mlp.gate", "mlp.experts", _PARTS)
+_LFM2 = {
+    "attn_norm": "operator_norm",
+    "attn_output": "self_attn.out_proj",
+    "attn_q_norm": "self_attn.q_layernorm",
+    "attn_k_norm": "self_attn.k_layernorm",
+    "ffn_norm": "ffn_norm",
+    "ffn_gate": "feed_forward.w1",
+    "ffn_up": "feed_forward.w3",
+    "ffn_down": "feed_forward.w2",
+    "shortconv.conv": "conv.conv",
+    "shortconv.in_proj": "conv.in_proj",
+    "shortconv.out_proj": "conv.out_proj",
+}
+_LINEAR_ATTENTION = {
+    "post_attention_norm": "post_attention_layernorm",
+    "attn_qkv": "linear_attn.in_proj_qkv",
+    "attn_gate": "linear_attn.in_proj_z",
+    "ssm_alpha": "linear_attn.in_proj_a",
+    "ssm_beta": "linear_attn.in_proj_b",
+    "ssm_a": "linear_attn.A_log",
+    "ssm_dt.bias": "linear_attn.dt_bias",
+    "ssm_conv1d": "linear_attn.conv1d",
+    "ssm_norm": "linear_attn.norm",
+    "ssm_out": "linear_attn.out_proj",
+}
+_SHARED_EXPERT = {
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+}
 
 
 class GgufFamily(NamedTuple):
@@ -53,7 +83,10 @@ class GgufFamily(NamedTuple):
     """whether the rows of q and k that rotate together are neighbours; in Hugging Face's checkpoints they are
     half a head apart"""
     norm_offset: float = 0.0
-    """what the file adds to the weights of norms"""
+    """what the file adds to the weights of norms, but for that within linear attention"""
+    are_value_heads_tiled: bool = False
+    """whether linear attention's value heads are ordered by their number within a key head; in Hugging Face's
+    checkpoints those of one key head follow each other"""
 
 
 GGUF_FAMILIES = {
@@ -64,11 +97,19 @@ GGUF_FAMILIES = {
     "gemma2": GgufFamily("Gemma2ForCausalLM", "gemma2", _NORMS_AROUND, norm_offset=1.0),
     "gemma3": GgufFamily("Gemma3ForCausalLM", "gemma3_text", _NORMS_AROUND, norm_offset=1.0),
     "granite": GgufFamily("GraniteForCausalLM", "granite", are_pairs_neighbours=True),
+    "lfm2": GgufFamily("Lfm2ForCausalLM", "lfm2", {**USUAL_NAMES, **_LFM2}),
     "olmo2": GgufFamily("Olmo2ForCausalLM", "olmo2", {**USUAL_NAMES, **_NORMS_AFTER}),
     "phi3": GgufFamily(
         "Phi3ForCausalLM",
         "phi3",
         {**USUAL_NAMES, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
+    ),
+    "qwen35": GgufFamily(
+        "Qwen3_5ForCausalLM",
+        "qwen3_5_text",
+        {**USUAL_NAMES, **_LINEAR_ATTENTION},
+        norm_offset=1.0,
+        are_value_heads_tiled=True,
     ),
     "smollm3": GgufFamily("SmolLM3ForCausalLM", "smollm3", are_pairs_neighbours=True),
 }
@@ -81,7 +122,16 @@ GGUF_EXPERT_FAMILIES = {
         {
             **_with_experts("mlp.router", "mlp.experts", _PARTS),
             "post_attention_norm": "post_attention_layernorm",
-            "attn_sinks": "self_attn.sinks",
+            "attn_sinks.weight": "self_attn.sinks",
+        },
+    ),
+    "lfm2moe": GgufFamily(
+        "Lfm2MoeForCausalLM",
+        "lfm2_moe",
+        {
+            **_with_experts("feed_forward.gate", "feed_forward.experts", ("w1", "w3", "w2")),
+            **_LFM2,
+            "exp_probs_b.bias": "feed_forward.expert_bias",
         },
     ),
     "llama": GgufFamily(
@@ -91,6 +141,13 @@ GGUF_EXPERT_FAMILIES = {
         are_pairs_neighbours=True,
     ),
     "olmoe": GgufFamily("OlmoeForCausalLM", "olmoe", _QWEN_MOE),
+    "qwen35moe": GgufFamily(
+        "Qwen3_5MoeForCausalLM",
+        "qwen3_5_moe_text",
+        {**_QWEN_MOE, **_SHARED_EXPERT, **_LINEAR_ATTENTION},
+        norm_offset=1.0,
+        are_value_heads_tiled=True,
+    ),
     "qwen3moe": GgufFamily("Qwen3MoeForCausalLM", "qwen3_moe", _QWEN_MOE),
 }
 """the same for files with experts"""

@@ -45,18 +45,23 @@ def model_config(file: GgufFile) -> dict[str, Any]:
         raise metadata.wrong(
             f"{name}.rope.dimension_count", f"should be at most the {head_dim} dimensions of a head", rotated
         )
-    layers = metadata.require("block_count", int)
-    if layers > MAX_LAYERS:
-        raise metadata.wrong(f"{name}.block_count", f"should be at most {MAX_LAYERS}", layers)
+    predicting = metadata.find("nextn_predict_layers", int) or 0  # they draft later tokens, and are not used
+    layers = metadata.require("block_count", int) - predicting
+    if not 0 < layers <= MAX_LAYERS:
+        bounds = f"should be at most {MAX_LAYERS}, and above {predicting} layers that predict later tokens"
+        raise metadata.wrong(f"{name}.block_count", bounds, layers + predicting)
+    width = "feed_forward_length"
+    if has_experts and metadata.find(width, int) is None:  # no layer is without experts
+        width = "expert_feed_forward_length"
     config = {
         "architectures": [family.architecture],
         "model_type": family.model_type,
         "vocab_size": _embedding_rows(file),
         "hidden_size": hidden,
-        "intermediate_size": metadata.require("feed_forward_length", int),
+        "intermediate_size": metadata.require(width, int),
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
-        "num_key_value_heads": metadata.find("attention.head_count_kv", int) or heads,
+        "num_key_value_heads": _kv_heads(metadata, layers) or heads,
         "head_dim": head_dim,
         "max_position_embeddings": metadata.require("context_length", int),
         "rms_norm_eps": metadata.require("attention.layer_norm_rms_epsilon", float),
@@ -76,6 +81,19 @@ def model_config(file: GgufFile) -> dict[str, Any]:
         }
     fields = EXPERT_FAMILIES if has_experts else FAMILIES
     return config | (fields[name](metadata, config) if name in fields else {})
+
+
+def _kv_heads(metadata: Metadata, layers: int) -> int | None:
+    """The number of KV heads of each layer with attention. In a list, the other layers have 0."""
+    key = "attention.head_count_kv"
+    of_layers = metadata.find_list(key, int, layers)
+    if of_layers is None:
+        return metadata.find(key, int)
+    counts = {*of_layers} - {0}
+    if len(counts) != 1:
+        full = f"{metadata.architecture}.{key}"
+        raise metadata.wrong(full, "should be the same for all layers with attention", of_layers)
+    return counts.pop()
 
 
 def _embedding_rows(file: GgufFile) -> int:
@@ -103,7 +121,8 @@ def _rope(metadata: Metadata) -> dict[str, Any]:
     if stated == "yarn":
         named = {
             "original_max_position_embeddings": metadata.find("rope.scaling.original_context_length", int),
-            "attention_factor": metadata.find("rope.scaling.attn_factor", float),
+            "attention_factor": metadata.find("rope.scaling.yarn_attn_factor", float)
+            or metadata.find("rope.scaling.attn_factor", float),
             "beta_fast": metadata.find("rope.scaling.yarn_beta_fast", float),
             "beta_slow": metadata.find("rope.scaling.yarn_beta_slow", float),
         }

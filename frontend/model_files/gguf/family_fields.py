@@ -14,7 +14,7 @@ Fields = dict[str, Any]
 GEMMA_ACTIVATION = "gelu_pytorch_tanh"
 LOCAL_THETA = 10000.0
 """Gemma 3's base of rotation in layers with a window"""
-GEMMA3_PERIOD, OLMO3_PERIOD = 6, 4
+GEMMA3_PERIOD, OLMO3_PERIOD, QWEN35_PERIOD = 6, 4, 4
 """Every sixth or fourth layer has full attention."""
 SCALED_BY_WIDTH = {"gemma2": 46, "gemma3": 62}
 """The number of layers of the models, of 27 billion parameters, whose scores are scaled by
@@ -74,12 +74,15 @@ def _olmo2(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
     if window is None:
         return {}
     full, local = "full_attention", "sliding_attention"
-    layers, rope = range(1, config["num_hidden_layers"] + 1), config["rope_parameters"]
+    layers, rope = config["num_hidden_layers"], config["rope_parameters"]
+    has_window = metadata.find_list("attention.sliding_window_pattern", bool, layers)
+    if has_window is None:
+        has_window = [(layer + 1) % OLMO3_PERIOD for layer in range(layers)]
     return {
         "architectures": ["Olmo3ForCausalLM"],
         "model_type": "olmo3",
         "sliding_window": window,
-        "layer_types": [local if layer % OLMO3_PERIOD else full for layer in layers],
+        "layer_types": [local if each else full for each in has_window],
         "rope_parameters": {full: rope, local: {"rope_type": "default", "rope_theta": rope["rope_theta"]}},
     }
 
@@ -130,6 +133,50 @@ def _mixtral(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
     }
 
 
+def _lfm2(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
+    kv_heads = metadata.find_list("attention.head_count_kv", int, config["num_hidden_layers"])
+    return {
+        "norm_eps": config["rms_norm_eps"],
+        "conv_L_cache": metadata.require("shortconv.l_cache", int),
+        "block_auto_adjust_ff_dim": False,
+        "layer_types": kv_heads and ["full_attention" if count else "conv" for count in kv_heads],
+    }
+
+
+def _lfm2moe(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
+    return {
+        **_lfm2(metadata, config),
+        **_experts(metadata),
+        "moe_intermediate_size": metadata.require("expert_feed_forward_length", int),
+        "num_dense_layers": metadata.find("leading_dense_block_count", int) or 0,
+    }
+
+
+def _qwen35(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
+    layers, value_heads = config["num_hidden_layers"], metadata.require("ssm.time_step_rank", int)
+    is_recurrent = metadata.find_list("attention.recurrent_layers", bool, layers)
+    if is_recurrent is None:
+        period = metadata.find("full_attention_interval", int) or QWEN35_PERIOD
+        is_recurrent = [(layer + 1) % period for layer in range(layers)]
+    return {
+        "linear_conv_kernel_dim": metadata.require("ssm.conv_kernel", int),
+        "linear_key_head_dim": metadata.require("ssm.state_size", int),
+        "linear_num_key_heads": metadata.require("ssm.group_count", int),
+        "linear_value_head_dim": metadata.require("ssm.inner_size", int) // value_heads,
+        "linear_num_value_heads": value_heads,
+        "layer_types": ["linear_attention" if each else "full_attention" for each in is_recurrent],
+    }
+
+
+def _qwen35moe(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
+    return {
+        **_qwen35(metadata, config),
+        **_experts(metadata),
+        "moe_intermediate_size": metadata.require("expert_feed_forward_length", int),
+        "shared_expert_intermediate_size": metadata.require("expert_shared_feed_forward_length", int),
+    }
+
+
 def _gpt_oss(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
     experts, rope = _experts(metadata), config["rope_parameters"]
     layers = range(config["num_hidden_layers"])
@@ -149,13 +196,17 @@ FAMILIES: Mapping[str, OfFamily] = {
     "gemma2": _gemma2,
     "gemma3": _gemma3,
     "granite": _granite,
+    "lfm2": _lfm2,
     "olmo2": _olmo2,
     "phi3": _phi3,
+    "qwen35": _qwen35,
 }
 EXPERT_FAMILIES: Mapping[str, OfFamily] = {
     "gpt-oss": _gpt_oss,
+    "lfm2moe": _lfm2moe,
     "llama": _mixtral,
     "olmoe": _olmoe,
+    "qwen35moe": _qwen35moe,
     "qwen3moe": _qwen3moe,
 }
 """of files with experts"""

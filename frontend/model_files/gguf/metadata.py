@@ -29,6 +29,17 @@ class Metadata:
         full = f"{self.architecture}.{key}"
         return self._read(full, kind) if self.file.metadata.get(full, 0) != 0 else None
 
+    def find_list(self, key: str, kind: type[int], length: int) -> list[int] | None:
+        """The first numbers of a list with one for each layer; None if the value is missing or no list."""
+        full = f"{self.architecture}.{key}"
+        value = self.file.metadata.get(full)
+        if not isinstance(value, list):
+            return None
+        numbers = [item for item in value[:length] if isinstance(item, kind) and 0 <= item <= LARGEST]
+        if len(numbers) < length:
+            raise self.wrong(full, f"should have a value of the type {kind.__name__} for each layer", value)
+        return numbers
+
     def _read(self, key: str, kind: type[Scalar]) -> Scalar:
         value = self.file.metadata.get(key)
         if kind is float and isinstance(value, int):

@@ -41,10 +41,18 @@ _LETTERS = r"|[^\r\n\p{L}\p{N}]?\p{L}+"
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA3 = _CONTRACTIONS + _LETTERS + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*" + _END_OF_WORD
 _QWEN2 = _CONTRACTIONS + _LETTERS + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*" + _END_OF_WORD
+_QWEN35 = (
+    _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*" + _END_OF_WORD
+)
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _TEKKEN = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + _END_OF_WORD
+)
+_GPT4O = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTIONS}?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + _END_OF_WORD
 )
 _DEFAULT = (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", r"[0-9][0-9][0-9]")
 
@@ -69,11 +77,18 @@ WORDS = {
     "llama3": _LLAMA3_WORDS,
     "llama-v3": _LLAMA3_WORDS,
     "falcon3": _LLAMA3_WORDS,
+    "lfm2": _LLAMA3_WORDS,
     "smaug-bpe": _Words((_LLAMA3,)),
+    "dbrx": _Words((_LLAMA3,)),
+    "gpt-4o": _Words((_GPT4O,)),
+    "llama4": _Words((_GPT4O,)),
     "qwen2": _QWEN2_WORDS,
     "deepseek-r1-qwen": _QWEN2_WORDS,
     "megrez": _QWEN2_WORDS,
+    "qwen35": _Words((_QWEN35,), composed=True),
     "gpt-2": _GPT2_WORDS,
+    "olmo": _GPT2_WORDS,
+    "refact": _Words((r"\p{N}", _GPT2)),
     "smollm": _Words((r"\p{N}", _GPT2)),
     "tekken": _Words((_TEKKEN,), whole_words=True, adds_bos=True),
     "default": _Words(_DEFAULT),

@@ -9,7 +9,8 @@ from typing import Literal, NamedTuple
 import torch
 
 from .compressed_formats import MXFP4_CODES, MXFP4_HALF_SCALES, MXFP4_ZERO
-from .weight_format import CodedRows, CodedWeight, Groups, Projection, Stored, TensorSpec
+from .head_order import HeadOrder
+from .weight_format import CodedRows, CodedWeight, Groups, Projection, Stored, TensorError, TensorSpec
 
 
 class Block(NamedTuple):
@@ -35,20 +36,38 @@ class BlockType(NamedTuple):
 @dataclass(frozen=True)
 class BlockFormat:
     type: str
+    columns: HeadOrder | None = None
+    """the order of the inputs in the file; None: as in Hugging Face's checkpoints"""
 
     def tensors(self, projection: Projection) -> dict[str, TensorSpec]:
         return {"weight": TensorSpec(((projection.outputs, projection.inputs),), (self.type,))}
 
     def read(self, stored: Stored, outputs: int, inputs: int) -> CodedWeight:
         kind, weight = BLOCK_TYPES[self.type], stored["weight"]
-        blocks = inputs // kind.elements
+        blocks, order = inputs // kind.elements, self.columns
+        if order is not None and (problem := order.find_problem(inputs)):
+            raise TensorError("weight", f"has {problem}")
+        if order is not None and order.size % kind.group:
+            problem = f"has heads of {order.size} inputs, no multiple of the {kind.group} of a group"
+            raise TensorError("weight", f"{problem}. Use a file in which it is in 16 or 32 bits")
 
         def rows(piece: slice) -> CodedRows:
             block = kind.decode(weight[piece].view(-1, blocks, weight.shape[1] // blocks))
             offsets = None if block.offsets is None else block.offsets.flatten(1)
-            return CodedRows(block.codes.flatten(1), block.scales.flatten(1), kind.zero or 0, offsets)
+            decoded = CodedRows(block.codes.flatten(1), block.scales.flatten(1), kind.zero or 0, offsets)
+            return decoded if order is None else _restore_columns(decoded, order, kind.group)
 
         return CodedWeight(kind.bits, Groups(kind.group, None), kind.zero, "weight", rows)
+
+
+def _restore_columns(decoded: CodedRows, order: HeadOrder, group: int) -> CodedRows:
+    def restore(each: torch.Tensor, size: int) -> torch.Tensor:
+        return order._replace(size=size).restore(each.T).T.contiguous()
+
+    groups = order.size // group
+    offsets = None if decoded.offsets is None else restore(decoded.offsets, groups)
+    codes, scales = restore(decoded.codes, order.size), restore(decoded.scales, groups)
+    return CodedRows(codes, scales, decoded.zeros, offsets)
 
 
 def _half(raw: torch.Tensor, begin: int) -> torch.Tensor:

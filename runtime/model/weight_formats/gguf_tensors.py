@@ -10,21 +10,29 @@ from typing import NamedTuple
 import torch
 
 from ...errors import ConfigError
-from ...gguf_families import EXPERT, WITHOUT_PART, GgufFamily, find_family
+from ...gguf_families import EXPERT, GgufFamily, find_family
 from ...gguf_file import GgufFile, Value
+from .head_order import HeadOrder
 from .weight_format import FLOATS, Shape
 
 NAMES = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
+    "token_embd_norm": "model.embedding_norm",
     "output": "lm_head",
 }
 UNUSED = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """tensors whose content is in config.json in another form"""
-_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+_LAYER = re.compile(r"blk\.(\d+)\.(.+)")
 _OUR_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 NORM = "norm.weight"
 """the end of the names of weights of norms"""
+INNER_NORM = "linear_attn.norm.weight"
+"""the end of the names of norms that have no offset"""
+LOGARITHM = "A_log"
+"""the end of the names of tensors of which the file has minus the exponentials"""
+AXES = {"conv.conv.weight": 1, "conv1d.weight": 1}
+"""the dimension of size 1 that the file leaves out, by the ends of names"""
 
 
 _ONE_EXPERT = re.compile(r"\.experts\.\d+\.")
@@ -40,15 +48,58 @@ class _Part(NamedTuple):
     """the number of the matrix within the tensor; None: it is the whole"""
 
 
+class HeadOrders(NamedTuple):
+    """The orders that a file changes, by the names of modules or of tensors outside of one."""
+
+    rows: Mapping[str, HeadOrder]
+    columns: Mapping[str, HeadOrder]
+
+
+def find_head_orders(file: GgufFile, metadata: Mapping[str, Value]) -> HeadOrders:
+    """Raises ConfigError for numbers of heads that are missing or not positive."""
+    architecture, family = _find_family(metadata)
+
+    def require(key: str, default: int | None = None) -> int:
+        stated = metadata.get(f"{architecture}.{key}")
+        count = stated or default
+        if not isinstance(count, int) or count < 1:
+            raise ConfigError(
+                f"{file.path}: the metadata key {architecture}.{key} should be a positive number, found "
+                f"{reprlib.repr(stated)}."
+            )
+        return count
+
+    if family.are_pairs_neighbours:
+        heads = require("attention.head_count")
+        kv_heads = require("attention.head_count_kv", heads)
+        return HeadOrders({"q_proj": HeadOrder(heads, 2), "k_proj": HeadOrder(kv_heads, 2)}, {})
+    if not family.are_value_heads_tiled:
+        return HeadOrders({}, {})
+    key_heads, value_heads = require("ssm.group_count"), require("ssm.time_step_rank")
+    numbers = HeadOrder(1, key_heads)
+    vectors = numbers._replace(size=require("ssm.inner_size") // value_heads or 1)
+    after_keys = vectors._replace(begin=2 * key_heads * require("ssm.state_size"))
+    rows = {
+        "in_proj_z": vectors,
+        **dict.fromkeys(("in_proj_qkv", "conv1d"), after_keys),
+        **dict.fromkeys(("in_proj_a", "in_proj_b", "A_log", "dt_bias"), numbers),
+    }
+    return HeadOrders(rows, {"out_proj": vectors})
+
+
+def _find_family(metadata: Mapping[str, Value]) -> tuple[str, GgufFamily]:
+    architecture = str(metadata.get("general.architecture"))
+    has_experts = bool(metadata.get(f"{architecture}.expert_count"))
+    return architecture, find_family(architecture, has_experts) or _UNKNOWN
+
+
 class GgufTensors:
     """The tensors of one file. `metadata` is from the model's first file."""
 
     def __init__(self, file: GgufFile, metadata: Mapping[str, Value]) -> None:
         self._file = file
-        self._architecture = str(metadata.get("general.architecture"))
-        has_experts = bool(metadata.get(f"{self._architecture}.expert_count"))
-        self._family = find_family(self._architecture, has_experts) or _UNKNOWN
-        self._heads = self._find_heads(metadata)
+        _, self._family = _find_family(metadata)
+        self._orders = find_head_orders(file, metadata)
         self._parts = {
             ours: part for name in file.tensors if name not in UNUSED for ours, part in self._find_parts(name)
         }
@@ -63,7 +114,9 @@ class GgufTensors:
     def describe(self, name: str) -> tuple[Shape, str]:
         part = self._parts[name]
         place = self._file.tensors[part.stored]
-        return place.shape if part.expert is None else place.shape[1:], place.type
+        shape = place.shape if part.expert is None else place.shape[1:]
+        axis = next((axis for end, axis in AXES.items() if name.endswith(end)), None)
+        return shape if axis is None else (*shape[:axis], 1, *shape[axis:]), place.type
 
     def read(self, name: str) -> torch.Tensor:
         part = self._parts[name]
@@ -74,19 +127,21 @@ class GgufTensors:
         raw = torch.frombuffer(memoryview(self._file.data), dtype=torch.uint8, count=size, offset=begin)
         if place.type in FLOATS:
             tensor = raw.view(FLOATS[place.type]).view(shape)
-            if self._family.norm_offset and name.endswith(NORM):
+            if self._family.norm_offset and name.endswith(NORM) and not name.endswith(INNER_NORM):
                 tensor = tensor - self._family.norm_offset
+            if name.endswith(LOGARITHM):
+                tensor = (-tensor).log()
+            if columns := find_order(self._orders.columns, name):
+                tensor = self._restore(part, columns, tensor.T).T.contiguous()
         else:
             tensor = raw.view(*shape[:-1], -1)
-        heads = self._heads.get(name.rpartition(".")[0].rpartition(".")[2])
-        if heads is None:
-            return tensor
-        if tensor.shape[0] % (2 * heads):
-            raise ConfigError(
-                f"{self._file.path}: tensor {part.stored} has {tensor.shape[0]} rows, which are not "
-                f"the pairs of {heads} heads."
-            )
-        return _in_halves(tensor, heads)
+        rows = find_order(self._orders.rows, name)
+        return tensor if rows is None else self._restore(part, rows, tensor)
+
+    def _restore(self, part: _Part, order: HeadOrder, tensor: torch.Tensor) -> torch.Tensor:
+        if problem := order.find_problem(tensor.shape[0]):
+            raise ConfigError(f"{self._file.path}: tensor {part.stored} has {problem}.")
+        return order.restore(tensor)
 
     def _find_parts(self, stored: str) -> list[tuple[str, _Part]]:
         """Our names of a stored tensor, which may have the matrices of all experts of a layer."""
@@ -96,46 +151,29 @@ class GgufTensors:
         experts = range(self._file.tensors[stored].shape[0])
         return [(name.replace(EXPERT, str(expert)), _Part(stored, expert)) for expert in experts]
 
-    def _find_heads(self, metadata: Mapping[str, Value]) -> dict[str, int]:
-        """The number of heads for each projection whose rows have another order."""
-        if not self._family.are_pairs_neighbours:
-            return {}
-        keys = {"q_proj": "head_count", "k_proj": "head_count_kv"}
-        heads: dict[str, int] = {}
-        for projection, key in keys.items():
-            stated = metadata.get(f"{self._architecture}.attention.{key}")
-            count = stated or heads.get("q_proj", stated)
-            if not isinstance(count, int) or count < 1:
-                raise ConfigError(
-                    f"{self._file.path}: the metadata key {self._architecture}.attention.{key} should be a "
-                    f"positive number, found {reprlib.repr(count)}."
-                )
-            heads[projection] = count
-        return heads
-
     def _name(self, name: str) -> str:
         """The name in Hugging Face's checkpoints. An unknown name is kept, so that it is reported."""
-        base, _, part = name.rpartition(".")
-        if base in NAMES:
-            return f"{NAMES[base]}.{part}"
         layer = _LAYER.fullmatch(name)
-        if layer is None or layer[2] not in self._family.layer_names:
+        found = _rename(layer[2], self._family.layer_names) if layer else _rename(name, NAMES)
+        if found is None:
             return name
-        ours = self._family.layer_names[layer[2]]
-        return f"model.layers.{layer[1]}.{ours}{'' if ours in WITHOUT_PART else '.' + layer[3]}"
+        return f"model.layers.{layer[1]}.{found}" if layer else found
 
     def _stored_name(self, name: str) -> str:
         """The name that GGUF files would give to our tensor `name`, for tensors that a file lacks."""
         stored = {ours: theirs for theirs, ours in {**NAMES, **self._family.layer_names}.items()}
-        base, part = (name, "weight") if name.endswith(WITHOUT_PART) else name.rsplit(".", 1)
-        layer = _OUR_LAYER.fullmatch(_ONE_EXPERT.sub(rf".experts.{EXPERT}.", base))
+        layer = _OUR_LAYER.fullmatch(_ONE_EXPERT.sub(rf".experts.{EXPERT}.", name))
         if layer is None:
-            return f"{stored.get(base, base)}.{part}"
-        return f"blk.{layer[1]}.{stored.get(layer[2], layer[2])}.{part}"
+            return _rename(name, stored) or name
+        return f"blk.{layer[1]}.{_rename(layer[2], stored) or layer[2]}"
 
 
-def _in_halves(tensor: torch.Tensor, heads: int) -> torch.Tensor:
-    """Reorders the rows of each head as in Hugging Face's models: the first of each pair, then the second of
-    each."""
-    pairs = tensor.view(heads, -1, 2, *tensor.shape[1:])
-    return pairs.transpose(1, 2).reshape(tensor.shape)
+def _rename(name: str, names: Mapping[str, str]) -> str | None:
+    """Translates a name, or all but its last part; None: `names` has neither."""
+    base, _, part = name.rpartition(".")
+    return names.get(name) or (f"{names[base]}.{part}" if base in names else None)
+
+
+def find_order(orders: Mapping[str, HeadOrder], name: str) -> HeadOrder | None:
+    """The order of a tensor that we call `name`."""
+    return next((order for part, order in orders.items() if part in name.split(".")), None)

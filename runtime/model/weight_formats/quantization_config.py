@@ -10,10 +10,12 @@ import msgspec
 
 from ...checkpoint_json import CONFIG_FILE, read_config
 from ...errors import ConfigError
+from ...gguf_file import GgufFile
 from .checkpoint import Checkpoint
 from .choosing import choose_awq, choose_fp8, choose_gptq, choose_mxfp4
 from .compressed_tensors import choose_compressed_tensors
 from .gguf_blocks import BlockFormat
+from .gguf_tensors import find_head_orders, find_order
 from .weight_format import FLOATS, ChooseFormat, FloatFormat, Projection, WeightFormat
 
 METHODS: dict[str, Callable[[dict[str, Any], Set[str]], ChooseFormat]] = {
@@ -46,19 +48,20 @@ class _ConfigFile(msgspec.Struct):
 def checkpoint_formats(model: Path, checkpoint: Checkpoint) -> WeightFormats:
     """The formats of a checkpoint's weights. Raises ConfigError for unsupported ones."""
     return (
-        _gguf_formats(checkpoint)
+        _gguf_formats(checkpoint, checkpoint.gguf)
         if checkpoint.gguf is not None
         else load_weight_formats(model, checkpoint.names)
     )
 
 
-def _gguf_formats(checkpoint: Checkpoint) -> WeightFormats:
+def _gguf_formats(checkpoint: Checkpoint, first: GgufFile) -> WeightFormats:
     """The formats of GGUF tensors, which have their types in the file."""
+    columns = find_head_orders(first, first.metadata).columns
 
     def choose(projection: Projection) -> WeightFormat:
         name = f"{projection.name}.weight"
         stored = checkpoint.dtype(name) if name in checkpoint.names else next(iter(FLOATS))
-        return FloatFormat() if stored in FLOATS else BlockFormat(stored)
+        return FloatFormat() if stored in FLOATS else BlockFormat(stored, find_order(columns, name))
 
     return WeightFormats("GGUF", choose)
 

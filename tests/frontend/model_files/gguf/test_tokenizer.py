@@ -111,6 +111,8 @@ def of_name(name: str, paths: pytest.TempPathFactory) -> tokenizers.Tokenizer:
         ("gpt-2", "I'LL it's 123\n\n x", ["I", "'", "LL", " it", "'s", " 123", "\n\n", " x"]),
         ("smollm", "it's  123 x", ["it", "'s", "  ", "1", "2", "3", " x"]),
         ("tekken", "HelloWorld 12", ["Hello", "World", " ", "1", "2"]),
+        ("gpt-4o", "HelloWorld it'LL 1234/\n x", ["Hello", "World", " it'LL", " ", "123", "4", "/\n", " x"]),
+        ("qwen35", "नमस्ते 123 x", ["नमस्ते", " ", "1", "2", "3", " x"]),
         ("default", "a,b 12345 x", ["a", ",", "b", " ", "123", "45", " x"]),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,18 @@ import torch
 from arbora.frontend.model_files.gguf.config import model_config
 from arbora.kernels.experts import Experts
 from arbora.runtime.config import ModelImpl
+from arbora.runtime.errors import ConfigError
 from arbora.runtime.families import is_known
 from arbora.runtime.gguf_families import GgufFamily, find_family
 from arbora.runtime.gguf_file import GgufFile
 from arbora.runtime.model.transformers_models.model import TransformersModel
+from checkpoints import edit_config
 from gguf import GGMLQuantizationType as Type
-from gguf_models import finish_file
+from gguf_models import TypeOf, finish_file, one_type
 from paged_rows import PagedRows
-from step_driver import StepDriver
+from step_driver import StepDriver, refusal
 from tiny_models import VOCABULARY, tiny_config, tiny_model
-from transformers import AutoConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 ARCHITECTURES = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
 PROMPT = torch.randint(3, VOCABULARY, (40,), generator=torch.Generator().manual_seed(5)).tolist()
@@ -57,9 +60,26 @@ CASES: dict[str, dict[str, Any]] = {
             "truncate": False,
         },
     },
+    "lfm2": {"block_auto_adjust_ff_dim": False},
+    "lfm2moe": {},
     "llama": {},
-    "olmo3": {"sliding_window": 8, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]},
+    "olmo3": {
+        "sliding_window": 8,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 8.0,
+                "original_max_position_embeddings": 32,
+                "attention_factor": 1.5,
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    },
     "olmoe": {"clip_qkv": 2.0},
+    "qwen35": {"linear_num_value_heads": 6},
+    "qwen35moe": {},
     "qwen3moe": {"norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
     "smollm3": {"no_rope_layers": [1, 1, 1, 0]},
 }
@@ -76,9 +96,10 @@ KEYS = {
 """llama.cpp's keys of the fields that not all families have"""
 
 
-WITH_EXPERTS = ("gpt-oss", "llama", "olmoe", "qwen3moe")
+WITH_EXPERTS = ("gpt-oss", "lfm2moe", "llama", "olmoe", "qwen35moe", "qwen3moe")
 MODEL_TYPES = {"olmo3": "olmo3"}
 STORED_AS = {"olmo3": "olmo2"}
+ALL_FLOATS = one_type(Type.F32)
 
 
 def family_of(architecture: str) -> GgufFamily:
@@ -92,9 +113,8 @@ def random_model(architecture: str, fields: dict[str, Any]) -> PreTrainedModel:
     return tiny_model(AutoConfig.for_model(**{**config.to_dict(), "max_position_embeddings": 256, **fields}))
 
 
-def write(path: Path, architecture: str, model: PreTrainedModel, of_experts: Type = Type.F32) -> None:
-    """Writes a file as llama.cpp's converter does; its library names the tensors. of_experts: the type of the
-    experts' weights"""
+def write(path: Path, architecture: str, model: PreTrainedModel, type_of: TypeOf) -> None:
+    """Writes a file as llama.cpp's converter does; its library names the tensors."""
     config, family = model.config, family_of(architecture)
     architecture = STORED_AS.get(architecture, architecture)
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
@@ -103,10 +123,16 @@ def write(path: Path, architecture: str, model: PreTrainedModel, of_experts: Typ
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
+    width: int = getattr(config, "intermediate_size", 0)
+    if width:
+        writer.add_feed_forward_length(width)
     writer.add_head_count(heads)
     writer.add_head_count_kv(kv_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_layer_norm_rms_eps(getattr(config, "norm_eps", None) or config.rms_norm_eps)
+    if config.model_type.startswith("lfm2"):
+        add_short_convolutions(writer, config)
+    if config.model_type.startswith("qwen3_5"):
+        add_linear_attention(writer, config)
     rope = config.rope_parameters
     of_full = rope.get("full_attention", rope)
     writer.add_rope_freq_base(of_full["rope_theta"])
@@ -115,6 +141,10 @@ def write(path: Path, architecture: str, model: PreTrainedModel, of_experts: Typ
         writer.add_rope_scaling_factor(of_full["factor"])
     if of_full["rope_type"] == "yarn":
         writer.add_rope_scaling_orig_ctx_len(of_full["original_max_position_embeddings"])
+        if factor := of_full.get("attention_factor"):
+            writer.add_rope_scaling_yarn_attn_factor(factor)
+    if config.model_type == "olmo3":
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
     writer.add_key_length(head_dim)
     writer.add_rope_dimension_count(round(head_dim * rope.get("partial_rotary_factor", 1.0)))
     for key, field in KEYS.items():
@@ -125,14 +155,12 @@ def write(path: Path, architecture: str, model: PreTrainedModel, of_experts: Typ
     if experts := getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None):
         writer.add_expert_count(experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
-        writer.add_expert_feed_forward_length(
-            getattr(config, "moe_intermediate_size", config.intermediate_size)
-        )
+        writer.add_expert_feed_forward_length(getattr(config, "moe_intermediate_size", width))
     names = gguf.get_tensor_name_map(ARCHITECTURES[architecture], config.num_hidden_layers)
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        values = tensor
+        values, name = tensor, name.replace(".feed_forward.experts.", ".mlp.experts.")
         layer, _, matrix = name.removeprefix("model.layers.").partition(".mlp.experts.")
         if config.model_type == "gpt_oss" and matrix in ("gate_up_proj", "down_proj"):
             values = values.transpose(1, 2)
@@ -141,15 +169,21 @@ def write(path: Path, architecture: str, model: PreTrainedModel, of_experts: Typ
             if config.model_type == "gpt_oss":
                 halves = values[:, ::2], values[:, 1::2]
             for part, half in zip(("gate", "up"), halves, strict=True):
-                kind = Type.F32 if matrix.endswith("bias") else of_experts
                 stored = f"blk.{layer}.ffn_{part}_exps.{'bias' if matrix.endswith('bias') else 'weight'}"
-                add_as(writer, stored, half, kind)
+                add_as(writer, stored, half, type_of)
             continue
         if family.are_pairs_neighbours and name.endswith(("q_proj.weight", "k_proj.weight")):
             count = heads if "q_proj" in name else kv_heads
             values = values.view(count, 2, -1, values.shape[1]).transpose(1, 2).reshape(values.shape)
-        if name.endswith("norm.weight"):
+        if name.endswith("norm.weight") and "linear_attn" not in name:
             values = values + family.norm_offset
+        if ".linear_attn." in name:
+            values = tile_value_heads(name, values, config)
+        if ".conv" in name and values.ndim == 3:
+            values = values.squeeze(1)
+        if name.endswith("A_log"):
+            values = -values.exp()
+        name = name.replace("dt_bias", "dt_proj.bias").replace("expert_bias", "expert_bias.bias")
         name = name.replace("_proj_bias", "_proj.bias").replace(
             "experts.down_proj", "experts.down_proj.weight"
         )
@@ -159,20 +193,64 @@ def write(path: Path, architecture: str, model: PreTrainedModel, of_experts: Typ
         else:
             found = names.get_name(name, try_suffixes=(".weight", ".bias"))
             assert found is not None, name
-            stored = found if found.endswith((".weight", ".bias")) else f"{found}.weight"
-        add_as(writer, stored, values, of_experts if "_exps.weight" in stored else Type.F32)
+            stored = found if found.endswith((".weight", ".bias", ".ssm_a")) else f"{found}.weight"
+        add_as(writer, stored, values, type_of)
     finish_file(writer)
 
 
-def add_as(writer: gguf.GGUFWriter, name: str, values: torch.Tensor, kind: Type) -> None:
+def add_short_convolutions(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """LFM2's keys. Layers without attention have no KV heads."""
+    kinds = config.layer_types
+    writer.add_head_count_kv([0 if kind == "conv" else config.num_key_value_heads for kind in kinds])
+    writer.add_shortconv_l_cache(config.conv_L_cache)
+    if hasattr(config, "num_dense_layers"):
+        writer.add_leading_dense_block_count(config.num_dense_layers)
+
+
+def add_linear_attention(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
+    """Qwen3.5's keys, and a layer that predicts later tokens."""
+    writer.add_block_count(config.num_hidden_layers + 1)
+    writer.add_nextn_predict_layers(1)
+    add_as(writer, f"blk.{config.num_hidden_layers}.nextn.enorm.weight", torch.ones(4), ALL_FLOATS)
+    is_recurrent = [kind == "linear_attention" for kind in config.layer_types]
+    writer.add_array(f"{writer.arch}.attention.recurrent_layers", [*is_recurrent, False])
+    writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
+    writer.add_ssm_state_size(config.linear_key_head_dim)
+    writer.add_ssm_group_count(config.linear_num_key_heads)
+    writer.add_ssm_time_step_rank(config.linear_num_value_heads)
+    writer.add_ssm_inner_size(config.linear_num_value_heads * config.linear_value_head_dim)
+    if hasattr(config, "shared_expert_intermediate_size"):
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+
+
+def tile_value_heads(name: str, values: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:
+    """Orders value heads by their number within a key head."""
+    if "linear_attn.norm" in name:
+        return values
+    if "out_proj" in name:
+        return tile_value_heads("in_proj_z", values.T, config).T
+    key_heads, begin = config.linear_num_key_heads, 0
+    if "qkv" in name or "conv1d" in name:
+        begin = 2 * key_heads * config.linear_key_head_dim
+    heads = values[begin:].unflatten(0, (key_heads, config.linear_num_value_heads // key_heads, -1))
+    return torch.cat((values[:begin], heads.transpose(0, 1).flatten(0, 2)))
+
+
+def add_as(writer: gguf.GGUFWriter, name: str, values: torch.Tensor, type_of: TypeOf) -> None:
+    kind = type_of(name)
     writer.add_tensor(name, gguf.quantize(values.contiguous().numpy(), kind), raw_dtype=kind)
 
 
+def ends(*names: str) -> TypeOf:
+    """Q8_0 for tensors with these ends of names."""
+    return lambda name: Type.Q8_0 if name.endswith(names) else Type.F32
+
+
 def make_model(
-    directory: Path, architecture: str, model: PreTrainedModel, of_experts: Type = Type.F32
+    directory: Path, architecture: str, model: PreTrainedModel, type_of: TypeOf = ALL_FLOATS
 ) -> Path:
     file = directory / "model.gguf"
-    write(file, architecture, model, of_experts)
+    write(file, architecture, model, type_of)
     (directory / "config.json").write_text(json.dumps(model_config(GgufFile(file))))
     return directory
 
@@ -195,7 +273,7 @@ def test_a_file_gives_the_logits_of_the_original(architecture: str, tmp_path: Pa
 def test_experts_stay_quantized(tmp_path: Path) -> None:
     """Each expert's product has the bits of its part of the stacked tensor."""
     original = random_model("qwen3moe", CASES["qwen3moe"])
-    directory = make_model(tmp_path, "qwen3moe", original, Type.Q8_0)
+    directory = make_model(tmp_path, "qwen3moe", original, ends("_exps.weight"))
     loaded = StepDriver.load(directory, model_impl="transformers").runner._model
     assert isinstance(loaded, TransformersModel)
     experts = loaded._model.base.get_submodule("layers.1.mlp.experts")
@@ -208,6 +286,70 @@ def test_experts_stay_quantized(tmp_path: Path) -> None:
         exact = x @ weights[expert].T
         error = float((product(x) - exact).norm() / exact.norm())
         assert 0 < error < 0.02
+
+
+HEADS = {"linear_num_value_heads": 6, "linear_value_head_dim": 32}
+QUANTIZED = {"in_proj_qkv": "attn_qkv", "in_proj_z": "attn_gate", "out_proj": "ssm_out"}
+
+
+def test_linear_attention_stays_quantized(tmp_path: Path) -> None:
+    """Its products have the bits of the file, with value heads in transformers' order."""
+    original = random_model("qwen35", HEADS)
+    make_model(tmp_path, "qwen35", original, ends(*(f"{each}.weight" for each in QUANTIZED.values())))
+    loaded = StepDriver.load(tmp_path).runner._model
+    assert isinstance(loaded, TransformersModel)
+    for name in QUANTIZED:
+        weight = original.get_parameter(f"model.layers.0.linear_attn.{name}.weight")
+        x = torch.randn(5, weight.shape[1], generator=torch.Generator().manual_seed(0))
+        exact = x @ weight.T
+        product = loaded._model.base.get_submodule(f"layers.0.linear_attn.{name}")
+        assert 0 < float((product(x) - exact).norm() / exact.norm()) < 0.02, name
+
+
+def test_quantized_heads_of_less_than_a_group_are_refused(tmp_path: Path) -> None:
+    make_model(tmp_path, "qwen35", random_model("qwen35", {}), ends("ssm_out.weight"))
+    words = "blk.0.ssm_out.weight has heads of 16 inputs, no multiple of the 32 of a group"
+    assert words in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "change", "words"),
+    [
+        ("lfm2", {"conv_L_cache": 4}, "blk.0.shortconv.conv.weight: expected [64, 1, 4] of"),
+        ("qwen35", {"linear_num_value_heads": 8}, "blk.0.ssm_a: expected [8] of"),
+    ],
+)
+def test_a_wrong_tensor_of_a_recurrent_layer_is_named(
+    tmp_path: Path, architecture: str, change: dict[str, Any], words: str
+) -> None:
+    edit_config(make_model(tmp_path, architecture, random_model(architecture, {})), **change)
+    assert f"{tmp_path}/model.gguf: tensor {words}" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["blk.0.ssm_a", "blk.0.ssm_dt.bias", "blk.0.ssm_conv1d.weight"])
+def test_a_missing_tensor_of_a_recurrent_layer_is_named(tmp_path: Path, name: str) -> None:
+    file = make_model(tmp_path, "qwen35", random_model("qwen35", {})) / "model.gguf"
+    file.write_bytes(file.read_bytes().replace(name.encode(), name.encode().replace(b"ssm", b"xxx")))
+    assert re.search(rf"tensor {re.escape(name)} \[.* is missing", refusal(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"lfm2.attention.head_count_kv": [0, 2, 0]},
+            "head_count_kv should have a value of the type int for each",
+        ),
+        ({"lfm2.attention.head_count_kv": [0, 2, 4, 2]}, "head_count_kv should be the same for all layers"),
+        ({"lfm2.nextn_predict_layers": 4}, "block_count should be .* above 4 layers.* found 4"),
+    ],
+)
+def test_wrong_metadata_of_layers_are_refused(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    make_model(tmp_path, "lfm2", random_model("lfm2", {}))
+    file = GgufFile(tmp_path / "model.gguf")
+    file.metadata |= change
+    with pytest.raises(ConfigError, match=words):
+        model_config(file)
 
 
 def test_the_families_of_our_own_code_can_be_computed_by_transformers_too(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from arbora.runtime.errors import ConfigError
 from arbora.runtime.gguf_file import GgufFile
 from arbora.runtime.model.weight_formats.expand import expand_into
 from arbora.runtime.model.weight_formats.gguf_blocks import BLOCK_TYPES, BlockFormat
+from arbora.runtime.model.weight_formats.head_order import HeadOrder
 from checkpoints import VOCAB_SIZE, edit_config
 from gguf import GGMLQuantizationType as Type
 from gguf_models import TypeOf, add_tensors, encoded, finish_file, one_type, q4_k_m, start_file, write_gguf
@@ -122,6 +123,16 @@ def test_every_block_type_is_decoded_as_the_library_decodes_it(kind: str) -> Non
     expected = torch.from_numpy(gguf.dequantize(raw, Type[kind]).copy())
     assert expected.abs().max() > 0.01
     assert torch.equal(target, expected)
+
+
+@pytest.mark.parametrize("kind", BLOCK_TYPES)
+def test_columns_of_every_block_type_are_restored(kind: str) -> None:
+    raw = encoded(np.random.default_rng(0).normal(0, 0.1, (130, 768)).astype(np.float32), Type[kind])
+    target = torch.empty(130, 768)
+    columns = HeadOrder(1, inner=2, size=128)
+    expand_into(target, BlockFormat(kind, columns).read({"weight": torch.from_numpy(raw)}, 130, 768))
+    stored = torch.from_numpy(gguf.dequantize(raw, Type[kind]).copy()).split(128, dim=1)
+    assert torch.equal(target, torch.cat([stored[head] for head in (0, 2, 4, 1, 3, 5)], dim=1))
 
 
 def test_every_exponent_of_mxfp4_is_decoded_as_the_library_decodes_it() -> None:
@@ -297,7 +308,10 @@ def test_heads_that_do_not_fit_the_rows_are_refused(tmp_path: Path) -> None:
     write_model(tmp_path, "llama", one_type(Type.F32))
     config = json.loads((tmp_path / "config.json").read_text())
     rewritten = (tmp_path / "model.gguf").read_bytes()
-    for heads, words in ((0, "head_count should be a positive number, found 0"), (7, "the pairs of 7 heads")):
+    for heads, words in (
+        (0, "head_count should be a positive number, found 0"),
+        (7, "256 rows or columns.*multiple of 14"),
+    ):
         key = b"llama.attention.head_count" + (4).to_bytes(4, "little")
         at = rewritten.index(key) + len(key)
         (tmp_path / "model.gguf").write_bytes(
