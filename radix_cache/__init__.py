@@ -6,7 +6,7 @@ from .gittins import GittinsPolicy
 from .leases import Lease, Leases
 from .lock import Copy, Lock, PrefixMatch
 from .packed import KEY_BYTES, common_tokens, split_keys
-from .page_keys import KeyedPages, Missing
+from .page_keys import KeyedPages, KeyedState, Missing, TreeKeys
 from .path_windows import PathWindows
 from .prefix_cache import CacheStats, Dropped, FullWindow, PrefixCache
 from .windows import Reach, WindowGroup
@@ -22,6 +22,7 @@ __all__ = [
     "FullWindow",
     "GittinsPolicy",
     "KeyedPages",
+    "KeyedState",
     "Lease",
     "Leases",
     "Lock",
@@ -30,6 +31,7 @@ __all__ = [
     "PrefixCache",
     "PrefixMatch",
     "Reach",
+    "TreeKeys",
     "TreeNode",
     "TreeWalk",
     "WindowGroup",

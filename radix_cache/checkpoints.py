@@ -7,6 +7,7 @@ state of constant size, which can't be taken back to fewer tokens. So a request 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 from .node import Checkpoint, Node
 
@@ -26,6 +27,8 @@ class Checkpoints:
         assert places >= 2 * slots, f"{places} places for the states of {slots} slots"
         self.places, self.spare = places, places - 2 * slots
         self.num_evicted = 0
+        self.on_evict: Callable[[Checkpoint], None] | None = None
+        """called with a checkpoint before its place is taken"""
         self._free = list(range(places - 1, -1, -1))
         self._queue: OrderedDict[Checkpoint, None] = OrderedDict()  # least recently used first
         self._superseded: OrderedDict[Checkpoint, None] = OrderedDict()
@@ -125,6 +128,8 @@ class Checkpoints:
     def _take(self) -> int:
         if not self._free:
             checkpoint = next(iter(self._superseded or self._queue))
+            if self.on_evict is not None:
+                self.on_evict(checkpoint)
             self.remove(checkpoint)
             self.num_evicted += 1
         return self._free.pop()

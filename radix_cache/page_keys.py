@@ -1,4 +1,4 @@
-"""The keys under which the slower tiers store pages: hashes of a page's tokens and all tokens before it."""
+"""The keys under which the slower tiers store pages and states: hashes of all tokens up to their ends."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import NamedTuple
 
-from .lock import PrefixMatch
-from .node import Node
-from .packed import KEY_BYTES
+from .node import Checkpoint, Node
+from .packed import KEY_BYTES, split_keys
 from .tree import RadixTree
 
 
@@ -20,11 +19,24 @@ class KeyedPages(NamedTuple):
     pages: list[int]
 
 
+class KeyedState(NamedTuple):
+    """The place of a checkpoint at the end of a page, and the key of its state."""
+
+    namespace: str
+    key: bytes
+    place: int
+
+
 class Missing(NamedTuple):
-    """The keys of a sequence's full pages that are not in the tree, from page `first` on."""
+    """The keys of a sequence's full pages that are not in the tree, from page `first` on.
+
+    With recurrent layers also the keys of the states after pages: `states` ends with that after the last
+    page and begins after the last checkpoint in the tree.
+    """
 
     first: int
     keys: bytes
+    states: bytes = b""
 
 
 class PageKeys:
@@ -79,32 +91,109 @@ class PageKeys:
         return len(node.tokens) // self._page_bytes
 
 
-def key_node(keys: PageKeys, node: Node) -> KeyedPages | None:
-    """A node's full pages with their keys; None if it has no full page or no namespace."""
-    if node.namespace is None:
-        return None
-    names = keys.compute(node)
-    full = list(node.pages[: len(names) // KEY_BYTES])
-    return KeyedPages(node.namespace, names, full) if full else None
+def _name_state(page_key: bytes) -> bytes:
+    """The key of the state after the page with this key."""
+    return blake2b(page_key, digest_size=KEY_BYTES, person=b"state").digest()
 
 
-def find_missing(keys: PageKeys, tree: RadixTree, match: PrefixMatch, tokens: bytes) -> Missing:
-    """The keys of the full pages of `tokens` after `match`, the longest match of `tokens`."""
-    if match.inside is not None and match.inside_pages:
-        before = keys.compute(match.inside)[: match.inside_pages * KEY_BYTES][-KEY_BYTES:]
-    else:
-        before = keys.find_last(match.node)
-    return Missing(match.full_pages, keys.follow(before, tokens[match.full_pages * tree.page_bytes :]))
+class TreeKeys:
+    """The keys of the tree's pages and checkpoints, and of what the tree has evicted."""
 
+    def __init__(self, model: bytes, tree: RadixTree) -> None:
+        """model: see `PageKeys`"""
+        self._keys = PageKeys(model, tree.page_bytes)
+        self._tree = tree
+        self._evicted: list[KeyedPages] = []
+        self._evicted_states: list[KeyedState] = []
 
-def list_all(keys: PageKeys, tree: RadixTree) -> Iterator[KeyedPages]:
-    """All full pages of the tree, most recently used first, but parents before their children."""
-    listed: set[Node] = set()
-    nodes = [node for root in tree.roots.values() for node in root.subtree()]
-    for node in sorted(nodes, key=lambda node: node.last_use, reverse=True):
-        fresh = [above for above in node.path() if above not in listed]
-        for above in reversed(fresh):
-            listed.add(above)
-            pages = key_node(keys, above)
-            if pages is not None:
-                yield pages
+    def take_evicted(self) -> list[KeyedPages]:
+        """The full pages evicted since the last call. Their contents are intact until they are written."""
+        evicted, self._evicted = self._evicted, []
+        return evicted
+
+    def take_evicted_states(self) -> list[KeyedState]:
+        """The checkpoints at ends of pages that were evicted since the last call, without superseded ones.
+        Their states are intact until a step writes them."""
+        evicted, self._evicted_states = self._evicted_states, []
+        return evicted
+
+    def note_evicted(self, leaf: Node) -> None:
+        """Call it before the leaf loses its pages and its parent."""
+        pages = self._key_node(leaf)
+        if pages is not None:
+            self._evicted.append(pages)
+        for checkpoint in leaf.checkpoints.values():
+            self.note_evicted_checkpoint(checkpoint)
+
+    def note_evicted_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Call it before the checkpoint leaves its node."""
+        state = None if checkpoint.is_superseded else self._key_checkpoint(checkpoint)
+        if state is not None:
+            self._evicted_states.append(state)
+
+    def find_missing(self, namespace: str, tokens: bytes, start: int | None = None) -> Missing:
+        """The full pages of `tokens` that are not in the tree. Changes nothing.
+
+        start: with recurrent layers, the position of the last checkpoint in the tree
+        """
+        match = self._tree.find(namespace, tokens)
+        if start is not None:
+            keys = self.compute(namespace, tokens)
+            states = self.name_states(keys[start // self._tree.page_size * KEY_BYTES :])
+            return Missing(match.full_pages, keys[match.full_pages * KEY_BYTES :], states)
+        if match.inside is not None and match.inside_pages:
+            before = self._keys.compute(match.inside)[: match.inside_pages * KEY_BYTES][-KEY_BYTES:]
+        else:
+            before = self._keys.find_last(match.node)
+        rest = tokens[match.full_pages * self._tree.page_bytes :]
+        return Missing(match.full_pages, self._keys.follow(before, rest))
+
+    def compute(self, namespace: str, tokens: bytes, after: bytes = b"") -> bytes:
+        """Keys of all full pages of `tokens`, cached or not, concatenated.
+
+        after: key of the preceding page if `tokens` does not start at the beginning
+        """
+        return self._keys.follow(after or self._keys.start(namespace), tokens)
+
+    def name_states(self, keys: bytes) -> bytes:
+        """The keys of the states after the pages with these keys."""
+        return b"".join(map(_name_state, split_keys(keys)))
+
+    def list_pages(self) -> list[KeyedPages]:
+        """All full pages in the tree, most recently used first, parents before their children."""
+        return [pages for node in self._list_nodes() if (pages := self._key_node(node)) is not None]
+
+    def list_states(self) -> list[KeyedState]:
+        """All checkpoints in the tree at ends of pages, in the order of `list_pages`, without superseded
+        ones."""
+        return [
+            state
+            for node in self._list_nodes()
+            for checkpoint in node.checkpoints.values()
+            if not checkpoint.is_superseded and (state := self._key_checkpoint(checkpoint)) is not None
+        ]
+
+    def _key_node(self, node: Node) -> KeyedPages | None:
+        """A node's full pages with their keys; None if it has no full page or no namespace."""
+        if node.namespace is None:
+            return None
+        names = self._keys.compute(node)
+        full = list(node.pages[: len(names) // KEY_BYTES])
+        return KeyedPages(node.namespace, names, full) if full else None
+
+    def _key_checkpoint(self, checkpoint: Checkpoint) -> KeyedState | None:
+        """A checkpoint with its key; None if it is not at the end of a page, or has no namespace."""
+        node, (pages, rest) = checkpoint.node, checkpoint.key
+        if node is None or node.namespace is None or rest or not pages:
+            return None
+        page_key = self._keys.compute(node)[: pages * KEY_BYTES][-KEY_BYTES:]
+        return KeyedState(node.namespace, _name_state(page_key), checkpoint.place)
+
+    def _list_nodes(self) -> Iterator[Node]:
+        """All nodes, most recently used first, but parents before their children."""
+        listed: set[Node] = set()
+        nodes = [node for root in self._tree.roots.values() for node in root.subtree()]
+        for node in sorted(nodes, key=lambda node: node.last_use, reverse=True):
+            fresh = [above for above in node.path() if above not in listed]
+            listed.update(fresh)
+            yield from reversed(fresh)

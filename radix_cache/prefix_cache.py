@@ -17,7 +17,7 @@ from .lock import Copy, Lock, PrefixMatch
 from .node import Checkpoint, Node
 from .packed import TOKEN_BYTES
 from .page_allocator import PageAllocator
-from .page_keys import KeyedPages, Missing, PageKeys, find_missing, key_node, list_all
+from .page_keys import TreeKeys
 from .path_windows import NeededPages, PathWindows
 from .tree import RadixTree
 from .windows import KEPT, Reach, WindowGroup, WindowPage, WindowTable
@@ -64,8 +64,8 @@ class PrefixCache:
     Layers that see only the latest tokens are in windowed groups. These have pages of their own, which a
     request gives back once they are behind its window. A match needs only those that its next token sees.
 
-    model: identifies everything else that the pages' contents depend on (see `PageKeys`). With it the cache
-        reports evicted pages and the keys of missing ones
+    model: identifies everything else that the pages' contents depend on (see `PageKeys`). With it `keys`
+        reports what is evicted and the keys of what is missing
     slots: number of requests that hold a lock at once, if there are states
     windows: the reach and the number of pages of each windowed group
     """
@@ -91,17 +91,30 @@ class PrefixCache:
         self.windows = [WindowGroup(reach, pages, page_size) for reach, pages in windows]
         if policy is None:
             policy = GittinsPolicy(num_pages, page_size)
-        self._keys = PageKeys(model, page_size * TOKEN_BYTES) if model else None
         self.checkpoints = Checkpoints(states, slots) if states else None
-        on_evict = self._note_evicted if model else None
-        self._tree = RadixTree(page_size, policy, self._allocator, on_evict, self.checkpoints)
-        self._evicted: list[KeyedPages] = []
+        self._tree = RadixTree(page_size, policy, self._allocator, self.checkpoints)
+        self.keys = TreeKeys(model, self._tree) if model else None
+        """None: no page store keeps what is evicted"""
+        if self.keys is not None:
+            self._tree.on_evict = self.keys.note_evicted
+            if self.checkpoints is not None:
+                self.checkpoints.on_evict = self.keys.note_evicted_checkpoint
         self._locks: set[Lock] = set()
         self.reports = TreeReports(self._tree, self._locks, self._measure_served)
         self._evicted_pages = 0
 
+    @property
+    def stores_states(self) -> bool:
+        """Whether a page store keeps checkpoints at ends of pages."""
+        return self.keys is not None and self.checkpoints is not None
+
     def match(
-        self, namespace: str | None, tokens: bytes, limit: int | None = None, whole_pages: bool = False
+        self,
+        namespace: str | None,
+        tokens: bytes,
+        limit: int | None = None,
+        whole_pages: bool = False,
+        needs_state: bool = True,
     ) -> PrefixMatch:
         """Finds the longest match of the first `limit` tokens, by default of all, that every group of layers
         can serve and, with recurrent layers, after which a checkpoint stands. Changes nothing.
@@ -110,12 +123,13 @@ class PrefixCache:
         page, other paths that share some tokens of this page are not tried.
 
         whole_pages: only a match that ends with a page
+        needs_state: whether it must end at a checkpoint, if there are recurrent layers
         """
         found = self._tree.find(namespace, tokens, limit)
         if whole_pages:
             paged = found.length
             found = found.cut(found.full_pages * self.page_size, self.page_size)._replace(paged=paged)
-        if self.checkpoints is None:
+        if self.checkpoints is None or not needs_state:
             return self._serve_windows(found)
         match, checkpoint = self._serve_windows(found), None
         while True:
@@ -289,28 +303,6 @@ class PrefixCache:
         next_to = bisect(pages, after) if after is not None else 0
         return pages[next_to:] + pages[:next_to]
 
-    def take_evicted(self) -> list[KeyedPages]:
-        """The full pages evicted since the last call. Their contents are intact until they are written."""
-        evicted, self._evicted = self._evicted, []
-        return evicted
-
-    def find_missing(self, namespace: str, tokens: bytes) -> Missing:
-        """The full pages of `tokens` that are not in the tree. Changes nothing."""
-        assert self._keys is not None, "pages have no keys without a model's name"
-        return find_missing(self._keys, self._tree, self._tree.find(namespace, tokens), tokens)
-
-    def compute_keys(self, namespace: str, tokens: bytes, after: bytes = b"") -> bytes:
-        """Keys of all full pages of `tokens`, cached or not, concatenated.
-
-        after: key of the preceding page if `tokens` does not start at the beginning
-        """
-        assert self._keys is not None, "pages have no keys without a model's name"
-        return self._keys.follow(after or self._keys.start(namespace), tokens)
-
-    def list_pages(self) -> list[KeyedPages]:
-        """All full pages in the tree, most recently used first, parents before their children."""
-        return list(list_all(self._keys, self._tree)) if self._keys is not None else []
-
     def commit(self, lock: Lock, tokens: bytes) -> None:
         """Inserts the full pages of `tokens` into the tree; steps that are planned later may read them.
 
@@ -470,11 +462,6 @@ class PrefixCache:
             evicted_pages=self._evicted_pages,
         )
 
-    def _note_evicted(self, leaf: Node) -> None:
-        pages = key_node(self._keys, leaf) if self._keys is not None else None
-        if pages is not None:
-            self._evicted.append(pages)
-
     def _lock_whole_pages(self, match: PrefixMatch) -> Lock:
         node = match.node
         if match.inside and match.inside_pages:
@@ -578,8 +565,11 @@ class PrefixCache:
         self._attach_checkpoints(lock, tokens)
         for position, checkpoint in list(lock.checkpoints):
             self._forget_checkpoint(lock, position, checkpoint)
-        for checkpoint in [each for each in lock.passed if each.node is not None][:-1]:
-            checkpoints.supersede(checkpoint)
+        kept = [each for each in lock.passed if each.node is not None]
+        to_store = [each for each in kept if not each.key[1]][-1:] if self.stores_states else []
+        for checkpoint in kept[:-1]:
+            if checkpoint not in to_store:
+                checkpoints.supersede(checkpoint)
 
     def _keeps(self, lock: Lock) -> bool:
         assert lock.node is not None

@@ -23,7 +23,8 @@ from .windows import WindowPages, is_there
 class RadixTree:
     """One tree for each namespace; all share the eviction order and the counts.
 
-    `on_evict` is called with each leaf before the leaf loses its pages and its parent.
+    With `on_evict` nodes keep their keys (page_keys.py) when they are evicted. It is called with each leaf
+    before the leaf loses its pages and its parent.
     """
 
     def __init__(
@@ -31,7 +32,6 @@ class RadixTree:
         page_size: int,
         policy: EvictionPolicy,
         allocator: PageAllocator,
-        on_evict: Callable[[Node], None] | None = None,
         checkpoints: Checkpoints | None = None,
     ) -> None:
         self.page_size = page_size
@@ -45,7 +45,7 @@ class RadixTree:
         self.leases = Leases()
         self.checkpoints = checkpoints
         self._allocator = allocator
-        self.on_evict = on_evict
+        self.on_evict: Callable[[Node], None] | None = None
         self.now = 0  # the time in accesses: tokens matched or computed, and unlocks
 
     def open_root(self, namespace: str | None) -> Node:

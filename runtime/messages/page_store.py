@@ -1,8 +1,10 @@
-"""Scheduler ↔ page store, a thread of the model process that keeps pages in the slower tiers.
+"""Scheduler ↔ page store, a thread of the model process that keeps pages and states in the slower tiers.
 
 A fetch takes two requests: `FindPages` when a prompt is queued (answer: `PagesFound`), then `FetchPages` to
-copy the found pages to host memory (answer: `PagesFetched`). A step plan restores them. Page keys have 16
-bytes.
+copy the found pages to host memory (answer: `PagesFetched`). A step plan restores them. Keys have 16 bytes.
+
+The state of a model's recurrent layers after a page is stored in pieces of a page's size, which count as
+pages. A prompt of such a model starts at a state: a fetch has the pages before one and then its pieces.
 """
 
 from __future__ import annotations
@@ -27,13 +29,29 @@ class RestoredPages(Part):
     pages: bytes  # page ids, int32
 
 
+class SavedState(Part):
+    """A state that the page store saves under a key."""
+
+    namespace: str
+    key: bytes
+    place: int
+
+
+class RestoredState(Part):
+    """The place to fill with the state of a fetch."""
+
+    fetch: int
+    place: int
+
+
 # scheduler → model, sent in order with the model's steps
 
 
 class SavePages(Message):
-    """Save pages outside a step. Earlier steps compute their contents."""
+    """Save pages and states outside a step. Earlier steps compute their contents."""
 
     saves: list[SavedPages]
+    states: list[SavedState] = []
 
 
 class ForgetPages(Message):
@@ -46,28 +64,34 @@ class ForgetPages(Message):
 
 
 class DiscardPages(Message):
-    """The pages under these keys may be wrong and must not be served."""
+    """The pages and states under these keys may be wrong and must not be served."""
 
     namespace: str
     keys: bytes
 
 
 class FlushPages(Message):
-    """Save these pages, make all saved pages outlive the process, then answer `PagesFlushed`."""
+    """Save these, make all saved pages and states outlive the process, then answer `PagesFlushed`."""
 
     saves: list[SavedPages]  # pages to save, most recently used first
     fetches_over: list[int] = []  # fetches that the store may drop, as in `StepPlan`
+    states: list[SavedState] = []  # states to save, in the same order
 
 
 # scheduler → page store
 
 
 class FindPages(Message):
-    """Asks for a queued prompt how many of these pages, counted from the first, are stored."""
+    """Asks for a queued prompt how many of these pages, counted from the first, are stored.
+
+    If the model has recurrent layers, asks for the last stored state of which the pages before it are stored
+    too, and may begin with states whose pages are in the KV cache.
+    """
 
     fetch: int
     namespace: str
     keys: bytes
+    states: bytes = b""  # keys of the states after consecutive pages, the last one after that of `keys`
 
 
 class FetchPages(Message):
@@ -102,7 +126,9 @@ class PagesFound(Message):
     """Tells that the first `pages` of the asked pages are stored. With 0 pages the fetch is over."""
 
     fetch: int
-    pages: int
+    pages: int  # with the pieces of the found state
+    before_state: int | None = None
+    """pages from the first of `FindPages.keys` to the found state; negative: it is before that page"""
 
 
 class PagesFetched(Message):

@@ -18,7 +18,7 @@ from ..sampling_params import SamplingDefaults, SamplingParams
 from .adapters import Adapter
 from .base import Message, Part, Tokens
 from .generation import Logprobs
-from .page_store import RestoredPages, SavedPages
+from .page_store import RestoredPages, RestoredState, SavedPages, SavedState
 
 NO_STATE = -1
 """in the place of a recurrent state's number"""
@@ -93,7 +93,9 @@ class StepPlan(Message):
     copies: list[PageCopy] = []
     groups: list[RowGroup] = []
     saves: list[SavedPages] = []
+    saved_states: list[SavedState] = []
     restores: list[RestoredPages] = []
+    restored_states: list[RestoredState] = []
     fetches_over: list[int] = []  # fetches that the store may drop after this step's restores
 
 

@@ -69,10 +69,11 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     if source.config.cache_spec.is_empty:
         config = _without_pages(config, source.context)
     shape, cells = source.config, kv_dtype(config, source.dtype)
-    if shape.cache_spec.states:
+    if shape.cache_spec.states and not shape.cache_spec.layers:
         _refuse_page_store(config)
     spec = shape.cache_spec.pad()
-    store = open_page_store(config, page_bytes(spec, config.page_size, cells), device)
+    state_bytes = spec.state_bytes(source.dtype)
+    store = open_page_store(config, page_bytes(spec, config.page_size, cells), device, state_bytes)
     if store is None and device.type == "cpu":
         spec = shape.cache_spec  # page stores and CUDA graphs need pages of one shape
     max_rank = rank_limit(config)
@@ -120,7 +121,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         adapters=adapters,
         adapter_places=config.adapter_places,
         states=pool.states,
-        state_bytes=spec.state_bytes(source.dtype),
+        state_bytes=state_bytes,
         pooling=pooling,
     )
     if store is not None:
@@ -145,7 +146,8 @@ def _without_pages(config: ServeConfig, context: int) -> ServeConfig:
 
 
 def _refuse_page_store(config: ServeConfig) -> None:
-    """Raises ConfigError if a page store is configured: it keeps no states of recurrent layers."""
+    """Raises ConfigError if a page store is configured: it keeps states in pieces of a page's size, and a
+    model without attention has no pages."""
     options = {
         "--host-cache": config.host_cache,
         "--disk-cache": config.disk_cache,
@@ -154,8 +156,8 @@ def _refuse_page_store(config: ServeConfig) -> None:
     for option, value in options.items():
         if value:
             raise ConfigError(
-                f"{option}: this model has recurrent layers, whose states the page store does not keep. "
-                "Leave the option out."
+                f"{option}: all layers of this model are recurrent, and the page store keeps no states "
+                "without pages. Leave the option out."
             )
 
 
@@ -202,7 +204,7 @@ def _start_runner(
             memory.start(everything=config.kv_memory is not None)
         if state.model.is_recordable and state.pooler is None and not config.enforce_eager:
             executor = CpuExecutor(state, config.deterministic)
-    mover = PageMover(state.kvs, store) if store is not None else None
+    mover = PageMover(state.kvs, store, states=state.recurrent) if store is not None else None
     runner = Runner(state, executor, mover, page_memory)
     if not warm_up(runner, state.model, pool, config):
         source.explain_bad_logits()

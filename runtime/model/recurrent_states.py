@@ -44,6 +44,18 @@ class RecurrentStates:
         """Copies live states to checkpoints. Call it after the forward pass."""
         self._copy([(self._places[row.slot], row.save_state) for row in rows if row.save_state != NO_STATE])
 
+    def pack(self, place: int) -> torch.Tensor:
+        """The bytes of a state: uint8 [state_bytes], a copy."""
+        return torch.cat([tensor[place].reshape(-1).view(torch.uint8) for tensor in self.tensors])
+
+    def unpack(self, place: int, packed: torch.Tensor) -> None:
+        """Fills a place with a state's bytes, which may be in the host's memory."""
+        start = 0
+        for tensor in self.tensors:
+            target = tensor[place].reshape(-1).view(torch.uint8)
+            target.copy_(packed[start : start + len(target)], non_blocking=True)
+            start += len(target)
+
     def of_rows(self, rows: Sequence[Row]) -> RowStates:
         return RowStates(self.tensors, self._places[[row.slot for row in rows]])
 

@@ -50,6 +50,8 @@ class Allocation:
     state_at: int = 0  # the live state is the one after this many tokens once the planned steps have run
     load_state: int = NO_STATE  # the place from which the next row loads the live state
     stops: set[int] = field(default_factory=set)  # positions of branches, where chunks end for a checkpoint
+    restored_place: int = NO_STATE  # the place of the checkpoint at `restore_end` until a step restores it
+    stops_at_page: bool = False  # whether the last chunk begins with a page, for a checkpoint that is stored
 
     # Results writes these:
     discard_until_step: int = 0  # number of the last step whose sampled token is discarded
@@ -60,6 +62,7 @@ class Allocation:
 
     # PageSaver writes this:
     saved_pages: int = 0  # pages of the page table that were offered to the page store
+    saved_state: int = 0  # position of the last checkpoint that was offered to it
 
     # Admission writes these:
     preempted: int = 0  # how often other prompts were started before the rest of this prompt
@@ -72,8 +75,8 @@ class Allocation:
 
     @property
     def restoring(self) -> bool:
-        """Whether some pages are still to be restored from the page store."""
-        return self.planned < self.restore_end
+        """Whether some pages or the state are still to be restored from the page store."""
+        return self.planned < self.restore_end or self.restored_place != NO_STATE
 
     @property
     def to_restore(self) -> int:
@@ -101,10 +104,16 @@ class Allocation:
 
     @property
     def chunk_end(self) -> int:
-        """Where the next chunk ends at the latest: where prefill ends, or at a branch, for a checkpoint."""
+        """Where the next chunk ends at the latest: where prefill ends, or before that for a checkpoint."""
         if self.lock.state is None:
             return self.prefill_end
-        return min((stop for stop in (*self.stops, self.prefill_end) if stop > self.planned), default=0)
+        stops = (*self.stops, self.last_page_end, self.prefill_end)
+        return min((stop for stop in stops if stop > self.planned), default=0)
+
+    @property
+    def last_page_end(self) -> int:
+        """Where the last full page of the prompt ends, if a checkpoint is made there; or where it ends."""
+        return self.prefill_end - (self.prefill_end % self.lock.page_size if self.stops_at_page else 0)
 
     def inherit(self, new: InheritedRank) -> None:
         if any(each.rank <= new.rank and each.tokens >= new.tokens for each in self.inherited):

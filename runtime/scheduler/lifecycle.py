@@ -23,7 +23,7 @@ from collections.abc import Collection
 from enum import Enum, auto
 
 from ...radix_cache import PrefixCache, PrefixMatch
-from ..messages import EndLease, Generate
+from ..messages import NO_STATE, EndLease, Generate
 from .adapters import AdapterRegistry
 from .allocation import Allocation
 from .fairness import Fairness
@@ -231,6 +231,8 @@ class Lifecycle:
     def _release(self, request: Request) -> None:
         """Ends the allocation. The tree keeps the tokens whose KV exists. Others are not charged."""
         allocation = request.allocation
+        if allocation.restored_place != NO_STATE:
+            self._cache.drop_checkpoints(allocation.lock, allocation.restore_end, allocation.restore_end + 1)
         if allocation.faulty:
             self._cache.discard(allocation.lock)
             self._stored.discard(request)
@@ -267,13 +269,17 @@ def allocate(
     reserve: pages that stay available to running requests
 
     The match ends at a page boundary if pages run short, because the source of a partial copy would lock one
-    more page, or if the page store has more of the prompt than the tree.
+    more page, or if the page store has more of the prompt than the tree. In the latter case a match of
+    recurrent layers ends at no checkpoint: the state is restored too.
     """
     fetched = request.stored.end * cache.page_size
     restoring = fetched > found.length
+    restores_state = restoring and cache.stores_states
     tokens = request.length + (1 if request.length < request.max_length else 0)
     if restoring or not cache.has_room(found, tokens, reserve):
-        found = cache.match(request.namespace, request.freeze_tokens(), request.most_cached, whole_pages=True)
+        limit = fetched if restores_state else request.most_cached
+        prompt, needs_state = request.freeze_tokens(), not restores_state
+        found = cache.match(request.namespace, prompt, limit, whole_pages=True, needs_state=needs_state)
         if not cache.has_room(found, tokens, reserve):
             return None
     lock = cache.acquire(found, request.length)
@@ -286,7 +292,13 @@ def allocate(
         allocation.load_state = found.checkpoint.place
     if found.paged > found.length:
         allocation.stops.add(found.paged)
+    allocation.stops_at_page = cache.stores_states
     if restoring:
         allocation.restore_end = fetched
+    if restores_state:
+        place = cache.make_checkpoint(lock, fetched)
+        assert place is not None, "each slot has a place for one checkpoint"
+        allocation.restored_place = allocation.load_state = place
+        allocation.saved_state, allocation.state_at = fetched, -1  # the live state is none of this prompt
     allocation.saved_pages = allocation.ready // cache.page_size
     return allocation

@@ -1,4 +1,4 @@
-"""Decides which pages the page store saves: evicted ones, and with write-through computed ones."""
+"""Decides which pages and states the page store saves: evicted ones, and with write-through computed ones."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from ...radix_cache import KEY_BYTES, KeyedPages, PrefixCache, split_keys
-from ..messages import SavedPages, SavePages, StepPlan
+from ...radix_cache import KEY_BYTES, KeyedPages, KeyedState, PrefixCache, split_keys
+from ..messages import SavedPages, SavedState, SavePages, StepPlan
 from .evicted_pages import EvictedPages
 from .plan import StepInFlight
 from .request import Request
@@ -28,7 +28,8 @@ class PageSaver:
         self._write_through = write_through
         self._most = max(1, SAVED_TOKENS // cache.page_size)
         self._evicted = EvictedPages()
-        self._copied_by: dict[int, frozenset[bytes]] = {}  # keys of pages that each step in flight copies
+        self._evicted_states: list[KeyedState] = []
+        self._copied_by: dict[int, frozenset[bytes]] = {}  # keys of what each step in flight copies
 
     def choose_before(self, plan: StepPlan, flight: StepInFlight) -> list[SavedPages]:
         """The evicted pages to copy to the store before a step runs."""
@@ -39,14 +40,24 @@ class PageSaver:
         self._copied_by[plan.step] = frozenset(key for group in chosen for key in split_keys(group.keys))
         return [_pack(group) for group in chosen]
 
+    def take_states(self, step: int) -> list[SavedState]:
+        """The evicted states, all of which the next step copies before it can overwrite them."""
+        self._take_evicted()
+        evicted, self._evicted_states = self._evicted_states, []
+        if evicted:
+            copied = self._copied_by.get(step, frozenset())
+            self._copied_by[step] = copied.union(state.key for state in evicted)
+        return list(map(_pack_state, evicted))
+
     def step_done(self, step: int) -> None:
-        """Notes that the store can find the pages that were copied with this step."""
+        """Notes that the store can find what was copied with this step."""
         self._copied_by.pop(step, None)
 
     def is_in_copy(self, key: bytes) -> bool:
-        """Whether a page was evicted and the store cannot find it yet."""
+        """Whether a page or state was evicted and the store cannot find it yet."""
         self._take_evicted()
-        return key in self._evicted or any(key in keys for keys in self._copied_by.values())
+        is_evicted = key in self._evicted or any(state.key == key for state in self._evicted_states)
+        return is_evicted or any(key in keys for keys in self._copied_by.values())
 
     def prioritize(self, keys: Sequence[bytes]) -> None:
         """Copies these pages before others, because a request waits for them."""
@@ -63,7 +74,9 @@ class PageSaver:
         )
         if fresh < (1 if at_once else self._most):
             return []
-        return [SavePages([save for request in requests if (save := self._take_fresh(request)) is not None])]
+        states = [state for request in requests for state in self._take_fresh_states(request)]
+        saves = [save for request in requests if (save := self._take_fresh(request)) is not None]
+        return [SavePages(saves, states)]
 
     def find_keys(self, request: Request) -> bytes:
         """Keys of a request's full pages that may be stored; empty without write-through."""
@@ -73,15 +86,25 @@ class PageSaver:
     def list_remaining(self) -> list[SavedPages]:
         """All full pages in the KV cache, most recently used first."""
         self._take_evicted()
-        return [_pack(group) for group in [*self._cache.list_pages(), *self._evicted.list_pages()]]
+        cached = [] if self._cache.keys is None else self._cache.keys.list_pages()
+        return [_pack(group) for group in [*cached, *self._evicted.list_pages()]]
+
+    def list_remaining_states(self) -> list[SavedState]:
+        """All checkpoints at ends of pages in the KV cache, in the same order."""
+        if not self._cache.stores_states or self._cache.keys is None:
+            return []
+        return list(map(_pack_state, [*self._cache.keys.list_states(), *self._evicted_states]))
 
     def forget(self, matches: Callable[[str], bool]) -> None:
-        """Drops evicted pages of matching namespaces."""
+        """Drops evicted pages and states of matching namespaces."""
         self._take_evicted()
         self._evicted.forget(matches)
+        self._evicted_states = [state for state in self._evicted_states if not matches(state.namespace)]
 
     def _take_evicted(self) -> None:
-        self._evicted.add(self._cache.take_evicted())
+        if self._cache.keys is not None:
+            self._evicted.add(self._cache.keys.take_evicted())
+            self._evicted_states += self._cache.keys.take_evicted_states()
 
     def _take_fresh(self, request: Request) -> SavedPages | None:
         allocation = request.allocation
@@ -94,6 +117,18 @@ class PageSaver:
         size = self._cache.page_size
         pages = allocation.lock.pages_at(first * size, last * size)
         return _pack(KeyedPages(request.namespace, keys, pages))
+
+    def _take_fresh_states(self, request: Request) -> Iterator[SavedState]:
+        """The request's checkpoints at ends of pages that were not offered to the page store."""
+        allocation, size = request.allocation, self._cache.page_size
+        for position, checkpoint in allocation.lock.checkpoints if self._cache.stores_states else ():
+            is_fresh = allocation.saved_state < position <= self._count_full(request) * size
+            if is_fresh and position % size == 0:
+                allocation.saved_state = position
+                assert request.namespace is not None and self._cache.keys is not None
+                page_key = self._keys(request, position // size)[-KEY_BYTES:]
+                key = self._cache.keys.name_states(page_key)
+                yield SavedState(request.namespace, key, checkpoint.place)
 
     def _count_full(self, request: Request) -> int:
         """How many full pages the request has once its planned steps are done; 0 if it saves no pages."""
@@ -112,7 +147,8 @@ class PageSaver:
         size = self._cache.page_size
         known = len(request.stored.keys) // KEY_BYTES
         tokens = request.slice(known * size, pages * size)
-        request.stored.keys += self._cache.compute_keys(
+        assert self._cache.keys is not None, "a cache with a page store has keys"
+        request.stored.keys += self._cache.keys.compute(
             request.namespace, tokens, after=request.stored.keys[-KEY_BYTES:]
         )
         return request.stored.keys[: pages * KEY_BYTES]
@@ -127,6 +163,10 @@ def _list_overwritten(plan: StepPlan, flight: StepInFlight) -> Iterator[int]:
         yield from np.frombuffer(part.pages, np.int32).tolist()
     for copy in plan.copies:
         yield copy.destination
+
+
+def _pack_state(state: KeyedState) -> SavedState:
+    return SavedState(state.namespace, state.key, state.place)
 
 
 def _pack(pages: KeyedPages) -> SavedPages:

@@ -13,6 +13,7 @@ from ..messages import (
     TOKEN_BYTES,
     PageCopy,
     RestoredPages,
+    RestoredState,
     Row,
     RowGroup,
     StepMasks,
@@ -65,6 +66,7 @@ class StepPlanner:
         self._max_sampled = limits.max_sampled
         self._pools = limits.pooling is not None
         self._takes_whole = limits.pooling is not None and limits.pooling.takes_whole
+        self._state_tokens = limits.state_tokens
         self._checkpoint_tokens = max(CHECKPOINT_TOKENS, limits.state_tokens)
         self._step = 0
         self._tables: dict[int, bytes] = {}  # page tables when rows began to decode, by request arrival
@@ -104,7 +106,7 @@ class StepPlanner:
             streams_text = False  # because each stream waits only for its own forced tokens
         self._add_restores(plan, flight, prefilling, budget.restored_tokens(len(decoding), streams_text))
         most = budget.prefill_tokens(len(decoding), streams_text, flight.restored_tokens)
-        chunks = self._chunks(prefilling, most)
+        chunks = self._chunks(prefilling, most, flight)
         if not decoding and not chunks and not flight.restored:
             return None
         self._step += 1
@@ -133,7 +135,9 @@ class StepPlanner:
                 computed = row.start + len(row.tokens) // TOKEN_BYTES if row.tokens else request.length - 1
                 self._cache.shrink(request.held.lock, min(computed, request.held.planned))
 
-    def _chunks(self, prefilling: Sequence[Request], budget: int) -> list[tuple[Request, int]]:
+    def _chunks(
+        self, prefilling: Sequence[Request], budget: int, flight: StepInFlight
+    ) -> list[tuple[Request, int]]:
         """Splits the budget (in tokens): each prompt is computed to its end before the next one begins. An
         input that must be whole may exceed the budget, if it is the step's first."""
         chunks: list[tuple[Request, int]] = []
@@ -141,9 +145,13 @@ class StepPlanner:
             allocation = request.allocation
             if allocation.restoring:
                 continue
+            if allocation.lock.state is not None and request in flight.restored:
+                continue  # its checkpoint could else be evicted, and saved before the step restores it
             self._rewind_state(allocation)
             left = allocation.chunk_end - allocation.planned
             tokens = left if self._takes_whole and not chunks else min(budget, left)
+            if allocation.lock.state is not None and self._page_size <= tokens < left:
+                tokens -= (allocation.planned + tokens) % self._page_size  # the page store may keep its state
             tokens = (
                 self._cache.extend_windows(allocation.lock, allocation.planned + tokens) - allocation.planned
             )
@@ -176,11 +184,11 @@ class StepPlanner:
     def _add_restores(
         self, plan: StepPlan, flight: StepInFlight, prefilling: Sequence[Request], tokens: int
     ) -> None:
-        """Restores pages of about `tokens` tokens, but at least one page."""
+        """Restores pages of about `tokens` tokens, but at least one page, and a state after its last page."""
         left = max(1, tokens // self._page_size)
         for request in prefilling:
             pages = min(left, request.allocation.to_restore // self._page_size)
-            if pages:
+            if pages or (request.allocation.restoring and not request.allocation.to_restore):
                 self._add_restore(plan, flight, request, pages)
                 left -= pages
 
@@ -189,19 +197,25 @@ class StepPlanner:
         assert fetch is not None, "restored pages were fetched"
         fetch.restored = True
         start, end = allocation.planned, allocation.planned + pages * self._page_size
-        first = start // self._page_size - fetch.first
-        plan.restores.append(RestoredPages(fetch.id, first, _pack(allocation.lock.pages_at(start, end))))
+        if pages:
+            first = start // self._page_size - fetch.first
+            plan.restores.append(RestoredPages(fetch.id, first, _pack(allocation.lock.pages_at(start, end))))
         allocation.planned = end
         allocation.last_step = plan.step
         flight.restored.append(request)
         flight.restored_tokens += pages * self._page_size
+        if allocation.restored_place != NO_STATE and not allocation.to_restore:
+            plan.restored_states.append(RestoredState(fetch.id, allocation.restored_place))
+            allocation.restored_place = NO_STATE
+            flight.restored_tokens += self._state_tokens
         self._cache.commit(allocation.lock, request.slice(0, allocation.planned))
 
     def _add_decode(self, plan: StepPlan, flight: StepInFlight, request: Request) -> None:
         allocation = request.allocation
         samples = min(self._max_sampled, request.max_length - request.length - allocation.sampling)
         row = self._add_row(plan, flight, request, samples, samples)
-        self._save_state(row, allocation, DECODE_CHECKPOINT_TOKENS)
+        ends_page = allocation.planned % self._page_size == 0  # only then the page store can keep the state
+        self._save_state(row, allocation, DECODE_CHECKPOINT_TOKENS if ends_page else request.max_length)
         if row.save_state != NO_STATE:
             newest_but_one = allocation.planned - DECODE_CHECKPOINT_TOKENS
             self._cache.drop_checkpoints(allocation.lock, allocation.prefill_end + 1, newest_but_one)
@@ -217,7 +231,8 @@ class StepPlanner:
             first = max(start + 1, request.sampling.first_scored)
             row.targets = request.slice(first, end + 1)
             row.untargeted = first - 1 - start
-        self._save_state(row, allocation, 1 if end == allocation.prefill_end else self._checkpoint_tokens)
+        is_last = end in (allocation.last_page_end, allocation.prefill_end)
+        self._save_state(row, allocation, 1 if is_last else self._checkpoint_tokens)
         self._cache.commit(allocation.lock, request.slice(0, end))
 
     def _add_row(

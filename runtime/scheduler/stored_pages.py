@@ -1,4 +1,4 @@
-"""Asks the page store for prompts' pages and tells it which pages to save, forget or discard."""
+"""Asks the page store for prompts' pages and states and tells it which to save, forget or discard."""
 
 from __future__ import annotations
 
@@ -64,26 +64,36 @@ class StoredPages:
 
     def _look_up(self, request: Request, attempt: int) -> None:
         assert request.namespace is not None, "a request without a namespace shares no pages"
-        missing = self._cache.find_missing(request.namespace, request.slice(0, request.most_cached))
-        keys = split_keys(missing.keys)
-        in_copy = {key for key in keys if self._saver.is_in_copy(key)}
+        assert self._cache.keys is not None, "a cache with a page store has keys"
+        tokens = request.slice(0, request.most_cached)
+        has_states = self._cache.stores_states
+        start = self._cache.match(request.namespace, tokens).length if has_states else None
+        missing = self._cache.keys.find_missing(request.namespace, tokens, start)
+        keys, states = split_keys(missing.keys), split_keys(missing.states)
+        in_copy = {key for key in (states if has_states else keys) if self._saver.is_in_copy(key)}
         request.stored.lookup = StoreLookup(missing.first, keys, in_copy, attempt)
-        if not keys:
+        if not (states if has_states else keys):
             return
         self._saver.prioritize(keys)
         self._last += 1
         request.stored.fetch = Fetch(self._last, missing.first)
         self._unanswered[self._last] = request
-        self._to_store.append(FindPages(self._last, request.namespace, missing.keys))
+        self._to_store.append(FindPages(self._last, request.namespace, missing.keys, missing.states))
 
     def take_found(self, message: PagesFound) -> None:
         request = self._unanswered.pop(message.fetch, None)
         if request is None:
             return  # the fetch was ended
-        assert request.stored.fetch is not None and request.stored.lookup is not None
-        request.stored.lookup.answer(message.pages)
+        fetch, lookup = request.stored.fetch, request.stored.lookup
+        assert fetch is not None and lookup is not None
+        if self._cache.stores_states:
+            lookup.answer_state(message.before_state is not None)
+        else:
+            lookup.answer(message.pages)
         if message.pages:
-            request.stored.fetch.found = message.pages
+            fetch.found = message.pages
+            if message.before_state is not None:
+                fetch.state_end = fetch.first + message.before_state
             self._may_fetch = True
             self._found[message.fetch] = request
         else:
@@ -117,10 +127,11 @@ class StoredPages:
             return  # the fetch was ended
         fetch = request.stored.fetch
         assert fetch is not None
+        is_incomplete = message.pages < fetch.size
         self._held_pages -= fetch.size - message.pages
         self._may_fetch = True
         fetch.pages = message.pages
-        if not message.pages:
+        if not message.pages or (is_incomplete and fetch.state_end is not None):
             self.end(request)
 
     def awaits(self, request: Request, full_pages: int, busy: bool) -> bool:
@@ -172,6 +183,7 @@ class StoredPages:
     def attach(self, plan: StepPlan, flight: StepInFlight) -> None:
         """Adds the pages to save before the step runs, and the fetches that are over after it."""
         plan.saves = self._saver.choose_before(plan, flight)
+        plan.saved_states = self._saver.take_states(plan.step)
         plan.fetches_over, self._over = self._over, []
 
     def save(self, flight: StepInFlight) -> None:
@@ -192,7 +204,9 @@ class StoredPages:
     def flush(self) -> None:
         """Saves the pages that would be lost with the KV cache. Ends all fetches."""
         over, self._over = self._over, []
-        self._to_model.append(FlushPages(self._saver.list_remaining(), over))
+        self._to_model.append(
+            FlushPages(self._saver.list_remaining(), over, self._saver.list_remaining_states())
+        )
 
     def forget(self, order: DropCache, dropped: CacheDropped, requests: Iterable[Request]) -> None:
         """Forgets the pages of a namespace or scope, and the look-ups of waiting `requests` in it."""
@@ -212,7 +226,10 @@ class StoredPages:
     def discard(self, request: Request) -> None:
         """Has the store drop the pages of a request whose KV is wrong; the fault may come from its pages."""
         if self.enabled and request.namespace is not None:
-            keys = self._cache.compute_keys(request.namespace, bytes(request.tokens))
+            assert self._cache.keys is not None, "a cache with a page store has keys"
+            keys = self._cache.keys.compute(request.namespace, bytes(request.tokens))
+            if self._cache.stores_states:
+                keys += self._cache.keys.name_states(keys)
             if keys:
                 self._to_model.append(DiscardPages(request.namespace, keys))
 

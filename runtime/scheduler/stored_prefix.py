@@ -9,11 +9,13 @@ from itertools import takewhile
 
 @dataclass(slots=True)
 class Fetch:
-    """A request to the page store for the full pages of a prompt that begin with page `first`."""
+    """A request to the page store for the full pages of a prompt that begin with page `first`, and for the
+    recurrent layers' state after a page."""
 
     id: int
     first: int
-    found: int | None = None  # pages that are stored; None until `PagesFound` arrives
+    found: int | None = None  # pages that are stored, with a state's; None until `PagesFound` arrives
+    state_end: int | None = None  # index of the page after the found state; None: there is none
     pages: int | None = None  # pages that are ready to be restored; None until `PagesFetched` arrives
     requested: bool = False  # whether `FetchPages` was sent
     restored: bool = False  # whether a step in flight or done restores some of the pages
@@ -29,8 +31,8 @@ class Fetch:
 
     @property
     def end(self) -> int:
-        """The index of the page after the fetch's last one."""
-        return self.first + self.size
+        """The index of the page after the last one that a request can use."""
+        return self.first + self.size if self.state_end is None else self.state_end
 
 
 @dataclass(slots=True)
@@ -39,12 +41,17 @@ class StoreLookup:
 
     first: int  # number of full pages in the tree
     missing: list[bytes]  # keys of the other full pages; empty once the store has answered
-    in_copy: Collection[bytes]  # keys among `missing` whose pages were still being copied to the store
+    in_copy: Collection[bytes]  # keys of missing pages or states that were still being copied to the store
     attempt: int  # number of the look-up since the request was queued, from 1
 
     def answer(self, found: int) -> None:
         """Notes that the first `found` missing pages are stored. Keeps only later pages in `in_copy`."""
         self.in_copy = list(takewhile(self.in_copy.__contains__, self.missing[found:]))
+        self.missing = []
+
+    def answer_state(self, is_found: bool) -> None:
+        """Notes whether a state is stored. If not, one that is being copied may be soon."""
+        self.in_copy = [] if is_found else list(self.in_copy)
         self.missing = []
 
 

@@ -38,12 +38,13 @@ def deep_cache() -> tuple[PrefixCache, bytes]:
 def test_a_deep_branch_is_matched_listed_and_evicted() -> None:
     cache, tokens = deep_cache()
     assert cache.match("", tokens).length == DEPTH
-    assert sum(len(part.pages) for part in cache.list_pages()) == DEPTH
+    assert cache.keys is not None
+    assert sum(len(part.pages) for part in cache.keys.list_pages()) == DEPTH
     assert cache.reports.walk([""]).list_top_prefixes(most=5, shown_tokens=3)
     held = take_pages(cache, DEPTH // 2)
     assert held is not None and len(held) == DEPTH // 2
     assert cache.match("", tokens).length == DEPTH - DEPTH // 2
-    assert sum(len(part.pages) for part in cache.take_evicted()) == DEPTH // 2
+    assert sum(len(part.pages) for part in cache.keys.take_evicted()) == DEPTH // 2
     assert cache.drop("").pages == DEPTH - DEPTH // 2
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 
-from arbora.radix_cache import KEY_BYTES, PrefixCache
+from arbora.radix_cache import KEY_BYTES, PrefixCache, TreeKeys
 from arbora.radix_cache.page_keys import PageKeys
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +20,11 @@ def pack(tokens: list[int]) -> bytes:
 def keys_alone(namespace: str, tokens: list[int], model: bytes = b"model") -> bytes:
     keys = PageKeys(model, PAGE * 4)
     return keys.follow(keys.start(namespace), pack(tokens))
+
+
+def keys_in(cache: PrefixCache) -> TreeKeys:
+    assert cache.keys is not None
+    return cache.keys
 
 
 def serve(cache: PrefixCache, namespace: str, tokens: list[int]) -> dict[int, list[int]]:
@@ -43,13 +48,13 @@ def test_every_evicted_page_has_the_key_of_its_tokens(sequences: list[list[int]]
     contents: dict[int, list[int]] = {}
     for tokens in sequences:
         served = serve(cache, "a", tokens)
-        for evicted in cache.take_evicted():
+        for evicted in keys_in(cache).take_evicted():
             for at, page in enumerate(evicted.pages):
                 tokens_then = contents[page]
                 key = evicted.keys[at * KEY_BYTES : (at + 1) * KEY_BYTES]
                 assert key == keys_alone("a", tokens_then)[-KEY_BYTES:]
         contents |= served
-    for kept in cache.list_pages():
+    for kept in keys_in(cache).list_pages():
         keys = [kept.keys[at : at + KEY_BYTES] for at in range(0, len(kept.keys), KEY_BYTES)]
         assert keys == [keys_alone("a", contents[page])[-KEY_BYTES:] for page in kept.pages]
 
@@ -80,7 +85,7 @@ def test_the_missing_pages_of_a_sequence_have_their_keys(
     cache = PrefixCache(100, PAGE, check_invariants=True, model=b"model")
     for tokens in sequences:
         serve(cache, "a", tokens)
-    missing = cache.find_missing("a", pack(wanted))
+    missing = keys_in(cache).find_missing("a", pack(wanted))
     assert missing.first == len(cache.whole_pages("a", pack(wanted)))
     assert missing.keys == keys_alone("a", wanted)[missing.first * KEY_BYTES :]
 
@@ -93,7 +98,7 @@ def test_everything_lists_parents_before_their_children(sequences: list[list[int
     for tokens in sequences:
         contents |= serve(cache, "a", tokens)
     told: list[list[int]] = [[]]
-    for kept in cache.list_pages():
+    for kept in keys_in(cache).list_pages():
         for page in kept.pages:
             assert contents[page][:-PAGE] in told
             told.append(contents[page])
@@ -115,5 +120,4 @@ def test_a_cache_without_a_model_has_no_keys() -> None:
     cache = PrefixCache(4, PAGE)
     serve(cache, "a", [1, 2, 3, 4])
     serve(cache, "a", [5, 6, 7, 8, 9, 10])
-    assert cache.take_evicted() == []
-    assert cache.list_pages() == []
+    assert cache.keys is None

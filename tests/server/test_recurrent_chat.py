@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,13 +16,18 @@ KINDS = {"gated delta nets": "qwen3_next", "short convolutions": "lfm2"}
 
 
 @pytest.fixture(params=list(KINDS.values()), ids=list(KINDS), scope="module")
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = write_served_checkpoint(tmp_path_factory.mktemp("model"))
     like = json.loads((directory / "config.json").read_text())
     config = tiny_config(request.param)
     config.vocab_size, config.max_position_embeddings = like["vocab_size"], 4096
     tiny_model(config).save_pretrained(directory)
-    with serve(directory, "--kv-memory", "32MiB") as server:
+    return directory
+
+
+@pytest.fixture(scope="module")
+def served(checkpoint: Path) -> Iterator[Served]:
+    with serve(checkpoint, "--kv-memory", "32MiB") as server:
         yield server
 
 
@@ -54,3 +60,30 @@ def test_an_explanation_names_a_missing_checkpoint(served: Served) -> None:
         answer = served.http.post("/cache/explain", json={"messages": messages}).json()
         assert (answer["causes"].get("checkpoint", 0) > 50) == lacks_one
         ask(served, messages)
+
+
+@pytest.mark.parametrize("policy", ["write_back", "write_through"])
+def test_a_conversation_goes_on_after_its_eviction_and_on_another_server(
+    checkpoint: Path, policy: str, tmp_path: Path
+) -> None:
+    options = ("--disk-cache", str(tmp_path), "--write-policy", policy)
+    exact = ("--dtype", "float32")
+    small = (*exact, "--kv-memory", "4MiB", "--max-model-len", "2048", "--max-running", "1")
+    messages: list[Any] = [said("system", SYSTEM), said("user", facts("Turn 1"))]
+    with serve(checkpoint, *options, *small) as server:
+        first = ask(server, messages)
+        messages += [said("assistant", "So it is."), said("user", facts("Turn 2"))]
+        for number in range(6):
+            ask(server, [said("user", facts(f"Another conversation, {number}"))])
+        second = ask(server, messages)
+        cached = second["usage"]["prompt_tokens_details"]["cached_tokens"]
+        assert cached >= first["usage"]["prompt_tokens"] // 16 * 16
+        assert server.metrics()["arbora_pages_restored_total"] > 0
+    with serve(checkpoint, *options, *exact) as server:
+        again = ask(server, messages)
+        assert again["choices"] == second["choices"]
+        assert again["usage"]["prompt_tokens_details"]["cached_tokens"] >= cached
+        assert server.http.delete("/cache").status_code == 200
+        alone = ask(server, messages)
+    assert alone["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert alone["choices"][0]["message"] == second["choices"][0]["message"]

@@ -21,7 +21,6 @@ from arbora.runtime.messages import (
     ReadAdapter,
     Row,
     RowVector,
-    SavedPages,
     SavePages,
     SlotSetup,
     StepMasks,
@@ -111,15 +110,15 @@ class FakeModel:
         self._count = count
         self.page_size = page_size
         self.contents = np.full((num_pages, page_size), -1, np.int64)
-        self.store = FakeStore(self.contents, most_stored)
+        self.states: dict[int, list[int]] = {}  # the tokens of each recurrent state, by place
+        self.store = FakeStore(self.contents, most_stored, self.states)
         self._reaches = [reach for reach, _ in windows]
         self._windows = [np.full((pages, page_size), -1, np.int64) for _, pages in windows]
         """for each token a hash of all tokens up to it"""
         self.slots: dict[int, _Slot] = {}
-        self.states: dict[int, list[int]] = {}  # the tokens of each recurrent state, by place
         self.plans: list[StepPlan] = []
         self._in_flight = PagesInFlight(page_size)
-        self.saves_after: dict[int, list[SavedPages]] = {}  # by the step that they follow
+        self.saves_after: dict[int, list[SavePages]] = {}  # by the step that they follow
         self.masks: dict[int, StepMasks] = {}
         self.loaded: list[int] = []  # grammar ids, once for each load
         self.grammars: dict[int, LoadGrammar] = {}  # loaded ones
@@ -142,16 +141,20 @@ class FakeModel:
             elif isinstance(message, ReadAdapter | DropAdapter):
                 self.adapter_orders.append(message)
             elif isinstance(message, SavePages) and self.plans:
-                self.saves_after.setdefault(self.plans[-1].step, []).extend(message.saves)
+                self.saves_after.setdefault(self.plans[-1].step, []).append(message)
             elif isinstance(message, SavePages):
-                self.store.save(message.saves)
+                self._save(message)
             elif isinstance(message, ForgetPages):
                 self.store.forget(message)
             elif isinstance(message, DiscardPages):
                 self.store.discard(message)
             elif isinstance(message, FlushPages):
                 self.store.end(message.fetches_over)
-                self.store.save(message.saves)
+                self._save(message)
+
+    def _save(self, message: SavePages | FlushPages) -> None:
+        self.store.save(message.saves)
+        self.store.save_states(message.states)
 
     def run_step(self) -> StepResult:
         """Runs the oldest plan."""
@@ -166,10 +169,12 @@ class FakeModel:
             if self.automata is not None:
                 self.automata.set_up(setup)
         self.store.save(plan.saves)
+        self.store.save_states(plan.saved_states)
         for copy in plan.copies:
             contents = [self.contents, *self._windows][copy.group]
             contents[copy.destination] = contents[copy.source]
         self.store.restore(plan.restores)
+        self.store.restore_states(plan.restored_states)
         self.store.end(plan.fetches_over)
         counts, sampled = [], []
         for row in plan.rows:
@@ -189,7 +194,8 @@ class FakeModel:
             if row.save_state != NO_STATE:
                 self.states[row.save_state] = list(self.states[self.slots[row.slot].place])
         self._check_groups(plan, starts)
-        self.store.save(self.saves_after.pop(plan.step, []))
+        for message in self.saves_after.pop(plan.step, []):
+            self._save(message)
         forward = sum(len(row.tokens) // 4 or row.samples for row in plan.rows)
         return StepResult(
             step=plan.step,

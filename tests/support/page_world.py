@@ -25,6 +25,8 @@ from arbora.runtime.messages import (
     StoreCounts,
     StoreReport,
 )
+from arbora.runtime.model.interface.cache_spec import CacheSpec, StateTensor
+from arbora.runtime.model.recurrent_states import RecurrentStates
 from arbora.runtime.model.tiers.disk import DiskStore
 from arbora.runtime.model.tiers.host_memory import HostMemory
 from arbora.runtime.model.tiers.host_pool import HostPool
@@ -38,18 +40,35 @@ from interpreted_triton import DEVICE
 PAGES, LAYERS, HEADS, PAGE_SIZE, HEAD_DIM = 32, 3, 2, 4, 8
 PAGE_BYTES = LAYERS * 2 * HEADS * PAGE_SIZE * HEAD_DIM * 4
 LIMIT = 64 << 20
+STATES = CacheSpec(
+    HEADS,
+    HEADS,
+    HEAD_DIM,
+    windows=(None,) * LAYERS,
+    states=(StateTensor((100, 9), None), StateTensor((3, 33), torch.bfloat16)),
+)
+"""a state takes two pages and a half"""
 Answer = PagesFound | PagesFetched | PagesLocated | PagesForgotten | StoreReport
 
 
 class World:
     def __init__(
-        self, directory: Path, places: int, disk: bool, limit: int = LIMIT, remote: RemoteStore | None = None
+        self,
+        directory: Path,
+        places: int,
+        disk: bool,
+        limit: int = LIMIT,
+        remote: RemoteStore | None = None,
+        states: int = 0,
     ) -> None:
+        """states: places for states of recurrent layers"""
         shape = (2, HEADS, PAGES, PAGE_SIZE, HEAD_DIM)
         self.kvs = [torch.randn(shape, device=DEVICE) for _ in range(LAYERS)]
         pool = HostPool(HostMemory(places * PAGE_BYTES, pinned=DEVICE.type == "cuda"), PAGE_BYTES)
-        self.store = PageStore(pool, LowerTiers(DiskStore(directory, limit) if disk else None, remote))
-        self.mover = PageMover(self.kvs, self.store)
+        tiers = LowerTiers(DiskStore(directory, limit) if disk else None, remote)
+        self.store = PageStore(pool, tiers, STATES.state_bytes(torch.float32) if states else 0)
+        self.states = RecurrentStates(STATES, states, 1, torch.float32, DEVICE)
+        self.mover = PageMover(self.kvs, self.store, states=self.states)
         self.counts = StoreCounts()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         self._fetches = 0

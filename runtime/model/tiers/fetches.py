@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .host_pool import Entry, HostPool
+from ...messages import PagesFound
+from .host_pool import Entry, HostPool, list_pieces
 from .lower_tiers import LowerTiers
 
 PAGES_AT_ONCE = 8
@@ -18,7 +19,7 @@ class _Fetch:
     number: int
     namespace: str
     keys: Sequence[bytes]
-    """keys of the found pages"""
+    """keys of the found pages, then those of a state's pieces"""
     entries: list[Entry] = field(default_factory=list)
     """held entries of the first of these pages"""
 
@@ -29,9 +30,11 @@ class Fetches:
     Only `places` and `end_restored` are called by the model's thread, the others by the store's.
     """
 
-    def __init__(self, pool: HostPool, tiers: LowerTiers) -> None:
+    def __init__(self, pool: HostPool, tiers: LowerTiers, pieces: int) -> None:
+        """pieces: of a state"""
         self._pool = pool
         self._tiers = tiers
+        self._pieces = pieces
         self._found: dict[int, _Fetch] = {}
         self._queue: deque[_Fetch] = deque()
         self._ready: dict[int, list[Entry]] = {}
@@ -39,10 +42,31 @@ class Fetches:
 
     def find(self, number: int, namespace: str, keys: Sequence[bytes]) -> int:
         """Begins a fetch. Returns how many of the first pages are stored; with 0 the fetch is over."""
-        found = self._tiers.count(namespace, keys, self._pool.__contains__)
+        found = self._count(namespace, keys)
         if found:
             self._found[number] = _Fetch(number, namespace, keys[:found])
         return found
+
+    def find_state(
+        self, number: int, namespace: str, keys: Sequence[bytes], states: Sequence[bytes]
+    ) -> PagesFound:
+        """Begins a fetch of the pages before the last stored state and of its pieces (see `FindPages`)."""
+        pages = self._count(namespace, keys)
+        usable = states[: len(states) - len(keys) + pages]
+        found = self._tiers.find(namespace, usable, self._pool.__contains__)
+        for before in range(pages, pages - len(usable), -1):
+            state = states[before - len(keys) - 1]
+            if state not in found:
+                continue
+            pieces = list_pieces(state, self._pieces)
+            if self._count(namespace, pieces) == len(pieces):
+                all_keys = [*keys[: max(0, before)], *pieces]
+                self._found[number] = _Fetch(number, namespace, all_keys)
+                return PagesFound(number, len(all_keys), before)
+        return PagesFound(number, 0)
+
+    def _count(self, namespace: str, keys: Sequence[bytes]) -> int:
+        return self._tiers.count(namespace, keys, self._pool.__contains__) if keys else 0
 
     def read(self, number: int) -> None:
         """Queues a found fetch to be read into host memory."""
@@ -62,6 +86,10 @@ class Fetches:
     def places(self, number: int, first: int, count: int) -> list[int]:
         """The places in host memory of some pages of a ready fetch."""
         return [entry.place for entry in self._ready[number][first : first + count]]
+
+    def state_places(self, number: int) -> list[int]:
+        """The places in host memory of the pieces of a ready fetch's state."""
+        return [entry.place for entry in self._ready[number][-self._pieces :]]
 
     @property
     def busy(self) -> bool:

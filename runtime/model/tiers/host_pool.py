@@ -128,5 +128,11 @@ class HostPool:
             self._free.append(entry.place)  # its page was removed, or never entered
 
 
+def list_pieces(key: bytes, count: int) -> list[bytes]:
+    """The keys of the `count` pieces of a state. The first one is the state's key."""
+    first = int.from_bytes(key, "big")
+    return [((first + number) % (1 << 8 * KEY_BYTES)).to_bytes(KEY_BYTES, "big") for number in range(count)]
+
+
 def split_keys(keys: bytes) -> list[bytes]:
     return [keys[at : at + KEY_BYTES] for at in range(0, len(keys), KEY_BYTES)]

@@ -51,6 +51,14 @@ class LowerTiers:
         elsewhere = self.remote.count(namespace, lacking) if self.remote is not None else 0
         return len(keys) if elsewhere == len(lacking) else keys.index(lacking[elsewhere])
 
+    def find(self, namespace: str, keys: Sequence[bytes], is_here: Callable[[bytes], bool]) -> set[bytes]:
+        """The keys that are stored or, by `is_here`, in memory."""
+        on_disk = self.on_disk
+        found = {key for key in keys if is_here(key) or key in on_disk}
+        if self.remote is not None and (lacking := [key for key in keys if key not in found]):
+            found |= self.remote.find(namespace, lacking)
+        return found
+
     def read(self, namespace: str, wanted: Mapping[bytes, memoryview]) -> set[bytes]:
         """Fills contents by key; returns the keys of the pages that were found whole."""
         found: set[bytes] = set()

@@ -33,18 +33,28 @@ LAYOUT = 1
 log = logging.getLogger(__name__)
 
 
-def open_page_store(config: ServeConfig, page_bytes: int, device: torch.device) -> PageStore | None:
+def open_page_store(
+    config: ServeConfig, page_bytes: int, device: torch.device, state_bytes: int = 0
+) -> PageStore | None:
     """Opens the page store; None if no tier is configured. An unreadable disk cache only causes a warning.
 
     On CUDA devices host memory is pinned in the background, so call it early. Raises ConfigError if there is
-    less host memory, it cannot hold a page, the disk cache cannot hold the pages that are written at once, or
-    the remote cache's URL is invalid.
+    less host memory, it cannot hold a page and a state, the disk cache cannot hold the pages that are written
+    at once, or the remote cache's URL is invalid.
+
+    state_bytes: of a state of recurrent layers; 0: there are none
     """
     disk = _open_disk(config.disk_cache, config.disk_cache_size, page_bytes)
     tiers = LowerTiers(disk, _open_remote(config.remote_cache))
     if not config.host_cache and not tiers:
         return None
-    return PageStore(_open_pool(config, page_bytes, device), tiers)
+    store = PageStore(_open_pool(config, page_bytes, device), tiers, state_bytes)
+    if state_bytes and store.pool.places <= store.pieces:
+        raise ConfigError(
+            f"--host-cache {as_given(host_bytes(config))}: a state of this model's recurrent layers and a "
+            f"page take {page_bytes * (store.pieces + 1):,} bytes; raise it."
+        )
+    return store
 
 
 def _open_pool(config: ServeConfig, page_bytes: int, device: torch.device) -> HostPool:

@@ -1,10 +1,10 @@
-"""Moves pages between the device and host memory, as step plans and other messages say."""
+"""Moves pages and states between the device and host memory, as step plans and other messages say."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -16,18 +16,28 @@ from ...messages import (
     FlushPages,
     ForgetPages,
     RestoredPages,
+    RestoredState,
     SavedPages,
+    SavedState,
     SavePages,
     StepPlan,
 )
 from .copies import Copies, CopyStream, CudaCopyStream, HostCopyStream, HostRestore, Restore, StreamRestore
-from .host_pool import KEY_BYTES, Entry, split_keys
+from .host_pool import KEY_BYTES, Entry, list_pieces, split_keys
 from .page_store import PageStore
 
 PAGES_AT_ONCE = 8
 """A flush copies this many pages while the store writes the previous ones."""
 FLUSH_TIMEOUT_S = 5.0
 """A flush waits this long for a place in memory, which a page frees when it is written to disk."""
+
+
+class StatePlaces(Protocol):
+    """The memory of recurrent layers' states (see `RecurrentStates`)."""
+
+    def pack(self, place: int) -> torch.Tensor: ...
+
+    def unpack(self, place: int, packed: torch.Tensor) -> None: ...
 
 
 class CopyStreams(NamedTuple):
@@ -69,10 +79,14 @@ class PageMover:
     """
 
     def __init__(
-        self, kvs: Sequence[torch.Tensor], store: PageStore, streams: CopyStreams | None = None
+        self,
+        kvs: Sequence[torch.Tensor],
+        store: PageStore,
+        streams: CopyStreams | None = None,
+        states: StatePlaces | None = None,
     ) -> None:
-        """streams: of copies; None: the default streams of the device"""
-        self._kvs = kvs
+        """streams: of copies; None: the default streams of the device. states: None: no layer is recurrent"""
+        self._kvs, self._states = kvs, states
         self._store = store
         kv = kvs[0]
         shape = (store.pool.places, len(kvs), kv.shape[0] * kv.shape[1], -1)
@@ -97,7 +111,7 @@ class PageMover:
         """Begins to save pages, forgets pages, or returns when all are in tiers that outlive the process."""
         match message:
             case SavePages():
-                self.save_computed(message.saves)
+                self.save_computed(message)
             case FlushPages():
                 self.flush(message)
             case _:
@@ -112,11 +126,13 @@ class PageMover:
         written: the pages that the step writes besides the restored ones
         """
         self.save(plan.saves)
+        self.save_states(plan.saved_states)
         running = [save for save in self._open if not save.copies.ready()]
         if running:
             for copies in _copies_of(running, set(written())):
                 copies.precede_launches()
         restore = self._restore(plan.restores, running) if plan.restores else None
+        self._restore_states(plan.restored_states)
         return StepMoves(restore, self._take_begun(), plan.fetches_over)
 
     def finish(self, moves: StepMoves) -> float:
@@ -127,6 +143,10 @@ class PageMover:
         for fetch in moves.fetches_over:
             self._store.end(fetch)
         return restored_ms
+
+    @property
+    def _pages_at_once(self) -> int:
+        return max(1, min(PAGES_AT_ONCE, self._store.pool.places // 2))
 
     @property
     def is_saving(self) -> bool:
@@ -177,14 +197,59 @@ class PageMover:
             if entries:
                 self._launch(pages, entries, after_steps)
 
-    def save_computed(self, saves: Sequence[SavedPages]) -> None:
-        """Begins to save pages that no tier has yet, and that the steps launched so far compute."""
-        self.save([self._select_unsaved(part) for part in saves], after_steps=True)
+    def save_states(self, states: Sequence[SavedState], timeout: float = 0.0) -> None:
+        """Copies states to host memory. Later launches wait for it. A state for which no place is free within
+        `timeout` seconds is lost; with a timeout, earlier pieces are published meanwhile."""
+        for state in states:
+            assert self._states is not None
+            packed = self._states.pack(state.place).split(self._store.pool.place_bytes)
+            pieces = list(zip(list_pieces(state.key, len(packed)), packed, strict=True))
+            at_once = self._pages_at_once if timeout else len(pieces)
+            for at in range(0, len(pieces), at_once):
+                if not self._save_pieces(pieces[at : at + at_once], state.namespace, timeout):
+                    break
+                if timeout:
+                    self.publish_saves()
+
+    def _save_pieces(
+        self, pieces: Sequence[tuple[bytes, torch.Tensor]], namespace: str, timeout: float
+    ) -> bool:
+        """Copies pieces with their keys to host memory. Returns False if they do not all get places."""
+        pool, copied = self._store.pool, list[tuple[Entry, torch.Tensor]]()
+        for key, piece in pieces:
+            there = pool.hold(key)
+            if there is not None:
+                pool.release([there])
+                continue
+            entry = pool.reserve(key, namespace, timeout)
+            if entry is None:
+                pool.release(entry for entry, _ in copied)
+                self._store.count_lost(len(pieces))
+                return False
+            copied.append((entry, piece))
+
+        def copy() -> None:
+            for entry, piece in copied:
+                pool.memory[entry.place, : len(piece)].copy_(piece, non_blocking=True)
+
+        if copied:
+            copies = self._streams.saving.launch(copy, after_steps=True)
+            copies.precede_launches()
+            self._begin_save(Save(frozenset(), [entry for entry, _ in copied], copies))
+        return True
+
+    def save_computed(self, message: SavePages) -> None:
+        """Begins to save pages and states that no lower tier has yet, and that the steps launched so far
+        compute."""
+        self.save([self._select_unsaved(part) for part in message.saves], after_steps=True)
+        self.save_states([state for state in message.states if self._store.tiers.needs(state.key)])
 
     def _launch(self, pages: list[int], entries: list[Entry], after_steps: bool) -> None:
         moves = page_moves(self._kvs, pages, self._memory, [entry.place for entry in entries])
         copies = self._streams.saving.launch(moves.save, after_steps=after_steps)
-        save = Save(frozenset(pages), entries, copies)
+        self._begin_save(Save(frozenset(pages), entries, copies))
+
+    def _begin_save(self, save: Save) -> None:
         self._open.append(save)
         self._begun.append(save)
 
@@ -200,6 +265,13 @@ class PageMover:
             return HostRestore(load, layers)
         size = len(pages) * self._memory[0].nbytes
         return StreamRestore(self._streams.restoring, load, layers, size, _copies_of(running, set(pages)))
+
+    def _restore_states(self, restores: Sequence[RestoredState]) -> None:
+        """Copies fetched states to the device, before all later launches."""
+        for restore in restores:
+            assert self._states is not None
+            places = self._store.state_places(restore.fetch)
+            self._states.unpack(restore.place, self._store.pool.memory[places].reshape(-1))
 
     def forget(self, message: ForgetPages | DiscardPages) -> None:
         """Forgets pages in all tiers, and those that are being saved."""
@@ -217,10 +289,13 @@ class PageMover:
         self.finish(StepMoves(None, self._take_begun(), message.fetches_over))
         if not self._store.tiers:
             return
-        at_once = max(1, min(PAGES_AT_ONCE, self._store.pool.places // 2))
-        self._store.expect([key for part in message.saves for key in split_keys(part.keys)])
+        of_states = [key for state in message.states for key in list_pieces(state.key, self._store.pieces)]
+        of_pages = [key for part in message.saves for key in split_keys(part.keys)]
+        self._store.expect([*of_states, *of_pages])
+        self._store.write_again([key for key in of_states if self._store.tiers.needs(key)])
+        self.save_states(message.states, timeout=FLUSH_TIMEOUT_S)
         for part in message.saves:
-            for few in _pieces(self._select_unsaved(part), at_once):
+            for few in _divide(self._select_unsaved(part), self._pages_at_once):
                 self._store.write_again(split_keys(few.keys))
                 self.save([few], timeout=FLUSH_TIMEOUT_S)
                 self.publish_saves()
@@ -234,7 +309,7 @@ class PageMover:
         return SavedPages(part.namespace, b"".join(key for key, _ in lacking), ids.tobytes())
 
 
-def _pieces(part: SavedPages, pages: int) -> Iterator[SavedPages]:
+def _divide(part: SavedPages, pages: int) -> Iterator[SavedPages]:
     """Splits into parts of at most `pages` pages."""
     for at in range(0, len(part.pages) // PAGE_ID_BYTES, pages):
         keys = part.keys[at * KEY_BYTES : (at + pages) * KEY_BYTES]

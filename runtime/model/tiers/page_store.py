@@ -73,10 +73,12 @@ class PageStore:
     Pages of a fetch are held in host memory until it is ended.
     """
 
-    def __init__(self, pool: HostPool, tiers: LowerTiers) -> None:
+    def __init__(self, pool: HostPool, tiers: LowerTiers, state_bytes: int = 0) -> None:
+        """state_bytes: of a state of recurrent layers, which is stored in pieces of a page's size"""
         self.pool = pool
         self.tiers = tiers
-        self._fetches = Fetches(pool, tiers)
+        self.pieces = -(-state_bytes // pool.place_bytes)
+        self._fetches = Fetches(pool, tiers, self.pieces)
         self._wake: Callable[[], None] = lambda: None
         self._to_forget: deque[ForgetPages | DiscardPages] = deque()
         self._forgotten: list[ForgetPages] = []  # messages to be answered once the pages are erased
@@ -125,6 +127,11 @@ class PageStore:
         """Places in host memory of a fetch's pages, for a step that restores them."""
         self._restored_pages += count
         return self._fetches.places(fetch, first, count)
+
+    def state_places(self, fetch: int) -> list[int]:
+        """Places in host memory of the pieces of a fetch's state, for a step that restores it."""
+        self._restored_pages += self.pieces
+        return self._fetches.state_places(fetch)
 
     def end(self, fetch: int) -> None:
         """Ends a fetch whose pages are restored."""
@@ -190,10 +197,7 @@ class PageStore:
     def _take(self, message: PageStoreInbox, scheduler: Outbox) -> None:
         match message:
             case FindPages():
-                keys = split_keys(message.keys)
-                scheduler.send(
-                    PagesFound(message.fetch, self._fetches.find(message.fetch, message.namespace, keys))
-                )
+                scheduler.send(self._find(message))
             case FetchPages():
                 self._fetches.read(message.fetch)
             case EndFetch():
@@ -203,6 +207,12 @@ class PageStore:
             case LocatePages():
                 groups = [self._locate(split_keys(keys)) for keys in message.groups]
                 scheduler.send(PagesLocated(message.question, groups))
+
+    def _find(self, message: FindPages) -> PagesFound:
+        asked = (message.fetch, message.namespace, split_keys(message.keys))
+        if message.states:
+            return self._fetches.find_state(*asked, split_keys(message.states))
+        return PagesFound(message.fetch, self._fetches.find(*asked))
 
     def _locate(self, keys: list[bytes]) -> PagesInTiers:
         """Counts pages in host memory and on disk. Asking the remote tier would take a round trip."""

@@ -67,6 +67,14 @@ class RemoteStore:
 
         return self._ask(self._reading, count, 0)
 
+    def find(self, namespace: str, keys: Sequence[bytes]) -> set[bytes]:
+        """The keys that are stored, in one round trip."""
+        names = [name(namespace, key) for key in keys]
+        there = self._ask(
+            self._reading, lambda: self._all(names, lambda pipe, each: pipe.exists(each)), [0] * len(keys)
+        )
+        return {key for key, found in zip(keys, there, strict=True) if found}
+
     def read(self, namespace: str, wanted: Mapping[bytes, memoryview]) -> set[bytes]:
         """Fills contents by key; returns the keys of the pages that were found whole."""
         whole: set[bytes] = set()

@@ -73,7 +73,7 @@ def test_pages_that_are_evicted_again_and_again_are_computed(monkeypatch: pytest
     bench.submit("again", PROMPT, max_tokens=1)
     asked = []
     match = bench.cache.match
-    monkeypatch.setattr(bench.cache, "match", lambda *of: match(*of)._replace(full_pages=0))
+    monkeypatch.setattr(bench.cache, "match", lambda *of: match(*of)._replace(paged=0))
     for _ in range(100):
         asked += [message for message in bench.model.store.asked if isinstance(message, FindPages)]
         bench.answer_fetches(rounds=1)

@@ -146,7 +146,8 @@ def test_at_the_end_the_store_gets_all_cached_pages_in_a_usable_order() -> None:
     bench.run()
     bench.submit("branch", [*PROMPT[:20], *reversed(PROMPT[:20])], max_tokens=4)
     bench.run()
-    told = [pages.keys for pages in bench.cache.list_pages()]
+    assert bench.cache.keys is not None
+    told = [pages.keys for pages in bench.cache.keys.list_pages()]
     bench.drain()
     assert len(b"".join(told)) // 16 == len(bench.model.store.pages) == 15
     restarted = SchedulerBench(num_pages=32, page_size=4, most_stored=1000)

@@ -14,6 +14,7 @@ from arbora.runtime.messages import (
     FetchPages,
     PagesInTiers,
     SavedPages,
+    SavePages,
     UsedPages,
 )
 from arbora.runtime.model.tiers import StepMoves, page_store
@@ -207,7 +208,7 @@ def test_on_disk_pages_used_on_the_device_count_as_used_and_prefixes_as_used_lat
 ) -> None:
     world = World(tmp_path, places=8, disk=True)
     for keys in ([1, 2], [3, 4], [9]):
-        world.mover.save_computed([SavedPages("", key_bytes(keys), packed(keys))])
+        world.mover.save_computed(SavePages([SavedPages("", key_bytes(keys), packed(keys))]))
         world.mover.publish_saves()
         world.store.finish()
     world.outbox.send(UsedPages(key_bytes([1, 2, 3, 4, 5])))
@@ -219,7 +220,7 @@ def test_uses_on_the_device_are_written_down_many_at_a_time(
 ) -> None:
     monkeypatch.setattr(page_store, "IDLE_MS", 3000)  # ten times that is more than all the uses take
     world = World(tmp_path, places=8, disk=True)
-    world.mover.save_computed([SavedPages("", key_bytes([1, 9]), packed([1, 9]))])
+    world.mover.save_computed(SavePages([SavedPages("", key_bytes([1, 9]), packed([1, 9]))]))
     world.mover.publish_saves()
     world.store.finish()
     statements: list[str] = []

@@ -16,7 +16,7 @@ import pytest
 import redis
 import torch
 from arbora import Engine
-from arbora.runtime.messages import SavedPages
+from arbora.runtime.messages import FindPages, FlushPages, PagesFound, SavedPages, SavedState
 from arbora.runtime.model.tiers import remote
 from arbora.runtime.model.tiers.disk import StoredPage
 from arbora.runtime.model.tiers.remote import PREFIX, RemoteStore, name
@@ -381,3 +381,17 @@ def check_sharing(served_model: Path, url: str) -> None:
     assert answers[0][1]["cached_tokens"] == 0
     assert answers[1][1]["cached_tokens"] == (usage - 1) // 16 * 16
     assert len(list(stored.scan_iter(match=PREFIX + b"*"))) == stored.dbsize() > 0
+
+
+def test_states_are_found_on_the_server(url: str, tmp_path: Path) -> None:
+    state = [SavedState("", key_bytes([100]), 1)]
+    store = RemoteStore(url)
+    first = World(tmp_path, places=8, disk=False, remote=store, states=2)
+    first.states.tensors[0].fill_(7)
+    first.mover.flush(FlushPages([SavedPages("", key_bytes([1]), packed([1]))], [], state))
+    (tmp_path / "second").mkdir()
+    second = World(tmp_path / "second", places=8, disk=False, remote=RemoteStore(url), states=2)
+    second.outbox.send(FindPages(1, "", key_bytes([1, 2, 3]), key_bytes([100, 200, 300])))
+    while not isinstance(found := second.receive(), PagesFound):
+        pass
+    assert found == PagesFound(1, 1 + 3, 1)
