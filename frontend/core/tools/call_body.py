@@ -108,8 +108,10 @@ class CallBody:
         end = self._form.tail + self._form.suffix
         if self._held.startswith(end):
             self.rest = self._held[len(end) :]
-        elif final or not (head is None or end.startswith(self._held)):
-            self.rest = "" if final else self._held
+        elif head is not None and not end.startswith(self._held):
+            self.rest = self._held
+        elif final:
+            self.rest = ""
 
     def _expect_heads(self, form: Form, lead: str) -> None:
         """Expects calls to begin with `lead`, which stands before their heads."""

@@ -219,9 +219,10 @@ class WeightPlan:
                 expected |= projection_tensors(self.projections[target], choose)
             elif not self.is_bias(target) and target not in self.tied:
                 expected[source.names[0]] = TensorSpec((self.shapes[target],))
-        for target in self.shapes.keys() - self.sources.keys() - self.tied.keys():
-            if not has_converted and not self.is_bias(target):
-                expected[target] = TensorSpec((self.shapes[target],))
+        for target, shape in self.shapes.items():
+            is_stored = target not in self.sources and target not in self.tied and not self.is_bias(target)
+            if is_stored and not has_converted:
+                expected[target] = TensorSpec((shape,))
         return expected
 
 

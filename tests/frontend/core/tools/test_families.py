@@ -189,6 +189,11 @@ def test_what_is_read_does_not_depend_on_how_the_text_is_split(
     assert read_raw([*text, ""]) == whole
 
 
+def test_text_after_a_call_that_does_not_end_it_is_content() -> None:
+    text = "<|python_start|>[clock()]["
+    read_at_each_cut("pythonic", text, [("clock", {}), ("content", ")][")], enforced=True)
+
+
 ANALYSIS = f"{HARMONY.start}Hm.<|end|><|start|>assistant"
 
 
