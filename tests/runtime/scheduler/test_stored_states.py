@@ -117,6 +117,12 @@ def test_with_write_through_states_are_saved_as_they_are_computed() -> None:
     assert [len(state) for _, state in bench.model.store.states.values()] == [40]
 
 
+def test_with_write_through_a_state_before_the_end_of_the_prompt_is_saved() -> None:
+    bench = new_bench(num_pages=64, write_through=True)
+    serve(bench, "first", PROMPT[:38])
+    assert [len(state) for _, state in bench.model.store.states.values()] == [36]
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     turns=st.lists(
