@@ -39,7 +39,7 @@ class StepInFlight:
     step: int
     rows: list[tuple[Request, Row]] = field(default_factory=list)
     restored: list[Request] = field(default_factory=list)  # requests whose pages the step restores
-    restored_tokens: int = 0
+    restored_tokens: int = 0  # tokens on the pages that the step restores
     prefill_tokens: int = 0  # tokens of prompts and forced tokens that the step computes
     forced_tokens: int = 0  # the forced ones among `prefill_tokens`
     masks_sent: bool = False
@@ -105,7 +105,8 @@ class StepPlanner:
         if not decoding and all(request.allocation.has_forced for request in prefilling):
             streams_text = False  # because each stream waits only for its own forced tokens
         self._add_restores(plan, flight, prefilling, budget.restored_tokens(len(decoding), streams_text))
-        most = budget.prefill_tokens(len(decoding), streams_text, flight.restored_tokens)
+        restored = flight.restored_tokens + self._state_tokens * len(plan.restored_states)
+        most = budget.prefill_tokens(len(decoding), streams_text, restored)
         chunks = self._chunks(prefilling, most, flight)
         if not decoding and not chunks and not flight.restored:
             return None
@@ -207,7 +208,6 @@ class StepPlanner:
         if allocation.restored_place != NO_STATE and not allocation.to_restore:
             plan.restored_states.append(RestoredState(fetch.id, allocation.restored_place))
             allocation.restored_place = NO_STATE
-            flight.restored_tokens += self._state_tokens
         self._cache.commit(allocation.lock, request.slice(0, allocation.planned))
 
     def _add_decode(self, plan: StepPlan, flight: StepInFlight, request: Request) -> None:

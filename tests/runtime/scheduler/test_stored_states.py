@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 from arbora.runtime.messages import Abort, DropCache, FindPages
 from arbora.runtime.scheduler import plan
+from arbora.runtime.scheduler.budget import FIRST_RESTORE
 from evicted_prompts import PROMPT, evict_all
 from fake_model import long_reply_prompt, reply_alone
 from hypothesis import given, settings
@@ -17,10 +18,17 @@ MORE = [9, 8, 7, 6, 5]
 CONVERSATIONS = [long_reply_prompt(60, 40, salt=salt) for salt in range(3)]
 
 
-def new_bench(num_pages: int = 16, more_states: int = 4, write_through: bool = False) -> SchedulerBench:
-    states = 2 * 2 + more_states
+def new_bench(
+    num_pages: int = 16, more_states: int = 4, write_through: bool = False, state_tokens: int = 0
+) -> SchedulerBench:
     return SchedulerBench(
-        num_pages, slots=2, max_pinned=4, states=states, most_stored=1000, write_through=write_through
+        num_pages,
+        slots=2,
+        max_pinned=4,
+        states=2 * 2 + more_states,
+        state_tokens=state_tokens,
+        most_stored=1000,
+        write_through=write_through,
     )
 
 
@@ -54,12 +62,13 @@ def test_a_long_reply_leaves_a_state_too(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_state_is_restored_to_pages_that_the_tree_has() -> None:
-    bench = new_bench(num_pages=200, more_states=1)
+    bench = new_bench(num_pages=200, more_states=1, state_tokens=1000)
     serve(bench, "first", PROMPT)
     for salt in range(8):  # their checkpoints take the places of the first prompt's
         serve(bench, f"other{salt}", long_reply_prompt(20, 4, salt=salt + 1))
     assert serve(bench, "second", [*PROMPT, *MORE]) == 40
     assert (bench.model.store.restored_states, bench.model.store.restored) == (1, 0)
+    assert bench.budget.restored_tokens(0, True) == FIRST_RESTORE  # the time of restoring pages is not known
 
 
 def test_a_state_without_all_pages_before_it_is_not_used() -> None:
