@@ -228,10 +228,9 @@ class StoredPages:
         if self.enabled and request.namespace is not None:
             assert self._cache.keys is not None, "a cache with a page store has keys"
             keys = self._cache.keys.compute(request.namespace, bytes(request.tokens))
-            if self._cache.stores_states:
-                keys += self._cache.keys.name_states(keys)
+            states = self._cache.keys.name_states(keys) if self._cache.stores_states else b""
             if keys:
-                self._to_model.append(DiscardPages(request.namespace, keys))
+                self._to_model.append(DiscardPages(request.namespace, keys, states))
 
     def take_messages(self) -> list[PageStoreInbox]:
         """Returns the messages to the page store since the last call."""

@@ -166,4 +166,5 @@ class FakeStore:
     def discard(self, message: DiscardPages) -> None:
         for key in keys_of(message.keys):
             self.pages.pop(key, None)
+        for key in keys_of(message.states):
             self.states.pop(key, None)

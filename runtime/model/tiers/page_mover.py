@@ -276,7 +276,7 @@ class PageMover:
     def forget(self, message: ForgetPages | DiscardPages) -> None:
         """Forgets pages in all tiers, and those that are being saved."""
         if isinstance(message, DiscardPages):
-            keys = set(split_keys(message.keys))
+            keys = set(self._store.list_discarded(message))
             matches: Callable[[Entry], bool] = lambda entry: entry.key in keys  # noqa: E731
         else:
             matches = lambda entry: entry.matches(message.scope, message.namespace)  # noqa: E731

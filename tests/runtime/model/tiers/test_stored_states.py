@@ -130,9 +130,22 @@ def test_states_outlive_the_server(how: str, tmp_path: Path, monkeypatch: pytest
 def test_states_are_forgotten_with_their_namespace_and_discarded_by_their_keys(tmp_path: Path) -> None:
     world = new_world(tmp_path)
     save(world, 100, 200, pages=[1, 2])
-    world.mover.handle(DiscardPages("", key_bytes([200])))
+    world.mover.handle(DiscardPages("", b"", key_bytes([200])))
     eventually(lambda: find(world, [1, 2], STATES[:2]).before_state == 1)
     world.mover.handle(ForgetPages("", "", 0, CacheDropped(0, 0, 0)))
     while not isinstance(world.receive(), PagesForgotten):
         pass
     assert find(world, [1, 2], STATES[:2], fetch=2) == PagesFound(2, 0)
+
+
+def test_no_piece_of_a_discarded_state_becomes_a_part_of_the_next_one(tmp_path: Path) -> None:
+    world = new_world(tmp_path)
+    save(world, 100, pages=[1])
+    world.mover.handle(DiscardPages("", b"", key_bytes([100])))
+    eventually(lambda: len(world.store.pool) == 1)
+    for tensor in world.states.tensors:
+        tensor[0] += 1
+    save(world, 100, pages=[])
+    assert find(world, [1], STATES[:1]) == PagesFound(1, 1 + PIECES, 1)
+    restore(world, place=3)
+    check_equal(world, 3, 0)
