@@ -226,6 +226,7 @@ class PageMover:
                 pool.release(entry for entry, _ in copied)
                 self._store.count_lost(len(pieces))
                 return False
+            pool.memory[entry.place, len(piece) :] = 0  # bytes of another page, perhaps of another namespace
             copied.append((entry, piece))
 
         def copy() -> None:

@@ -23,7 +23,8 @@ from arbora.runtime.messages import (
 )
 from arbora.runtime.model.tiers import page_mover
 from arbora.runtime.model.tiers.host_pool import list_pieces
-from page_world import World, key_bytes, packed
+from page_world import PAGE_BYTES, World, key_bytes, packed
+from page_world import STATES as STATES_SPEC
 from served import eventually
 
 PIECES = 3
@@ -149,3 +150,13 @@ def test_no_piece_of_a_discarded_state_becomes_a_part_of_the_next_one(tmp_path: 
     assert find(world, [1], STATES[:1]) == PagesFound(1, 1 + PIECES, 1)
     restore(world, place=3)
     check_equal(world, 3, 0)
+
+
+def test_the_rest_of_the_last_piece_has_nothing_of_another_page(tmp_path: Path) -> None:
+    world = new_world(tmp_path)
+    world.store.pool.memory.fill_(7)
+    save(world, 100, pages=[])
+    last = world.store.pool.hold(list_pieces(key_bytes([100]), PIECES)[-1])
+    assert last is not None
+    rest = world.store.pool.memory[last.place, STATES_SPEC.state_bytes(torch.float32) % PAGE_BYTES :]
+    assert len(rest) and not rest.any()
