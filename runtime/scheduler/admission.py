@@ -134,8 +134,7 @@ class Admission:
         if self._awaits_prefix(request, found, round_.busy):
             self._inherit_rank(request)
             return _Attempt.WAITS
-        pages = found.paged // self._cache.page_size
-        if self._stored.awaits(request, pages, busy=bool(self._requests.residents)):
+        if self._stored.awaits(request, found, busy=bool(self._requests.residents)):
             return _Attempt.WAITS
         rank = self._waiting.rank(request)
         in_background = is_background(request.priority)

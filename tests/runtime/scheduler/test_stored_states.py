@@ -8,7 +8,7 @@ import pytest
 from arbora.runtime.messages import Abort, DropCache, FindPages
 from arbora.runtime.scheduler import plan
 from arbora.runtime.scheduler.budget import FIRST_RESTORE
-from evicted_prompts import PROMPT, evict_all
+from evicted_prompts import BIG, LONG, PROMPT, evict_all
 from fake_model import long_reply_prompt, reply_alone
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -69,6 +69,27 @@ def test_a_state_is_restored_to_pages_that_the_tree_has() -> None:
     assert serve(bench, "second", [*PROMPT, *MORE]) == 40
     assert (bench.model.store.restored_states, bench.model.store.restored) == (1, 0)
     assert bench.budget.restored_tokens(0, True) == FIRST_RESTORE  # the time of restoring pages is not known
+
+
+def test_a_state_that_the_tree_lost_since_a_prompt_was_queued_is_restored() -> None:
+    bench = SchedulerBench(num_pages=200, slots=1, states=3, most_stored=1000)
+    serve(bench, "first", PROMPT)
+    bench.submit("other", long_reply_prompt(20, 20, salt=1), 20)
+    bench.submit("second", [*PROMPT, *MORE], 1, priority=1)
+    bench.run()
+    assert bench.cached("second") == 40
+    assert (bench.model.store.restored_states, bench.model.store.restored) == (1, 0)
+
+
+def test_a_state_is_restored_once_all_pages_before_it_are_copied() -> None:
+    bench = new_bench(num_pages=250)
+    serve(bench, "first", LONG[:898], 1)
+    bench.submit("big", BIG, max_tokens=1, namespace="big")
+    bench.answer_fetches()
+    bench.plan()
+    bench.step()
+    assert bench.model.store.states and len(bench.model.store.pages) < 225
+    assert serve(bench, "again", LONG, 1) == 896
 
 
 def test_a_state_without_all_pages_before_it_is_not_used() -> None:
