@@ -152,7 +152,8 @@ class StepPlanner:
             left = allocation.chunk_end - allocation.planned
             tokens = left if self._takes_whole and not chunks else min(budget, left)
             if allocation.lock.state is not None and self._page_size <= tokens < left:
-                tokens -= (allocation.planned + tokens) % self._page_size  # the page store may keep its state
+                rest = (allocation.planned + tokens) % self._page_size
+                tokens, budget = tokens - rest, budget - rest  # the page store keeps states at ends of pages
             tokens = (
                 self._cache.extend_windows(allocation.lock, allocation.planned + tokens) - allocation.planned
             )

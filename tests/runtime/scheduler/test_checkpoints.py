@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from arbora.runtime.messages import Finish
 from arbora.runtime.scheduler import plan
+from arbora.runtime.scheduler.budget import StepBudget
 from fake_model import EOS, long_reply_prompt, reply_alone
 from scheduler_bench import SchedulerBench
 
@@ -58,6 +59,21 @@ def test_choices_of_one_prompt_compute_it_once() -> None:
         bench.submit(f"n{seed}", SYSTEM, seed=seed)
     bench.run()
     assert [cached(bench, f"n{seed}") for seed in range(3)] == [0, 20, 20]
+
+
+class TenTokens(StepBudget):
+    def prefill_tokens(self, decode_rows: int, streams_text: bool, restored_tokens: int = 0) -> int:
+        return 10
+
+
+def test_a_chunk_ends_with_a_page_and_leaves_no_tokens_to_other_prompts() -> None:
+    bench = SchedulerBench(slots=2, num_pages=200, states=10, budget=TenTokens(8.0))
+    bench.submit("a", long_reply_prompt(38, 4), 4, priority=1)
+    bench.plan()
+    bench.submit("b", long_reply_prompt(38, 4, salt=1), 4)
+    bench.plan()
+    chunks = [[len(row.tokens) // 4 for row in step.rows] for step in bench.model.plans]
+    assert chunks == [[8], [8]]
 
 
 def test_a_reply_that_a_stop_string_ends_leaves_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
