@@ -92,6 +92,23 @@ def test_a_state_is_restored_once_all_pages_before_it_are_copied() -> None:
     assert serve(bench, "again", LONG, 1) == 896
 
 
+def test_no_request_waits_for_restored_pages_after_which_no_state_comes() -> None:
+    bench = new_bench(num_pages=32)
+    serve(bench, "first", PROMPT)
+    evict_all(bench)
+    bench.budget.restored_tokens = lambda *_: 8  # type: ignore[method-assign]
+    bench.submit("second", [*PROMPT, *MORE])
+    bench.answer_fetches()
+    bench.plan()
+    bench.submit("third", [*PROMPT[:20], *MORE])
+    bench.answer_fetches()
+    bench.plan()
+    assert [len(step.rows) for step in bench.model.plans] == [0, 1]
+    bench.run()
+    assert bench.tokens("second") == reply_alone([*PROMPT, *MORE], 8)
+    assert bench.tokens("third") == reply_alone([*PROMPT[:20], *MORE], 8)
+
+
 def test_a_state_without_all_pages_before_it_is_not_used() -> None:
     bench = new_bench()
     serve(bench, "first", PROMPT)
