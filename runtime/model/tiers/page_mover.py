@@ -243,7 +243,7 @@ class PageMover:
         """Begins to save pages and states that no lower tier has yet, and that the steps launched so far
         compute."""
         self.save([self._select_unsaved(part) for part in message.saves], after_steps=True)
-        self.save_states([state for state in message.states if self._store.tiers.needs(state.key)])
+        self.save_states(self._select_unsaved_states(message.states))
 
     def _launch(self, pages: list[int], entries: list[Entry], after_steps: bool) -> None:
         moves = page_moves(self._kvs, pages, self._memory, [entry.place for entry in entries])
@@ -294,13 +294,18 @@ class PageMover:
         of_pages = [key for part in message.saves for key in split_keys(part.keys)]
         self._store.expect([*of_states, *of_pages])
         self._store.write_again([key for key in of_states if self._store.tiers.needs(key)])
-        self.save_states(message.states, timeout=FLUSH_TIMEOUT_S)
+        self.save_states(self._select_unsaved_states(message.states), timeout=FLUSH_TIMEOUT_S)
         for part in message.saves:
             for few in _divide(self._select_unsaved(part), self._pages_at_once):
                 self._store.write_again(split_keys(few.keys))
                 self.save([few], timeout=FLUSH_TIMEOUT_S)
                 self.publish_saves()
         self._store.finish()
+
+    def _select_unsaved_states(self, states: Sequence[SavedState]) -> list[SavedState]:
+        """The states of which the lower tiers lack a piece."""
+        needs, pieces = self._store.tiers.needs, self._store.pieces
+        return [state for state in states if any(map(needs, list_pieces(state.key, pieces)))]
 
     def _select_unsaved(self, part: SavedPages) -> SavedPages:
         """The pages that no lower tier has yet."""

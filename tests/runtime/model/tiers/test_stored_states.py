@@ -160,3 +160,16 @@ def test_the_rest_of_the_last_piece_has_nothing_of_another_page(tmp_path: Path) 
     assert last is not None
     rest = world.store.pool.memory[last.place, STATES_SPEC.state_bytes(torch.float32) % PAGE_BYTES :]
     assert len(rest) and not rest.any()
+
+
+def test_a_computed_state_is_saved_if_the_disk_has_lost_a_piece(tmp_path: Path) -> None:
+    world = new_world(tmp_path, disk=True)
+    message = SavePages([SavedPages("", key_bytes([1]), packed([1]))], saved(100))
+    world.mover.handle(message)
+    world.mover.publish_saves()
+    world.store.finish()
+    world.mover.handle(DiscardPages("", list_pieces(key_bytes([100]), PIECES)[-1]))
+    eventually(lambda: len(world.store.tiers.on_disk) == PIECES)
+    world.mover.handle(message)
+    world.mover.publish_saves()
+    assert find(world, [1], STATES[:1]) == PagesFound(1, 1 + PIECES, 1)
