@@ -173,3 +173,11 @@ def test_a_computed_state_is_saved_if_the_disk_has_lost_a_piece(tmp_path: Path) 
     world.mover.handle(message)
     world.mover.publish_saves()
     assert find(world, [1], STATES[:1]) == PagesFound(1, 1 + PIECES, 1)
+
+
+def test_a_state_that_does_not_fit_into_host_memory_with_its_pages_is_not_found(tmp_path: Path) -> None:
+    world = new_world(tmp_path, places=5, disk=True)
+    for states, pages in ([100], [1]), ([300], [2, 3]):
+        save(world, *states, pages=pages)
+        world.store.finish()
+    assert find(world, [1, 2, 3], STATES) == PagesFound(1, 1 + PIECES, 1)
