@@ -26,8 +26,8 @@ from .refusals import Limits
 from .request import Phase, Request
 
 MAX_STEPS_IN_FLIGHT = 2
-CHECKPOINT_TOKENS = 512  # minimal distance of checkpoints in a prompt, apart from its branches and its end
-DECODE_CHECKPOINT_TOKENS = 128  # a request in decode keeps two checkpoints at this distance
+CHECKPOINT_TOKENS = 512  # minimal distance of checkpoints in a prompt, apart from branches and its end
+DECODE_CHECKPOINT_TOKENS = 128  # minimal distance of the two checkpoints that a request in decode keeps
 GROWTH_TOKENS = 64  # tokens for which pages are allocated ahead while many are available
 MANY_AVAILABLE = 0.25  # share of all pages above which many pages are available
 
@@ -218,7 +218,7 @@ class StepPlanner:
         ends_page = allocation.planned % self._page_size == 0  # only then the page store can keep the state
         self._save_state(row, allocation, DECODE_CHECKPOINT_TOKENS if ends_page else request.max_length)
         if row.save_state != NO_STATE:
-            newest_but_one = allocation.planned - DECODE_CHECKPOINT_TOKENS
+            newest_but_one, _ = allocation.lock.newest_checkpoint(allocation.planned - 1)
             self._cache.drop_checkpoints(allocation.lock, allocation.prefill_end + 1, newest_but_one)
 
     def _add_chunk(self, plan: StepPlan, flight: StepInFlight, request: Request, tokens: int) -> None:

@@ -14,9 +14,9 @@ class Fetch:
 
     id: int
     first: int
-    found: int | None = None  # pages that are stored, with a state's; None until `PagesFound` arrives
+    found: int | None = None  # stored pages and pieces of the state; None until `PagesFound` arrives
     state_end: int | None = None  # index of the page after the found state; None: there is none
-    pages: int | None = None  # pages that are ready to be restored; None until `PagesFetched` arrives
+    pages: int | None = None  # pages and pieces ready to be restored; None until `PagesFetched` arrives
     requested: bool = False  # whether `FetchPages` was sent
     restored: bool = False  # whether a step in flight or done restores some of the pages
 
@@ -26,7 +26,7 @@ class Fetch:
 
     @property
     def size(self) -> int:
-        """The number of pages that were fetched; before that, of pages that were found, or 0."""
+        """The number of pages and pieces that were fetched; before that, of those that were found, or 0."""
         return (self.found or 0) if self.pages is None else self.pages
 
     @property

@@ -89,6 +89,17 @@ def test_a_reply_that_a_stop_string_ends_leaves_a_checkpoint(monkeypatch: pytest
     assert cached(bench, "b") == 28  # the end of a page
 
 
+def test_a_request_in_decode_keeps_its_last_two_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "DECODE_CHECKPOINT_TOKENS", 5)
+    bench = new_bench()
+    bench.submit("a", long_reply_prompt(12, 40), 40)
+    while len(bench.tokens("a")) < 30:
+        bench.plan()
+        bench.step()
+    [lock] = bench.cache._locks
+    assert [position for position, _ in lock.checkpoints if position > 12] == [28, 36]
+
+
 def test_checkpoints_are_evicted_the_superseded_first() -> None:
     bench = new_bench(more_states=3, slots=1)
     conversations = [long_reply_prompt(9, 20, salt=salt) for salt in range(2)]
