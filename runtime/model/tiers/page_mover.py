@@ -216,6 +216,9 @@ class PageMover:
     ) -> bool:
         """Copies pieces with their keys to host memory. Returns False if they do not all get places."""
         pool, copied = self._store.pool, list[tuple[Entry, torch.Tensor]]()
+        if not timeout and not pool.has_room(sum(key not in pool for key, _ in pieces)):
+            self._store.count_lost(len(pieces))
+            return False  # before the first pieces evict other pages
         for key, piece in pieces:
             there = pool.hold(key)
             if there is not None:

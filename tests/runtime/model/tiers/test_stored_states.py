@@ -100,8 +100,10 @@ def test_a_state_without_enough_free_places_is_lost(tmp_path: Path) -> None:
     assert find(world, [1], [100]) == PagesFound(1, 1 + PIECES, 1)
     world.outbox.send(FetchPages(1))
     world.fetched()  # holds four places
+    save(world, pages=[9])
     save(world, 200, pages=[])
     world.wait_for_counts(lost_pages=PIECES)
+    assert key_bytes([9]) in world.store.pool  # it is not evicted in vain
     assert find(world, [1, 2], [100, 200], fetch=2) == PagesFound(2, 1 + PIECES, 1)
 
 
