@@ -70,7 +70,8 @@ class Lock:
     duplicates: list[int] = field(default_factory=list, repr=False)
     windows: list[WindowTable] = field(default_factory=list, repr=False)  # its pages of windowed groups
 
-    passed: list[Checkpoint] = field(default_factory=list, repr=False)  # checkpoints that it used before
+    # checkpoints that it used before, by position; some have lost their places
+    passed: list[tuple[int, Checkpoint]] = field(default_factory=list, repr=False)
 
     @property
     def capacity(self) -> int:
@@ -103,6 +104,11 @@ class Lock:
         """The last checkpoint up to `position`, and its position; 0 and None if there is none."""
         earlier = (each for each in self.checkpoints if each[0] <= position)
         return max(earlier, key=lambda each: each[0], default=(0, None))
+
+    def list_checkpoints(self) -> list[tuple[int, Checkpoint]]:
+        """All its checkpoints that have a place, also those that it may no longer load, in order."""
+        in_tree = [each for each in self.passed if each[1].node is not None]
+        return sorted([*in_tree, *self.checkpoints], key=lambda each: each[0])
 
     def pages_at(self, start: int, end: int) -> list[int]:
         """The pages of the positions [start, end)."""

@@ -137,16 +137,15 @@ class TreeKeys:
         start: with recurrent layers, the position of the last checkpoint in the tree
         """
         match = self._tree.find(namespace, tokens)
-        if start is not None:
-            keys = self.compute(namespace, tokens)
-            states = self.name_states(keys[start // self._tree.page_size * KEY_BYTES :])
-            return Missing(match.full_pages, keys[match.full_pages * KEY_BYTES :], states)
-        if match.inside is not None and match.inside_pages:
-            before = self._keys.compute(match.inside)[: match.inside_pages * KEY_BYTES][-KEY_BYTES:]
-        else:
-            before = self._keys.find_last(match.node)
-        rest = tokens[match.full_pages * self._tree.page_bytes :]
-        return Missing(match.full_pages, self._keys.follow(before, rest))
+        inside = match.inside if match.inside_pages else None
+        known = b"" if inside is None else self._keys.compute(inside)[: match.inside_pages * KEY_BYTES]
+        before = known[-KEY_BYTES:] or self._keys.find_last(match.node)
+        keys = self._keys.follow(before, tokens[match.full_pages * self._tree.page_bytes :])
+        if start is None:
+            return Missing(match.full_pages, keys)
+        above = b"".join(reversed([self._keys.compute(node) for node in match.node.path()]))
+        after_start = (above + known + keys)[start // self._tree.page_size * KEY_BYTES :]
+        return Missing(match.full_pages, keys, self.name_states(after_start))
 
     def compute(self, namespace: str, tokens: bytes, after: bytes = b"") -> bytes:
         """Keys of all full pages of `tokens`, cached or not, concatenated.

@@ -375,7 +375,7 @@ class PrefixCache:
             self._tree.unlock(lock.source)
         self._allocator.free(lock.own_pages)
         if self.checkpoints is not None:
-            for checkpoint in (*lock.passed, *(each for _, each in lock.checkpoints)):
+            for _, checkpoint in (*lock.passed, *lock.checkpoints):
                 self.checkpoints.remove(checkpoint)
             self._release_states(lock, b"", False, self.checkpoints)
         for table in lock.windows:
@@ -552,7 +552,7 @@ class PrefixCache:
     def _forget_checkpoint(self, lock: Lock, position: int, checkpoint: Checkpoint) -> None:
         assert self.checkpoints is not None
         lock.checkpoints.remove((position, checkpoint))
-        lock.passed.append(checkpoint)
+        lock.passed.append((position, checkpoint))
         self.checkpoints.unpin(checkpoint)
 
     def _release_states(self, lock: Lock, tokens: bytes, keeps_state: bool, checkpoints: Checkpoints) -> None:
@@ -565,7 +565,7 @@ class PrefixCache:
         self._attach_checkpoints(lock, tokens)
         for position, checkpoint in list(lock.checkpoints):
             self._forget_checkpoint(lock, position, checkpoint)
-        kept = [each for each in lock.passed if each.node is not None]
+        kept = [each for _, each in lock.passed if each.node is not None]
         to_store = [each for each in kept if not each.key[1]][-1:] if self.stores_states else []
         for checkpoint in kept[:-1]:
             if checkpoint not in to_store:

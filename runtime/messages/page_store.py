@@ -68,6 +68,7 @@ class DiscardPages(Message):
 
     namespace: str
     keys: bytes
+    states: bytes = b""
 
 
 class FlushPages(Message):

@@ -83,8 +83,8 @@ class RowGroup(Part):
 class StepPlan(Message):
     """One step, in the order of work: setups, saves, copies, restores, then the forward pass over `rows`.
 
-    Steps run in order. Saves and restores may run beside earlier steps, which neither write the pages to
-    save nor use the pages to restore.
+    Steps run in order. Saves and restores of pages may run beside earlier steps, which neither write the
+    pages to save nor use the pages to restore. Those of states run after earlier steps.
     """
 
     step: int  # number of the step, from 1

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from ...radix_cache import PrefixCache, PrefixMatch, common_tokens
+from ..messages import NO_STATE
 from .constraint import AutomatonConstraint
 from .fairness import Bounds, Fairness
 from .lifecycle import Lifecycle, Start
@@ -134,8 +135,7 @@ class Admission:
         if self._awaits_prefix(request, found, round_.busy):
             self._inherit_rank(request)
             return _Attempt.WAITS
-        pages = found.paged // self._cache.page_size
-        if self._stored.awaits(request, pages, busy=bool(self._requests.residents)):
+        if self._stored.awaits(request, found, busy=bool(self._requests.residents)):
             return _Attempt.WAITS
         rank = self._waiting.rank(request)
         in_background = is_background(request.priority)
@@ -245,7 +245,8 @@ def find_awaited_prefix(request: Request, matched: int, residents: Iterable[Requ
             common = common_tokens(tokens, other.slice(0, allocation.prefill_end))
             whole_pages = min(common, request.most_cached) // page_size * page_size
             coming = whole_pages if whole_pages > matched else min(whole_pages, allocation.restore_end)
-            if allocation.planned < coming:
+            lacks_state = allocation.restored_place != NO_STATE and coming < allocation.restore_end
+            if allocation.planned < coming and not lacks_state:
                 allocation.stops.add(coming)
                 request.awaits = AwaitedPrefix(other, allocation, coming)
                 return True

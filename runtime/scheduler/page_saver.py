@@ -121,7 +121,7 @@ class PageSaver:
     def _take_fresh_states(self, request: Request) -> Iterator[SavedState]:
         """The request's checkpoints at ends of pages that were not offered to the page store."""
         allocation, size = request.allocation, self._cache.page_size
-        for position, checkpoint in allocation.lock.checkpoints if self._cache.stores_states else ():
+        for position, checkpoint in allocation.lock.list_checkpoints() if self._cache.stores_states else ():
             is_fresh = allocation.saved_state < position <= self._count_full(request) * size
             if is_fresh and position % size == 0:
                 allocation.saved_state = position

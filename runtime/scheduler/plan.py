@@ -26,8 +26,8 @@ from .refusals import Limits
 from .request import Phase, Request
 
 MAX_STEPS_IN_FLIGHT = 2
-CHECKPOINT_TOKENS = 512  # minimal distance of checkpoints in a prompt, apart from its branches and its end
-DECODE_CHECKPOINT_TOKENS = 128  # a request in decode keeps two checkpoints at this distance
+CHECKPOINT_TOKENS = 512  # minimal distance of checkpoints in a prompt, apart from branches and its end
+DECODE_CHECKPOINT_TOKENS = 128  # minimal distance of the two checkpoints that a request in decode keeps
 GROWTH_TOKENS = 64  # tokens for which pages are allocated ahead while many are available
 MANY_AVAILABLE = 0.25  # share of all pages above which many pages are available
 
@@ -39,7 +39,7 @@ class StepInFlight:
     step: int
     rows: list[tuple[Request, Row]] = field(default_factory=list)
     restored: list[Request] = field(default_factory=list)  # requests whose pages the step restores
-    restored_tokens: int = 0
+    restored_tokens: int = 0  # tokens on the pages that the step restores
     prefill_tokens: int = 0  # tokens of prompts and forced tokens that the step computes
     forced_tokens: int = 0  # the forced ones among `prefill_tokens`
     masks_sent: bool = False
@@ -105,7 +105,8 @@ class StepPlanner:
         if not decoding and all(request.allocation.has_forced for request in prefilling):
             streams_text = False  # because each stream waits only for its own forced tokens
         self._add_restores(plan, flight, prefilling, budget.restored_tokens(len(decoding), streams_text))
-        most = budget.prefill_tokens(len(decoding), streams_text, flight.restored_tokens)
+        restored = flight.restored_tokens + self._state_tokens * len(plan.restored_states)
+        most = budget.prefill_tokens(len(decoding), streams_text, restored)
         chunks = self._chunks(prefilling, most, flight)
         if not decoding and not chunks and not flight.restored:
             return None
@@ -151,7 +152,8 @@ class StepPlanner:
             left = allocation.chunk_end - allocation.planned
             tokens = left if self._takes_whole and not chunks else min(budget, left)
             if allocation.lock.state is not None and self._page_size <= tokens < left:
-                tokens -= (allocation.planned + tokens) % self._page_size  # the page store may keep its state
+                rest = (allocation.planned + tokens) % self._page_size
+                tokens, budget = tokens - rest, budget - rest  # the page store keeps states at ends of pages
             tokens = (
                 self._cache.extend_windows(allocation.lock, allocation.planned + tokens) - allocation.planned
             )
@@ -207,7 +209,6 @@ class StepPlanner:
         if allocation.restored_place != NO_STATE and not allocation.to_restore:
             plan.restored_states.append(RestoredState(fetch.id, allocation.restored_place))
             allocation.restored_place = NO_STATE
-            flight.restored_tokens += self._state_tokens
         self._cache.commit(allocation.lock, request.slice(0, allocation.planned))
 
     def _add_decode(self, plan: StepPlan, flight: StepInFlight, request: Request) -> None:
@@ -217,7 +218,7 @@ class StepPlanner:
         ends_page = allocation.planned % self._page_size == 0  # only then the page store can keep the state
         self._save_state(row, allocation, DECODE_CHECKPOINT_TOKENS if ends_page else request.max_length)
         if row.save_state != NO_STATE:
-            newest_but_one = allocation.planned - DECODE_CHECKPOINT_TOKENS
+            newest_but_one, _ = allocation.lock.newest_checkpoint(allocation.planned - 1)
             self._cache.drop_checkpoints(allocation.lock, allocation.prefill_end + 1, newest_but_one)
 
     def _add_chunk(self, plan: StepPlan, flight: StepInFlight, request: Request, tokens: int) -> None:

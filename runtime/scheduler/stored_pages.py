@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ...radix_cache import PrefixCache, split_keys
+from ...radix_cache import PrefixCache, PrefixMatch, split_keys
 from ..messages import (
     CacheDropped,
     DiscardPages,
@@ -69,12 +69,13 @@ class StoredPages:
         has_states = self._cache.stores_states
         start = self._cache.match(request.namespace, tokens).length if has_states else None
         missing = self._cache.keys.find_missing(request.namespace, tokens, start)
-        keys, states = split_keys(missing.keys), split_keys(missing.states)
-        in_copy = {key for key in (states if has_states else keys) if self._saver.is_in_copy(key)}
-        request.stored.lookup = StoreLookup(missing.first, keys, in_copy, attempt)
-        if not (states if has_states else keys):
+        pages = split_keys(missing.keys)
+        keys = [*pages, *split_keys(missing.states)]
+        in_copy = {key for key in keys if self._saver.is_in_copy(key)}
+        request.stored.lookup = StoreLookup(missing.first, start or 0, keys, in_copy, attempt)
+        if not keys:
             return
-        self._saver.prioritize(keys)
+        self._saver.prioritize(pages)
         self._last += 1
         request.stored.fetch = Fetch(self._last, missing.first)
         self._unanswered[self._last] = request
@@ -134,12 +135,12 @@ class StoredPages:
         if not message.pages or (is_incomplete and fetch.state_end is not None):
             self.end(request)
 
-    def awaits(self, request: Request, full_pages: int, busy: bool) -> bool:
+    def awaits(self, request: Request, found: PrefixMatch, busy: bool) -> bool:
         """Whether a request that could start waits for its pages.
 
         Fetches the found pages, for one request at a time even if the memory for fetching ahead is used up.
-        Looks up again if the tree has lost pages of the prompt, or the store has got more.
-        full_pages: number of the prompt's full pages in the tree
+        Looks up again if the tree has lost pages or a state of the prompt, or the store has got more.
+        found: the prompt's match in the tree
         busy: whether other requests hold slots, so that further steps copy evicted pages to the store
         """
         fetch = request.stored.fetch
@@ -153,14 +154,16 @@ class StoredPages:
             return False
         if busy and any(map(self._saver.is_in_copy, lookup.in_copy)):
             return True
-        if full_pages < lookup.first or self._store_has_more(lookup):
+        has_lost_pages = found.paged // self._cache.page_size < lookup.first
+        has_lost_state = fetch is None and found.length < lookup.start
+        if has_lost_pages or has_lost_state or self._store_has_more(lookup):
             self.end(request)
             if lookup.attempt < MAX_LOOKUPS:
                 self._look_up(request, lookup.attempt + 1)
         return request.stored.fetch is not None and request.stored.fetch.unanswered
 
     def _store_has_more(self, lookup: StoreLookup) -> bool:
-        """Whether the store has got pages since the look-up and may be asked again."""
+        """Whether the store has got pages or states since the look-up and may be asked again."""
         if not lookup.in_copy or lookup.attempt == MAX_LOOKUPS:
             return False
         return not self._saver.is_in_copy(next(iter(lookup.in_copy)))
@@ -228,10 +231,9 @@ class StoredPages:
         if self.enabled and request.namespace is not None:
             assert self._cache.keys is not None, "a cache with a page store has keys"
             keys = self._cache.keys.compute(request.namespace, bytes(request.tokens))
-            if self._cache.stores_states:
-                keys += self._cache.keys.name_states(keys)
+            states = self._cache.keys.name_states(keys) if self._cache.stores_states else b""
             if keys:
-                self._to_model.append(DiscardPages(request.namespace, keys))
+                self._to_model.append(DiscardPages(request.namespace, keys, states))
 
     def take_messages(self) -> list[PageStoreInbox]:
         """Returns the messages to the page store since the last call."""

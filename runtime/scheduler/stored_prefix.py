@@ -14,9 +14,9 @@ class Fetch:
 
     id: int
     first: int
-    found: int | None = None  # pages that are stored, with a state's; None until `PagesFound` arrives
+    found: int | None = None  # stored pages and pieces of the state; None until `PagesFound` arrives
     state_end: int | None = None  # index of the page after the found state; None: there is none
-    pages: int | None = None  # pages that are ready to be restored; None until `PagesFetched` arrives
+    pages: int | None = None  # pages and pieces ready to be restored; None until `PagesFetched` arrives
     requested: bool = False  # whether `FetchPages` was sent
     restored: bool = False  # whether a step in flight or done restores some of the pages
 
@@ -26,7 +26,7 @@ class Fetch:
 
     @property
     def size(self) -> int:
-        """The number of pages that were fetched; before that, of pages that were found, or 0."""
+        """The number of pages and pieces that were fetched; before that, of those that were found, or 0."""
         return (self.found or 0) if self.pages is None else self.pages
 
     @property
@@ -40,8 +40,9 @@ class StoreLookup:
     """The part of a request's tokens that was in the tree when the page store was asked for the rest."""
 
     first: int  # number of full pages in the tree
-    missing: list[bytes]  # keys of the other full pages; empty once the store has answered
-    in_copy: Collection[bytes]  # keys of missing pages or states that were still being copied to the store
+    start: int  # with recurrent layers, number of tokens before the last checkpoint in the tree; otherwise 0
+    missing: list[bytes]  # keys of the other full pages, then of states; empty once the store has answered
+    in_copy: Collection[bytes]  # keys among `missing` of what was still being copied to the store
     attempt: int  # number of the look-up since the request was queued, from 1
 
     def answer(self, found: int) -> None:
@@ -50,8 +51,8 @@ class StoreLookup:
         self.missing = []
 
     def answer_state(self, is_found: bool) -> None:
-        """Notes whether a state is stored. If not, one that is being copied may be soon."""
-        self.in_copy = [] if is_found else list(self.in_copy)
+        """Notes whether a state and all pages before it are stored. If not, they may be soon."""
+        self.in_copy = [] if is_found else list(filter(self.in_copy.__contains__, self.missing))
         self.missing = []
 
 

@@ -88,6 +88,10 @@ def test_the_missing_pages_of_a_sequence_have_their_keys(
     missing = keys_in(cache).find_missing("a", pack(wanted))
     assert missing.first == len(cache.whole_pages("a", pack(wanted)))
     assert missing.keys == keys_alone("a", wanted)[missing.first * KEY_BYTES :]
+    for start in range(missing.first * PAGE + 1):
+        with_states = keys_in(cache).find_missing("a", pack(wanted), start)
+        expected = keys_in(cache).name_states(keys_alone("a", wanted)[start // PAGE * KEY_BYTES :])
+        assert with_states == missing._replace(states=expected)
 
 
 @given(sequences=SEQUENCES)

@@ -73,7 +73,8 @@ class FakeStore:
     def save_states(self, saves: list[SavedState]) -> None:
         for save in saves:
             state = list(self.device_states[save.place])
-            self.states.pop(save.key, None)
+            _, known = self.states.pop(save.key, (None, state))
+            assert known == state, "one key, two states"
             self.states[save.key] = save.namespace, state
         for key in list(self.states)[: -self.most or None]:
             del self.states[key]
@@ -166,4 +167,5 @@ class FakeStore:
     def discard(self, message: DiscardPages) -> None:
         for key in keys_of(message.keys):
             self.pages.pop(key, None)
+        for key in keys_of(message.states):
             self.states.pop(key, None)

@@ -149,6 +149,7 @@ class SchedulerBench:
         pooling: Pooling | None = None,
         adapters: AdapterRegistry | None = None,
         states: int = 0,
+        state_tokens: int = 0,
         windows: Sequence[tuple[Reach, int]] = (),
     ) -> None:
         """count: see `FakeModel`. states: places for recurrent states; windows: see `PrefixCache`"""
@@ -169,6 +170,7 @@ class SchedulerBench:
                 max_model_len=1000,
                 slots=slots,
                 max_sampled=max_sampled,
+                state_tokens=state_tokens,
                 max_waiting=max_waiting,
                 max_pinned=max_pinned,
                 keys=keys,

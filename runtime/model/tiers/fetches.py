@@ -27,7 +27,8 @@ class _Fetch:
 class Fetches:
     """A fetch is found, read and ended when the scheduler says so; it may be ended at any time.
 
-    Only `places` and `end_restored` are called by the model's thread, the others by the store's.
+    Only `places`, `state_places` and `end_restored` are called by the model's thread, the others by the
+    store's.
     """
 
     def __init__(self, pool: HostPool, tiers: LowerTiers, pieces: int) -> None:
@@ -50,7 +51,8 @@ class Fetches:
     def find_state(
         self, number: int, namespace: str, keys: Sequence[bytes], states: Sequence[bytes]
     ) -> PagesFound:
-        """Begins a fetch of the pages before the last stored state and of its pieces (see `FindPages`)."""
+        """Begins a fetch of the pages before the last stored state and of its pieces (see `FindPages`), which
+        fit into host memory together."""
         pages = self._count(namespace, keys)
         usable = states[: len(states) - len(keys) + pages]
         found = self._tiers.find(namespace, usable, self._pool.__contains__)
@@ -59,8 +61,9 @@ class Fetches:
             if state not in found:
                 continue
             pieces = list_pieces(state, self._pieces)
-            if self._count(namespace, pieces) == len(pieces):
-                all_keys = [*keys[: max(0, before)], *pieces]
+            all_keys = [*keys[: max(0, before)], *pieces]
+            fits = len(all_keys) <= self._pool.places
+            if fits and self._count(namespace, pieces) == len(pieces):
                 self._found[number] = _Fetch(number, namespace, all_keys)
                 return PagesFound(number, len(all_keys), before)
         return PagesFound(number, 0)

@@ -58,6 +58,11 @@ class HostPool:
         """The bytes of an entry that the caller holds."""
         return self.memory[entry.place].numpy().data
 
+    def has_room(self, count: int) -> bool:
+        """Whether `count` places are free, or would be after the eviction of pages without holds."""
+        with self._changed:
+            return len(self._free) + len(self._idle) >= count
+
     def reserve(self, key: bytes, namespace: str = "", timeout: float = 0.0) -> Entry | None:
         """Reserves a held entry for a page; None if no place is free within `timeout` seconds."""
         with self._changed:

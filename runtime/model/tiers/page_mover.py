@@ -216,6 +216,9 @@ class PageMover:
     ) -> bool:
         """Copies pieces with their keys to host memory. Returns False if they do not all get places."""
         pool, copied = self._store.pool, list[tuple[Entry, torch.Tensor]]()
+        if not timeout and not pool.has_room(sum(key not in pool for key, _ in pieces)):
+            self._store.count_lost(len(pieces))
+            return False  # before the first pieces evict other pages
         for key, piece in pieces:
             there = pool.hold(key)
             if there is not None:
@@ -226,6 +229,7 @@ class PageMover:
                 pool.release(entry for entry, _ in copied)
                 self._store.count_lost(len(pieces))
                 return False
+            pool.memory[entry.place, len(piece) :] = 0  # bytes of another page, perhaps of another namespace
             copied.append((entry, piece))
 
         def copy() -> None:
@@ -242,7 +246,7 @@ class PageMover:
         """Begins to save pages and states that no lower tier has yet, and that the steps launched so far
         compute."""
         self.save([self._select_unsaved(part) for part in message.saves], after_steps=True)
-        self.save_states([state for state in message.states if self._store.tiers.needs(state.key)])
+        self.save_states(self._select_unsaved_states(message.states))
 
     def _launch(self, pages: list[int], entries: list[Entry], after_steps: bool) -> None:
         moves = page_moves(self._kvs, pages, self._memory, [entry.place for entry in entries])
@@ -276,7 +280,7 @@ class PageMover:
     def forget(self, message: ForgetPages | DiscardPages) -> None:
         """Forgets pages in all tiers, and those that are being saved."""
         if isinstance(message, DiscardPages):
-            keys = set(split_keys(message.keys))
+            keys = set(self._store.list_discarded(message))
             matches: Callable[[Entry], bool] = lambda entry: entry.key in keys  # noqa: E731
         else:
             matches = lambda entry: entry.matches(message.scope, message.namespace)  # noqa: E731
@@ -293,13 +297,18 @@ class PageMover:
         of_pages = [key for part in message.saves for key in split_keys(part.keys)]
         self._store.expect([*of_states, *of_pages])
         self._store.write_again([key for key in of_states if self._store.tiers.needs(key)])
-        self.save_states(message.states, timeout=FLUSH_TIMEOUT_S)
+        self.save_states(self._select_unsaved_states(message.states), timeout=FLUSH_TIMEOUT_S)
         for part in message.saves:
             for few in _divide(self._select_unsaved(part), self._pages_at_once):
                 self._store.write_again(split_keys(few.keys))
                 self.save([few], timeout=FLUSH_TIMEOUT_S)
                 self.publish_saves()
         self._store.finish()
+
+    def _select_unsaved_states(self, states: Sequence[SavedState]) -> list[SavedState]:
+        """The states of which the lower tiers lack a piece."""
+        needs, pieces = self._store.tiers.needs, self._store.pieces
+        return [state for state in states if any(map(needs, list_pieces(state.key, pieces)))]
 
     def _select_unsaved(self, part: SavedPages) -> SavedPages:
         """The pages that no lower tier has yet."""

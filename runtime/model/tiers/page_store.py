@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 from ...messages import (
     DiscardPages,
@@ -31,7 +32,7 @@ from ...messages import (
 from ...processes.sockets import Inbox, Outbox
 from .disk import StoredPage
 from .fetches import Fetches
-from .host_pool import KEY_BYTES, Entry, HostPool, split_keys
+from .host_pool import KEY_BYTES, Entry, HostPool, list_pieces, split_keys
 from .lower_tiers import LowerTiers
 
 PAGES_AT_ONCE = 8
@@ -142,6 +143,12 @@ class PageStore:
         self._to_forget.append(message)
         self._wake()
 
+    def list_discarded(self, message: DiscardPages) -> list[bytes]:
+        """The keys of pages and of all pieces of states. A piece that stayed would become a part of the state
+        that is saved next under the same key."""
+        pieces = (list_pieces(state, self.pieces) for state in split_keys(message.states))
+        return [*split_keys(message.keys), *chain.from_iterable(pieces)]
+
     def expect(self, order: list[bytes]) -> None:
         """Tells the tiers which pages are about to be saved, the most recently used first."""
         with self._written:
@@ -230,7 +237,7 @@ class PageStore:
         while self._to_forget:
             doomed = self._to_forget.popleft()
             if isinstance(doomed, DiscardPages):
-                keys = split_keys(doomed.keys)
+                keys = self.list_discarded(doomed)
                 self.pool.discard(keys)
                 self.tiers.discard(doomed.namespace, keys)
                 continue

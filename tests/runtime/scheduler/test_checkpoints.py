@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from arbora.runtime.messages import Finish
 from arbora.runtime.scheduler import plan
+from arbora.runtime.scheduler.budget import StepBudget
 from fake_model import EOS, long_reply_prompt, reply_alone
 from scheduler_bench import SchedulerBench
 
@@ -60,6 +61,21 @@ def test_choices_of_one_prompt_compute_it_once() -> None:
     assert [cached(bench, f"n{seed}") for seed in range(3)] == [0, 20, 20]
 
 
+class TenTokens(StepBudget):
+    def prefill_tokens(self, decode_rows: int, streams_text: bool, restored_tokens: int = 0) -> int:
+        return 10
+
+
+def test_a_chunk_ends_with_a_page_and_leaves_no_tokens_to_other_prompts() -> None:
+    bench = SchedulerBench(slots=2, num_pages=200, states=10, budget=TenTokens(8.0))
+    bench.submit("a", long_reply_prompt(38, 4), 4, priority=1)
+    bench.plan()
+    bench.submit("b", long_reply_prompt(38, 4, salt=1), 4)
+    bench.plan()
+    chunks = [[len(row.tokens) // 4 for row in step.rows] for step in bench.model.plans]
+    assert chunks == [[8], [8]]
+
+
 def test_a_reply_that_a_stop_string_ends_leaves_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "DECODE_CHECKPOINT_TOKENS", 5)
     bench, prompt = new_bench(), long_reply_prompt(12, 40)
@@ -71,6 +87,17 @@ def test_a_reply_that_a_stop_string_ends_leaves_a_checkpoint(monkeypatch: pytest
     bench.run()
     serve(bench, "b", prompt + bench.tokens("a")[:16] + [3, 4, 5])
     assert cached(bench, "b") == 28  # the end of a page
+
+
+def test_a_request_in_decode_keeps_its_last_two_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "DECODE_CHECKPOINT_TOKENS", 5)
+    bench = new_bench()
+    bench.submit("a", long_reply_prompt(12, 40), 40)
+    while len(bench.tokens("a")) < 30:
+        bench.plan()
+        bench.step()
+    [lock] = bench.cache._locks
+    assert [position for position, _ in lock.checkpoints if position > 12] == [28, 36]
 
 
 def test_checkpoints_are_evicted_the_superseded_first() -> None:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 from arbora.runtime.messages import Abort, DropCache, FindPages
 from arbora.runtime.scheduler import plan
-from evicted_prompts import PROMPT, evict_all
+from arbora.runtime.scheduler.budget import FIRST_RESTORE
+from evicted_prompts import BIG, LONG, PROMPT, evict_all
 from fake_model import long_reply_prompt, reply_alone
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,10 +18,17 @@ MORE = [9, 8, 7, 6, 5]
 CONVERSATIONS = [long_reply_prompt(60, 40, salt=salt) for salt in range(3)]
 
 
-def new_bench(num_pages: int = 16, more_states: int = 4, write_through: bool = False) -> SchedulerBench:
-    states = 2 * 2 + more_states
+def new_bench(
+    num_pages: int = 16, more_states: int = 4, write_through: bool = False, state_tokens: int = 0
+) -> SchedulerBench:
     return SchedulerBench(
-        num_pages, slots=2, max_pinned=4, states=states, most_stored=1000, write_through=write_through
+        num_pages,
+        slots=2,
+        max_pinned=4,
+        states=2 * 2 + more_states,
+        state_tokens=state_tokens,
+        most_stored=1000,
+        write_through=write_through,
     )
 
 
@@ -54,12 +62,51 @@ def test_a_long_reply_leaves_a_state_too(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_state_is_restored_to_pages_that_the_tree_has() -> None:
-    bench = new_bench(num_pages=200, more_states=1)
+    bench = new_bench(num_pages=200, more_states=1, state_tokens=1000)
     serve(bench, "first", PROMPT)
     for salt in range(8):  # their checkpoints take the places of the first prompt's
         serve(bench, f"other{salt}", long_reply_prompt(20, 4, salt=salt + 1))
     assert serve(bench, "second", [*PROMPT, *MORE]) == 40
     assert (bench.model.store.restored_states, bench.model.store.restored) == (1, 0)
+    assert bench.budget.restored_tokens(0, True) == FIRST_RESTORE  # the time of restoring pages is not known
+
+
+def test_a_state_that_the_tree_lost_since_a_prompt_was_queued_is_restored() -> None:
+    bench = SchedulerBench(num_pages=200, slots=1, states=3, most_stored=1000)
+    serve(bench, "first", PROMPT)
+    bench.submit("other", long_reply_prompt(20, 20, salt=1), 20)
+    bench.submit("second", [*PROMPT, *MORE], 1, priority=1)
+    bench.run()
+    assert bench.cached("second") == 40
+    assert (bench.model.store.restored_states, bench.model.store.restored) == (1, 0)
+
+
+def test_a_state_is_restored_once_all_pages_before_it_are_copied() -> None:
+    bench = new_bench(num_pages=250)
+    serve(bench, "first", LONG[:898], 1)
+    bench.submit("big", BIG, max_tokens=1, namespace="big")
+    bench.answer_fetches()
+    bench.plan()
+    bench.step()
+    assert bench.model.store.states and len(bench.model.store.pages) < 225
+    assert serve(bench, "again", LONG, 1) == 896
+
+
+def test_no_request_waits_for_restored_pages_after_which_no_state_comes() -> None:
+    bench = new_bench(num_pages=32)
+    serve(bench, "first", PROMPT)
+    evict_all(bench)
+    bench.budget.restored_tokens = lambda *_: 8  # type: ignore[method-assign]
+    bench.submit("second", [*PROMPT, *MORE])
+    bench.answer_fetches()
+    bench.plan()
+    bench.submit("third", [*PROMPT[:20], *MORE])
+    bench.answer_fetches()
+    bench.plan()
+    assert [len(step.rows) for step in bench.model.plans] == [0, 1]
+    bench.run()
+    assert bench.tokens("second") == reply_alone([*PROMPT, *MORE], 8)
+    assert bench.tokens("third") == reply_alone([*PROMPT[:20], *MORE], 8)
 
 
 def test_a_state_without_all_pages_before_it_is_not_used() -> None:
@@ -115,6 +162,12 @@ def test_with_write_through_states_are_saved_as_they_are_computed() -> None:
     bench = new_bench(num_pages=64, write_through=True)
     serve(bench, "first", PROMPT)
     assert [len(state) for _, state in bench.model.store.states.values()] == [40]
+
+
+def test_with_write_through_a_state_before_the_end_of_the_prompt_is_saved() -> None:
+    bench = new_bench(num_pages=64, write_through=True)
+    serve(bench, "first", PROMPT[:38])
+    assert [len(state) for _, state in bench.model.store.states.values()] == [36]
 
 
 @settings(max_examples=60, deadline=None)

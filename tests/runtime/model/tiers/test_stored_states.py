@@ -23,7 +23,8 @@ from arbora.runtime.messages import (
 )
 from arbora.runtime.model.tiers import page_mover
 from arbora.runtime.model.tiers.host_pool import list_pieces
-from page_world import World, key_bytes, packed
+from page_world import PAGE_BYTES, World, key_bytes, packed
+from page_world import STATES as STATES_SPEC
 from served import eventually
 
 PIECES = 3
@@ -99,8 +100,10 @@ def test_a_state_without_enough_free_places_is_lost(tmp_path: Path) -> None:
     assert find(world, [1], [100]) == PagesFound(1, 1 + PIECES, 1)
     world.outbox.send(FetchPages(1))
     world.fetched()  # holds four places
+    save(world, pages=[9])
     save(world, 200, pages=[])
     world.wait_for_counts(lost_pages=PIECES)
+    assert key_bytes([9]) in world.store.pool  # it is not evicted in vain
     assert find(world, [1, 2], [100, 200], fetch=2) == PagesFound(2, 1 + PIECES, 1)
 
 
@@ -130,9 +133,53 @@ def test_states_outlive_the_server(how: str, tmp_path: Path, monkeypatch: pytest
 def test_states_are_forgotten_with_their_namespace_and_discarded_by_their_keys(tmp_path: Path) -> None:
     world = new_world(tmp_path)
     save(world, 100, 200, pages=[1, 2])
-    world.mover.handle(DiscardPages("", key_bytes([200])))
+    world.mover.handle(DiscardPages("", b"", key_bytes([200])))
     eventually(lambda: find(world, [1, 2], STATES[:2]).before_state == 1)
     world.mover.handle(ForgetPages("", "", 0, CacheDropped(0, 0, 0)))
     while not isinstance(world.receive(), PagesForgotten):
         pass
     assert find(world, [1, 2], STATES[:2], fetch=2) == PagesFound(2, 0)
+
+
+def test_no_piece_of_a_discarded_state_becomes_a_part_of_the_next_one(tmp_path: Path) -> None:
+    world = new_world(tmp_path)
+    save(world, 100, pages=[1])
+    world.mover.handle(DiscardPages("", b"", key_bytes([100])))
+    eventually(lambda: len(world.store.pool) == 1)
+    for tensor in world.states.tensors:
+        tensor[0] += 1
+    save(world, 100, pages=[])
+    assert find(world, [1], STATES[:1]) == PagesFound(1, 1 + PIECES, 1)
+    restore(world, place=3)
+    check_equal(world, 3, 0)
+
+
+def test_the_rest_of_the_last_piece_has_nothing_of_another_page(tmp_path: Path) -> None:
+    world = new_world(tmp_path)
+    world.store.pool.memory.fill_(7)
+    save(world, 100, pages=[])
+    last = world.store.pool.hold(list_pieces(key_bytes([100]), PIECES)[-1])
+    assert last is not None
+    rest = world.store.pool.memory[last.place, STATES_SPEC.state_bytes(torch.float32) % PAGE_BYTES :]
+    assert len(rest) and not rest.any()
+
+
+def test_a_computed_state_is_saved_if_the_disk_has_lost_a_piece(tmp_path: Path) -> None:
+    world = new_world(tmp_path, disk=True)
+    message = SavePages([SavedPages("", key_bytes([1]), packed([1]))], saved(100))
+    world.mover.handle(message)
+    world.mover.publish_saves()
+    world.store.finish()
+    world.mover.handle(DiscardPages("", list_pieces(key_bytes([100]), PIECES)[-1]))
+    eventually(lambda: len(world.store.tiers.on_disk) == PIECES)
+    world.mover.handle(message)
+    world.mover.publish_saves()
+    assert find(world, [1], STATES[:1]) == PagesFound(1, 1 + PIECES, 1)
+
+
+def test_a_state_that_does_not_fit_into_host_memory_with_its_pages_is_not_found(tmp_path: Path) -> None:
+    world = new_world(tmp_path, places=5, disk=True)
+    for states, pages in ([100], [1]), ([300], [2, 3]):
+        save(world, *states, pages=pages)
+        world.store.finish()
+    assert find(world, [1, 2, 3], STATES) == PagesFound(1, 1 + PIECES, 1)
