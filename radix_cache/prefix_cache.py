@@ -319,17 +319,17 @@ class PrefixCache:
                     self._forget_checkpoint(lock, position, checkpoint)
         self._verify()
 
-    def make_checkpoint(self, lock: Lock, position: int, is_branch: bool = False) -> int | None:
+    def make_checkpoint(self, lock: Lock, position: int, is_shared: bool = False) -> int | None:
         """Returns the place to which a step copies the live state once it has computed `position` tokens;
         None if none can be had. The checkpoint enters the tree with the page of its position.
 
-        is_branch: whether several requests share this prefix, so that the checkpoint is worth as much as one
-            that they used
+        is_shared: whether other requests begin with this prefix, so that the checkpoint is worth as much as
+            one that they used
         """
         assert self.checkpoints is not None, "the model has no recurrent layers"
         if lock.checkpoints and not self._may_pin_more(self.checkpoints):
             return None
-        checkpoint = self.checkpoints.make(hits=2 if is_branch else 0)
+        checkpoint = self.checkpoints.make(hits=2 if is_shared else 0)
         lock.checkpoints.append((position, checkpoint))
         return checkpoint.place
 

@@ -11,6 +11,7 @@ from .coded_weight import CodedProduct, CodedShape
 from .float_cuda import Choice, FloatCudaProduct, Seconds, choose_fastest
 from .half import to_float32
 from .invariant import InvariantProduct, Product, invariant_sizes
+from .onednn import OneDnnProduct
 from .products import find_float_row, find_packer
 
 __all__ = [
@@ -34,6 +35,11 @@ class Linear:
         self.in_features = in_features
         self.adapters: ProductAdapters | None = None
         """what adapters add to the results"""
+
+    @property
+    def may_run_beside_others(self) -> bool:
+        """Whether several threads may multiply at a time: kernels of ours use all cores."""
+        return isinstance(self.product, OneDnnProduct)
 
     @staticmethod
     def pack(weight: torch.Tensor, bias: torch.Tensor | None, batch_invariant: bool = False) -> "Linear":

@@ -108,9 +108,11 @@ class EndFetch(Message):
 
 
 class UsedPages(Message):
-    """Reports that a request used these pages on the device. Their stored copies then count as used too."""
+    """Reports that a request used these pages and states on the device. Their stored copies then count as
+    used too."""
 
     keys: bytes  # page keys of a prefix of prompt and reply
+    states: bytes = b""  # keys of the states after these pages, of which few are stored
 
 
 class LocatePages(Message):

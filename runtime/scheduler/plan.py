@@ -177,10 +177,11 @@ class StepPlanner:
         position, lock = allocation.planned, allocation.lock
         if lock.state is None:
             return
-        allocation.state_at = position
-        is_branch = position in allocation.stops
-        if is_branch or position - lock.newest_checkpoint(position)[0] >= distance:
-            place = self._cache.make_checkpoint(lock, position, is_branch)
+        # A template may drop the reply's reasoning, so the next turn may begin where this prompt ends.
+        ends_prompt = allocation.stops_at_page and position == allocation.last_page_end
+        is_shared = ends_prompt or position in allocation.stops
+        if is_shared or position - lock.newest_checkpoint(position)[0] >= distance:
+            place = self._cache.make_checkpoint(lock, position, is_shared)
             row.save_state = NO_STATE if place is None else place
 
     def _add_restores(
@@ -215,8 +216,8 @@ class StepPlanner:
         allocation = request.allocation
         samples = min(self._max_sampled, request.max_length - request.length - allocation.sampling)
         row = self._add_row(plan, flight, request, samples, samples)
-        ends_page = allocation.planned % self._page_size == 0  # only then the page store can keep the state
-        self._save_state(row, allocation, DECODE_CHECKPOINT_TOKENS if ends_page else request.max_length)
+        if allocation.planned % self._page_size == 0:  # the page store keeps only states at ends of pages
+            self._save_state(row, allocation, DECODE_CHECKPOINT_TOKENS)
         if row.save_state != NO_STATE:
             newest_but_one, _ = allocation.lock.newest_checkpoint(allocation.planned - 1)
             self._cache.drop_checkpoints(allocation.lock, allocation.prefill_end + 1, newest_but_one)
@@ -232,8 +233,7 @@ class StepPlanner:
             first = max(start + 1, request.sampling.first_scored)
             row.targets = request.slice(first, end + 1)
             row.untargeted = first - 1 - start
-        is_last = end in (allocation.last_page_end, allocation.prefill_end)
-        self._save_state(row, allocation, 1 if is_last else self._checkpoint_tokens)
+        self._save_state(row, allocation, 1 if end == allocation.prefill_end else self._checkpoint_tokens)
         self._cache.commit(allocation.lock, request.slice(0, end))
 
     def _add_row(
@@ -257,6 +257,8 @@ class StepPlanner:
         )
         allocation.load_state = NO_STATE
         allocation.planned += tokens
+        if allocation.lock.state is not None:
+            allocation.state_at = allocation.planned
         allocation.last_step = plan.step
         allocation.sampling += samples
         plan.rows.append(row)

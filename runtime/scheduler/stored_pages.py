@@ -201,7 +201,9 @@ class StoredPages:
         saves its last pages."""
         keys = self._saver.find_keys(request)
         if keys:
-            self._to_store.append(UsedPages(keys))
+            assert self._cache.keys is not None, "a cache with a page store has keys"
+            states = self._cache.keys.name_states(keys) if self._cache.stores_states else b""
+            self._to_store.append(UsedPages(keys, states))
         self._to_model += self._saver.write_through([request], at_once=True)
 
     def flush(self) -> None:

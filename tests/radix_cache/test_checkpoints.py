@@ -69,8 +69,8 @@ class CheckpointMachine(RuleBasedStateMachine):
         step = self.cache.page_size if whole_pages else 1
         return max((n for n in range(step, paged + 1, step) if tokens[:n] in kept), default=0)
 
-    @rule(at=any_index, count=st.integers(1, 9), saves=st.booleans(), is_branch=st.booleans())
-    def compute(self, at: int, count: int, saves: bool, is_branch: bool) -> None:
+    @rule(at=any_index, count=st.integers(1, 9), saves=st.booleans(), is_shared=st.booleans())
+    def compute(self, at: int, count: int, saves: bool, is_shared: bool) -> None:
         if not self.requests:
             return
         request = self.requests[at % len(self.requests)]
@@ -78,7 +78,7 @@ class CheckpointMachine(RuleBasedStateMachine):
         if end == request.length:
             return
         request.length = end
-        place = self.cache.make_checkpoint(request.lock, end, is_branch) if saves else None
+        place = self.cache.make_checkpoint(request.lock, end, is_shared) if saves else None
         self.cache.commit(request.lock, pack(request.tokens[:end]))
         assert request.lock.state is not None
         self.states[request.lock.state] = request.tokens[:end]

@@ -211,6 +211,7 @@ class PageStore:
                 self._fetches.end(message.fetch)
             case UsedPages():
                 self._uses.add(message.keys)
+                self._note_used_states(split_keys(message.states))
             case LocatePages():
                 groups = [self._locate(split_keys(keys)) for keys in message.groups]
                 scheduler.send(PagesLocated(message.question, groups))
@@ -220,6 +221,12 @@ class PageStore:
         if message.states:
             return self._fetches.find_state(*asked, split_keys(message.states))
         return PagesFound(message.fetch, self._fetches.find(*asked))
+
+    def _note_used_states(self, states: list[bytes]) -> None:
+        stored = [state for state in states if state in self.pool or state in self.tiers.on_disk]
+        pieces = b"".join(piece for state in stored for piece in list_pieces(state, self.pieces))
+        if pieces:
+            self._uses.add(pieces)
 
     def _locate(self, keys: list[bytes]) -> PagesInTiers:
         """Counts pages in host memory and on disk. Asking the remote tier would take a round trip."""

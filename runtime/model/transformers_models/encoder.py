@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
 
@@ -157,6 +159,9 @@ class EncoderModel:
         self._is_flat = self._can_be_flat()
         if not self._is_flat:
             use_attention(model, _plain_attention(model))
+        divides = device.type == "cpu" and all(each.may_run_beside_others for each in self.products())
+        self._parts = torch.get_num_threads() if divides else 1
+        self._threads = ThreadPoolExecutor(self._parts, initializer=torch.set_num_threads, initargs=(1,))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -189,17 +194,26 @@ class EncoderModel:
     def hidden(
         self, tokens: torch.Tensor, lengths: Sequence[int], texts: torch.Tensor | None
     ) -> torch.Tensor:
-        """Hidden states [tokens, hidden] of whole inputs, one after the other. texts: see `InputBatch`."""
+        """Hidden states [tokens, hidden] of whole inputs, one after the other. texts: see `InputBatch`.
+
+        On a CPU each core computes a part of the inputs, as PyTorch divides small operations badly.
+        """
         ends = np.cumsum(lengths)
         order = np.argsort(lengths, kind="stable")
-        moved = np.concatenate([np.arange(ends[at] - lengths[at], ends[at]) for at in order])
-        index = torch.from_numpy(moved).to(tokens.device)
-        sorted_lengths = [lengths[at] for at in order]
         types = torch.zeros_like(tokens) if texts is None else texts
-        compute = self._flat if self._is_flat else self._padded
-        found = compute(tokens[index].long(), sorted_lengths, types[index].long())
-        hidden = torch.empty_like(found)
-        hidden[index] = found
+
+        @torch.inference_mode()
+        def compute(part: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
+            moved = np.concatenate([np.arange(ends[at] - lengths[at], ends[at]) for at in part])
+            index = torch.from_numpy(moved).to(tokens.device)
+            run = self._flat if self._is_flat else self._padded
+            return index, run(tokens[index].long(), [lengths[at] for at in part], types[index].long())
+
+        parts = [order[first :: self._parts] for first in range(min(self._parts, len(order)))]
+        found = [compute(order)] if len(parts) == 1 else list(self._threads.map(compute, parts))
+        hidden = found[0][1].new_empty(len(tokens), found[0][1].shape[1])
+        for index, states in found:
+            hidden[index] = states
         return hidden
 
     def _flat(self, tokens: torch.Tensor, lengths: Sequence[int], types: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
@@ -69,17 +70,14 @@ def _band(length: int, window: int, device: torch.device) -> torch.Tensor:
     return (at[:, None] - at).abs() < window
 
 
-_current: list[FlatInputs] = []
-"""the inputs of the forward pass that runs; a process runs one at a time"""
+_running = threading.local()
+"""`inputs`: those of the forward pass that a thread runs"""
 
 
 def run_flat(inputs: FlatInputs, module: torch.nn.Module, **arguments: Any) -> Any:
     """Calls the module, whose attention is that of `inputs`."""
-    _current.append(inputs)
-    try:
-        return module(**arguments)
-    finally:
-        _current.pop()
+    _running.inputs = inputs
+    return module(**arguments)
 
 
 def _attend(
@@ -98,7 +96,7 @@ def _attend(
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     if causal or attention_mask is not None or any(others.get(name) is not None for name in _UNSERVED):
         raise NotFlatError
-    return _current[-1].attend(query, key, value, scaling, sliding_window or None), None
+    return _running.inputs.attend(query, key, value, scaling, sliding_window or None), None
 
 
 # No function is registered for masks of this name, so transformers makes none.

@@ -33,13 +33,19 @@ def assert_near(found: Any, expected: Any) -> None:
     ("kind", "mode"),
     [(kind, ("mean_tokens", "cls_token")[at % 2]) for at, kind in enumerate(FLAT + PADDED)],
 )
-def test_an_encoder_pools_as_its_modules_say(tmp_path: Path, kind: str, mode: str) -> None:
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_encoder_pools_as_its_modules_say(
+    tmp_path: Path, kind: str, mode: str, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     model = tiny_encoder(kind)
     save(model, tmp_path)
     write_modules(tmp_path, mode)
     runner = PoolingRunner(tmp_path)
     assert runner.loaded.runner._model._is_flat == (kind in FLAT)  # type: ignore[attr-defined]
+    assert runner.loaded.runner._model._parts == threads  # type: ignore[attr-defined]
     assert_near(runner.run(INPUTS), pooled(model, INPUTS, mode))
+    assert_near(runner.run(INPUTS[:2]), pooled(model, INPUTS[:2], mode))
     pooling = runner.loaded.ready.pooling
     assert pooling is not None and pooling.is_normalized and pooling.takes_whole and not pooling.reads_cache
 

@@ -59,6 +59,8 @@ def test_a_long_reply_leaves_a_state_too(monkeypatch: pytest.MonkeyPatch) -> Non
     serve(bench, "first", prompt, 40)
     evict_all(bench)
     assert serve(bench, "second", [*prompt, *bench.tokens("first"), *MORE]) == 68
+    evict_all(bench)
+    assert serve(bench, "without its reply", [*prompt, *MORE]) == 28
 
 
 def test_a_state_is_restored_to_pages_that_the_tree_has() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,10 @@ from arbora.runtime.messages import (
     SavedState,
     SavePages,
     StepPlan,
+    UsedPages,
 )
 from arbora.runtime.model.tiers import page_mover
+from arbora.runtime.model.tiers.disk import FILE_NAME
 from arbora.runtime.model.tiers.host_pool import list_pieces
 from page_world import PAGE_BYTES, World, key_bytes, packed
 from page_world import STATES as STATES_SPEC
@@ -183,3 +186,19 @@ def test_a_state_that_does_not_fit_into_host_memory_with_its_pages_is_not_found(
         save(world, *states, pages=pages)
         world.store.finish()
     assert find(world, [1, 2, 3], STATES) == PagesFound(1, 1 + PIECES, 1)
+
+
+def test_a_state_counts_as_used_with_its_pages(tmp_path: Path) -> None:
+    world = new_world(tmp_path, disk=True)
+    for keys, states in (([1], [100]), ([9], [])):
+        world.mover.save_computed(SavePages([SavedPages("", key_bytes(keys), packed(keys))], saved(*states)))
+        world.mover.publish_saves()
+        world.store.finish()
+    world.outbox.send(UsedPages(key_bytes([1, 2]), key_bytes([100, 200])))
+
+    def oldest() -> int:
+        with sqlite3.connect(tmp_path / FILE_NAME) as database:
+            [(key,)] = database.execute("SELECT key FROM pages ORDER BY used LIMIT 1").fetchall()
+        return int.from_bytes(key, "big")
+
+    eventually(lambda: oldest() == 9)
