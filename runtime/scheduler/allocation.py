@@ -51,7 +51,6 @@ class Allocation:
     load_state: int = NO_STATE  # the place from which the next row loads the live state
     stops: set[int] = field(default_factory=set)  # positions of branches, where chunks end for a checkpoint
     restored_place: int = NO_STATE  # the place of the checkpoint at `restore_end` until a step restores it
-    stops_at_page: bool = False  # whether the last chunk begins with a page, for a checkpoint that is stored
 
     # Results writes these:
     discard_until_step: int = 0  # number of the last step whose sampled token is discarded
@@ -112,8 +111,9 @@ class Allocation:
 
     @property
     def last_page_end(self) -> int:
-        """Where the last full page of the prompt ends, if a checkpoint is made there; or where it ends."""
-        return self.prefill_end - (self.prefill_end % self.lock.page_size if self.stops_at_page else 0)
+        """The last end of a page before the prompt's last token, which is always computed: from a checkpoint
+        there the same prompt can start again."""
+        return (self.prefill_end - 1) // self.lock.page_size * self.lock.page_size
 
     def inherit(self, new: InheritedRank) -> None:
         if any(each.rank <= new.rank and each.tokens >= new.tokens for each in self.inherited):

@@ -292,7 +292,6 @@ def allocate(
         allocation.load_state = found.checkpoint.place
     if found.paged > found.length:
         allocation.stops.add(found.paged)
-    allocation.stops_at_page = cache.stores_states
     if restoring:
         allocation.restore_end = fetched
     if restores_state:

@@ -178,7 +178,7 @@ class StepPlanner:
         if lock.state is None:
             return
         # A template may drop the reply's reasoning, so the next turn may begin where this prompt ends.
-        ends_prompt = allocation.stops_at_page and position == allocation.last_page_end
+        ends_prompt = self._cache.stores_states and position == allocation.last_page_end
         is_shared = ends_prompt or position in allocation.stops
         if is_shared or position - lock.newest_checkpoint(position)[0] >= distance:
             place = self._cache.make_checkpoint(lock, position, is_shared)
@@ -233,7 +233,8 @@ class StepPlanner:
             first = max(start + 1, request.sampling.first_scored)
             row.targets = request.slice(first, end + 1)
             row.untargeted = first - 1 - start
-        self._save_state(row, allocation, 1 if end == allocation.prefill_end else self._checkpoint_tokens)
+        is_last = end in (allocation.last_page_end, allocation.prefill_end)
+        self._save_state(row, allocation, 1 if is_last else self._checkpoint_tokens)
         self._cache.commit(allocation.lock, request.slice(0, end))
 
     def _add_row(

@@ -114,7 +114,7 @@ async def test_every_api_writes_the_same_bytes_at_once(
     path, fields, texts = STREAMS[name]
     world.script = world.says(*texts)
     at_once = await asked(world.url, streamed(path, **fields))
-    assert len(written) > 3 and all(written)
+    assert written and all(written)
     monkeypatch.setattr(Exchange, "is_ready", property(lambda self: False))
     written.clear()
     in_turn = await asked(world.url, streamed(path, **fields))

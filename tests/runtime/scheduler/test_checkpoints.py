@@ -38,6 +38,14 @@ def test_a_next_turn_starts_at_the_end_of_the_last_reply() -> None:
         tokens, last = tokens + reply, reply
 
 
+@pytest.mark.parametrize("length", [20, 22])
+def test_the_same_prompt_again_starts_at_the_last_page_before_its_last_token(length: int) -> None:
+    bench = new_bench()
+    for name, expected in (("a", 0), ("b", length - 1 - (length - 1) % 4)):
+        serve(bench, name, SYSTEM[:length])
+        assert cached(bench, name) == expected
+
+
 def test_a_request_that_leaves_a_known_prompt_makes_a_checkpoint_there() -> None:
     bench = new_bench()
     for name, expected in (("a", 0), ("b", 0), ("c", 22), ("d", 22)):
