@@ -112,8 +112,9 @@ def refusing(model: Path, config: PreTrainedConfig) -> Iterator[None]:
     except _ERRORS as error:
         problem = textwrap.shorten(str(error), MAX_PROBLEM)
         reason = f"can't be computed: {type(error).__name__}: {problem}"
+    named = f"{config.model_type} (transformers {transformers.__version__})"
     raise ConfigError(
-        f"{model / CONFIG_FILE}: {config.model_type} (transformers {transformers.__version__}) {reason}."
+        f"{model / CONFIG_FILE}: {named} {reason}, so it is not served. docs/models.md lists what is."
     )
 
 
