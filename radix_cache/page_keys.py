@@ -30,8 +30,8 @@ class KeyedState(NamedTuple):
 class Missing(NamedTuple):
     """The keys of a sequence's full pages that are not in the tree, from page `first` on.
 
-    With recurrent layers also the keys of the states after pages: `states` ends with that after the last
-    page and begins after the last checkpoint in the tree.
+    With recurrent layers, `states` has the keys of the states at the ends of pages: of all pages that end
+    after the last checkpoint in the tree.
     """
 
     first: int
@@ -155,7 +155,7 @@ class TreeKeys:
         return self._keys.follow(after or self._keys.start(namespace), tokens)
 
     def name_states(self, keys: bytes) -> bytes:
-        """The keys of the states after the pages with these keys."""
+        """For the key of each page the key of the state after that page; concatenated."""
         return b"".join(map(_name_state, split_keys(keys)))
 
     def list_pages(self) -> list[KeyedPages]:

@@ -3,8 +3,9 @@
 A fetch takes two requests: `FindPages` when a prompt is queued (answer: `PagesFound`), then `FetchPages` to
 copy the found pages to host memory (answer: `PagesFetched`). A step plan restores them. Keys have 16 bytes.
 
-The state of a model's recurrent layers after a page is stored in pieces of a page's size, which count as
-pages. A prompt of such a model starts at a state: a fetch has the pages before one and then its pieces.
+The state that recurrent layers have at the end of a page is divided into pieces as large as a page, and each
+piece counts as a page. A prompt of such a model starts at a state, so a fetch has the pages before the state
+and then its pieces.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class FlushPages(Message):
 
 
 class FindPages(Message):
-    """Asks for a queued prompt how many of these pages, counted from the first, are stored.
+    """Asks the store to count a queued prompt's pages from the first one up to one that it lacks.
 
     If the model has recurrent layers, asks for the last stored state of which the pages before it are stored
     too, and may begin with states whose pages are in the KV cache.

@@ -26,26 +26,26 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture(scope="module")
-def served(checkpoint: Path) -> Iterator[Served]:
-    with serve(checkpoint, "--kv-memory", "32MiB") as server:
-        yield server
+def server(checkpoint: Path) -> Iterator[Served]:
+    with serve(checkpoint, "--kv-memory", "32MiB") as running:
+        yield running
 
 
-def ask(served: Served, messages: list[Any]) -> Any:
+def ask(server: Served, messages: list[Any]) -> Any:
     body = {"messages": messages, "max_tokens": 40, "temperature": 0}
-    answer = served.http.post("/v1/chat/completions", json=body)
+    answer = server.http.post("/v1/chat/completions", json=body)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
-def test_eight_turns_find_nearly_all_that_was_computed(served: Served) -> None:
+def test_eight_turns_find_nearly_all_that_was_computed(server: Served) -> None:
     messages: list[Any] = [said("system", SYSTEM)]
     known = found = before = 0
     for turn in range(8):
         messages.append(said("user", facts(f"Turn {turn}")))
-        answer = ask(served, messages)
+        answer = ask(server, messages)
         reply = answer["choices"][0]["message"]["content"]
-        again = ask(served, messages)  # starts at another checkpoint
+        again = ask(server, messages)  # starts at another checkpoint
         assert again["choices"][0]["message"]["content"] == reply
         known, found = known + before, found + answer["usage"]["prompt_tokens_details"]["cached_tokens"]
         before = answer["usage"]["total_tokens"]
@@ -53,13 +53,13 @@ def test_eight_turns_find_nearly_all_that_was_computed(served: Served) -> None:
     assert found >= 0.97 * known
 
 
-def test_an_explanation_names_a_missing_checkpoint(served: Served) -> None:
+def test_an_explanation_names_a_missing_checkpoint(server: Served) -> None:
     shared = facts("shared by two questions")
     for question, lacks_one in ((facts("of the first alone"), False), ("Another one", True)):
         messages = [said("user", shared + question)]
-        answer = served.http.post("/cache/explain", json={"messages": messages}).json()
+        answer = server.http.post("/cache/explain", json={"messages": messages}).json()
         assert (answer["causes"].get("checkpoint", 0) > 50) == lacks_one
-        ask(served, messages)
+        ask(server, messages)
 
 
 @pytest.mark.parametrize("policy", ["write_back", "write_through"])

@@ -1,4 +1,4 @@
-"""`arbora serve` whose watchdog has long timeouts, so that a machine that stalls fails no test."""
+"""Runs `arbora serve` with long timeouts of the watchdog: no test fails because the machine stalls."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def open_page_store(
     less host memory, it cannot hold a page and a state, the disk cache cannot hold the pages that are written
     at once, or the remote cache's URL is invalid.
 
-    state_bytes: of a state of recurrent layers; 0: there are none
+    state_bytes: size of the state that recurrent layers have after a prefix; 0: no layer is recurrent
     """
     disk = _open_disk(config.disk_cache, config.disk_cache_size, page_bytes)
     tiers = LowerTiers(disk, _open_remote(config.remote_cache))

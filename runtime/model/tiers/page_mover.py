@@ -33,7 +33,7 @@ FLUSH_TIMEOUT_S = 5.0
 
 
 class StatePlaces(Protocol):
-    """The memory of recurrent layers' states (see `RecurrentStates`)."""
+    """The memory that holds the states of recurrent layers (see `RecurrentStates`)."""
 
     def pack(self, place: int) -> torch.Tensor: ...
 

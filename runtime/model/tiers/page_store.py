@@ -75,7 +75,8 @@ class PageStore:
     """
 
     def __init__(self, pool: HostPool, tiers: LowerTiers, state_bytes: int = 0) -> None:
-        """state_bytes: of a state of recurrent layers, which is stored in pieces of a page's size"""
+        """state_bytes: size of the state that recurrent layers have after a prefix. It is divided into pieces
+        as large as a page. 0: no layer is recurrent"""
         self.pool = pool
         self.tiers = tiers
         self.pieces = -(-state_bytes // pool.place_bytes)

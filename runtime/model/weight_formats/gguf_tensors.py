@@ -49,7 +49,8 @@ class _Part(NamedTuple):
 
 
 class HeadOrders(NamedTuple):
-    """The orders that a file changes, by the names of modules or of tensors outside of one."""
+    """The rows and columns that a file stores in another order, by the names of modules, or of tensors that
+    belong to none."""
 
     rows: Mapping[str, HeadOrder]
     columns: Mapping[str, HeadOrder]
@@ -169,7 +170,8 @@ class GgufTensors:
 
 
 def _rename(name: str, names: Mapping[str, str]) -> str | None:
-    """Translates a name, or all but its last part; None: `names` has neither."""
+    """Looks the name up in `names`, and if it is not there, the name without its last part, which is then
+    added again. None if neither is there."""
     base, _, part = name.rpartition(".")
     return names.get(name) or (f"{names[base]}.{part}" if base in names else None)
 

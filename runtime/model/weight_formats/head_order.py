@@ -1,4 +1,4 @@
-"""The order of rows or columns that a GGUF file changes."""
+"""Puts rows and columns that a GGUF file has reordered into the order of Hugging Face's checkpoints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class HeadOrder(NamedTuple):
     """the number of rows before them, which keep their places"""
 
     def find_problem(self, rows: int) -> str | None:
-        """Why so many rows can't have this order; None if they can."""
+        """Says what is wrong with the number of rows; None if they can have this order."""
         unit = self.groups * self.inner * self.size
         if rows > self.begin and (rows - self.begin) % unit == 0:
             return None

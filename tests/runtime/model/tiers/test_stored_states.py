@@ -42,14 +42,14 @@ def new_world(directory: Path, places: int = 16, disk: bool = False) -> World:
     return world
 
 
-def saved(*states: int, namespace: str = "") -> list[SavedState]:
+def make_saves(*states: int, namespace: str = "") -> list[SavedState]:
     """States in the places 0, 1, 2."""
     return [SavedState(namespace, key_bytes([state]), STATES.index(state)) for state in states]
 
 
 def save(world: World, *states: int, pages: list[int]) -> None:
     world.mover.save([SavedPages("", key_bytes(pages), packed(pages))])
-    world.mover.save_states(saved(*states))
+    world.mover.save_states(make_saves(*states))
     world.mover.publish_saves()
 
 
@@ -116,15 +116,15 @@ def test_states_outlive_the_server(how: str, tmp_path: Path, monkeypatch: pytest
     world = new_world(tmp_path, places=6, disk=True)
     pages = [SavedPages("", key_bytes([1, 2]), packed([1, 2]))]
     if how == "evicted":
-        plan = StepPlan(1, [], saves=pages, saved_states=saved(200))
+        plan = StepPlan(1, [], saves=pages, saved_states=make_saves(200))
         world.mover.finish(world.mover.begin(plan, list))
         world.store.finish()
     elif how == "computed":
-        world.mover.handle(SavePages(pages, saved(200)))
+        world.mover.handle(SavePages(pages, make_saves(200)))
         world.mover.publish_saves()
         world.store.finish()
     else:
-        world.mover.flush(FlushPages(pages, [], saved(100, 200, 300)))
+        world.mover.flush(FlushPages(pages, [], make_saves(100, 200, 300)))
     (tmp_path / "second").mkdir()
     other = World(tmp_path / "second", 8, disk=False, states=4)
     other.store.tiers.disk = world.store.tiers.disk
@@ -169,7 +169,7 @@ def test_the_rest_of_the_last_piece_has_nothing_of_another_page(tmp_path: Path) 
 
 def test_a_computed_state_is_saved_if_the_disk_has_lost_a_piece(tmp_path: Path) -> None:
     world = new_world(tmp_path, disk=True)
-    message = SavePages([SavedPages("", key_bytes([1]), packed([1]))], saved(100))
+    message = SavePages([SavedPages("", key_bytes([1]), packed([1]))], make_saves(100))
     world.mover.handle(message)
     world.mover.publish_saves()
     world.store.finish()
@@ -191,7 +191,9 @@ def test_a_state_that_does_not_fit_into_host_memory_with_its_pages_is_not_found(
 def test_a_state_counts_as_used_with_its_pages(tmp_path: Path) -> None:
     world = new_world(tmp_path, disk=True)
     for keys, states in (([1], [100]), ([9], [])):
-        world.mover.save_computed(SavePages([SavedPages("", key_bytes(keys), packed(keys))], saved(*states)))
+        world.mover.save_computed(
+            SavePages([SavedPages("", key_bytes(keys), packed(keys))], make_saves(*states))
+        )
         world.mover.publish_saves()
         world.store.finish()
     world.outbox.send(UsedPages(key_bytes([1, 2]), key_bytes([100, 200])))

@@ -224,7 +224,7 @@ def add_linear_attention(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> N
 
 
 def tile_value_heads(name: str, values: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:
-    """Orders value heads by their number within a key head."""
+    """Puts the first value head of each key head first, then the second of each, as a GGUF file does."""
     if "linear_attn.norm" in name:
         return values
     if "out_proj" in name:
