@@ -76,6 +76,8 @@ class PageSaver:
             return []
         states = [state for request in requests for state in self._take_fresh_states(request)]
         saves = [save for request in requests if (save := self._take_fresh(request)) is not None]
+        if at_once:
+            saves += [save for request in requests for save in self._list_windows(request)]
         return [SavePages(saves, states)]
 
     def find_keys(self, request: Request) -> bytes:
@@ -118,6 +120,18 @@ class PageSaver:
         pages = allocation.lock.pages_at(first * size, last * size)
         return _pack(KeyedPages(request.namespace, keys, pages))
 
+    def _list_windows(self, request: Request) -> Iterator[SavedPages]:
+        """The request's windowed pages with which another request can go on after its last full page."""
+        full, size = self._count_full(request), self._cache.page_size
+        for table in request.allocation.lock.windows:
+            first = max(table.first, table.group.find_first_kept(full * size))
+            pages = [page.id for page in table.pages[first:full] if page is not None]
+            if pages and first + len(pages) == full:
+                assert request.namespace is not None and self._cache.keys is not None
+                page_keys = self._keys(request, full)[first * KEY_BYTES :]
+                keys = self._cache.keys.name_others(page_keys)[table.group.number - 1]
+                yield _pack(KeyedPages(request.namespace, keys, pages, table.group.number))
+
     def _take_fresh_states(self, request: Request) -> Iterator[SavedState]:
         """The request's checkpoints at ends of pages that were not offered to the page store."""
         allocation, size = request.allocation, self._cache.page_size
@@ -127,7 +141,7 @@ class PageSaver:
                 allocation.saved_state = position
                 assert request.namespace is not None and self._cache.keys is not None
                 page_key = self._keys(request, position // size)[-KEY_BYTES:]
-                key = self._cache.keys.name_states(page_key)
+                [key] = self._cache.keys.name_others(page_key)
                 yield SavedState(request.namespace, key, checkpoint.place)
 
     def _count_full(self, request: Request) -> int:
@@ -154,15 +168,15 @@ class PageSaver:
         return request.stored.keys[: pages * KEY_BYTES]
 
 
-def _list_overwritten(plan: StepPlan, flight: StepInFlight) -> Iterator[int]:
-    """The pages that a step may write."""
+def _list_overwritten(plan: StepPlan, flight: StepInFlight) -> Iterator[tuple[int, int]]:
+    """The group and number of the pages that a step may write."""
     for request, row in flight.rows:
         start = row.start if row.tokens else request.length - 1
-        yield from request.allocation.lock.pages_at(start, request.allocation.planned)
+        yield from request.allocation.lock.list_written(start, request.allocation.planned)
     for part in plan.restores:
-        yield from np.frombuffer(part.pages, np.int32).tolist()
+        yield from ((part.group, page) for page in np.frombuffer(part.pages, np.int32).tolist())
     for copy in plan.copies:
-        yield copy.destination
+        yield copy.group, copy.destination
 
 
 def _pack_state(state: KeyedState) -> SavedState:
@@ -170,4 +184,4 @@ def _pack_state(state: KeyedState) -> SavedState:
 
 
 def _pack(pages: KeyedPages) -> SavedPages:
-    return SavedPages(pages.namespace, pages.keys, np.array(pages.pages, np.int32).tobytes())
+    return SavedPages(pages.namespace, pages.keys, np.array(pages.pages, np.int32).tobytes(), pages.group)
