@@ -25,7 +25,7 @@ from .devices import choose_device, kv_dtype, outside_heap
 from .executor import DeviceState, EagerExecutor, StepExecutor
 from .interface.cache_spec import CacheSpec
 from .interface.model import Model
-from .kv_pool import PoolLayout, PoolSize, allocate_pool, page_bytes
+from .kv_pool import PoolLayout, PoolSize, allocate_pool
 from .memory_plan import limit_slots, plan_pages
 from .model_source import ModelSource, open_model
 from .page_memory import PageMemory
@@ -33,7 +33,7 @@ from .page_tables import PageTables
 from .recurrent_states import RecurrentStates
 from .runner import Runner
 from .slot_states import SlotStates
-from .tiers import PageMover, PageStore, open_page_store, page_model
+from .tiers import PageMover, PageStore, host_bytes, open_page_store, page_model
 from .warm_up import warm_up
 
 if TYPE_CHECKING:
@@ -71,11 +71,13 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     shape, cells = source.config, kv_dtype(config, source.dtype)
     if shape.cache_spec.states and not shape.cache_spec.layers:
         _refuse_page_store(config)
-    spec = shape.cache_spec.pad()
+    is_stored = host_bytes(config) > 0
+    # Page stores and CUDA graphs need pages of one shape.
+    spec = shape.cache_spec.pad() if is_stored or device.type != "cpu" else shape.cache_spec
     state_bytes = spec.state_bytes(source.dtype)
-    store = open_page_store(config, page_bytes(spec, config.page_size, cells), device, state_bytes)
-    if store is None and device.type == "cpu":
-        spec = shape.cache_spec  # page stores and CUDA graphs need pages of one shape
+    layout = PoolLayout.of(spec, config.page_size, cells, source.context, is_stored)
+    pieces = layout.count_pieces(state_bytes)
+    store = open_page_store(config, layout.page_bytes[0], device, pieces, layout.count_places(pieces))
     max_rank = rank_limit(config)
     with outside_heap():
         model = source.load(device, config.deterministic)
@@ -84,7 +86,6 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     slots = limit_slots(config, shape, source.dtype, device, adapter_bytes)
     config = replace(config, max_running=slots)
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
-    layout = PoolLayout.of(spec, config.page_size, cells, source.context, store is not None)
     tables = PageTables(config.max_running, source.context, config.page_size, device, layout.groups)
     graphs, graph_bytes = _open_graphs(
         config, model, spec, tables, states, cells, store, source.pooling is not None
@@ -127,7 +128,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     if store is not None:
         # If bit-equal results are promised, pages that other kernels computed must not be restored.
         computed = (arithmetic(),) if config.deterministic else ()
-        described = (shape, config.page_size, cells, *computed)
+        described = (shape, config.page_size, cells, layout.groups, *computed)
         positions = model.describe_positions()
         ready.page_model = page_model(store, described, source.dtype, positions, source.checkpoint.files)
         ready.host_pages = store.pool.places
@@ -204,7 +205,10 @@ def _start_runner(
             memory.start(everything=config.kv_memory is not None)
         if state.model.is_recordable and state.pooler is None and not config.enforce_eager:
             executor = CpuExecutor(state, config.deterministic)
-    mover = PageMover(state.kvs, store, states=state.recurrent) if store is not None else None
+    groups = [group.layers for group in state.tables.groups]
+    mover = None
+    if store is not None:
+        mover = PageMover(state.kvs, store, states=state.recurrent, groups=groups)
     runner = Runner(state, executor, mover, page_memory)
     if not warm_up(runner, state.model, pool, config):
         source.explain_bad_logits()

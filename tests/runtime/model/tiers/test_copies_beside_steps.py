@@ -19,6 +19,7 @@ from arbora.runtime.messages import (
 )
 from arbora.runtime.model.tiers import copies
 from arbora.runtime.model.tiers.copies import Copies
+from arbora.runtime.model.tiers.fetches import _Fetch
 from arbora.runtime.model.tiers.host_memory import HostMemory
 from arbora.runtime.model.tiers.host_pool import Entry, HostPool
 from arbora.runtime.model.tiers.lower_tiers import LowerTiers
@@ -155,7 +156,7 @@ class Machine:
         kept = [page for page in range(PAGES) if self.keys[page] and page not in written]
         reads = [*self.random.sample(kept, min(len(kept), 2)), *chosen[: len(restores)]]
         plan = StepPlan(1, [], saves=saves, restores=restores, fetches_over=[fetch] if fetch else [])
-        step = Step(self.mover.begin(plan, lambda: written), {*reads, *chosen})
+        step = Step(self.mover.begin(plan, lambda: [(0, page) for page in written]), {*reads, *chosen})
         restore = step.moves.restore
         self.flight.append(step)
         if written or self.random.random() < 0.5:
@@ -219,7 +220,7 @@ class Machine:
         entry = self.pool.hold(self.random.choice(stored))
         assert isinstance(entry, Entry)
         number = int.from_bytes(entry.key, "big")
-        self.store._fetches._ready[number] = [entry]
+        self.store._fetches._ready[number] = _Fetch(number, "", [entry.key], entries=[entry])
         return [RestoredPages(number, 0, packed(pages))], number
 
     def _saved(self, page: int) -> SavedPages:
