@@ -105,7 +105,8 @@ def test_an_end_of_a_chunk_needs_no_page_of_the_group(tmp_path: Path) -> None:
 
 def test_the_end_that_all_groups_can_serve_is_found(tmp_path: Path) -> None:
     world = World(tmp_path, 32, disk=False, groups=[*GROUPS, (8,)])
-    world.mover.save([*saves(PAGES, WINDOWS), SavedPages("", key_bytes([2010, 2020]), packed([1, 2]), group=2)])
+    third = SavedPages("", key_bytes([2010, 2020]), packed([1, 2]), group=2)
+    world.mover.save([*saves(PAGES, WINDOWS), third])
     world.mover.publish_saves()
     second = ([2010, 2020, 2030, 2040], [1, 1, 1, 1])
     assert find_end(world, PAGES, [(WINDOWS, [1, 2, 3, 3]), second]) == PagesFound(1, 2 + 2 * PIECES + 1, 2)
