@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -46,6 +47,8 @@ class _Part(NamedTuple):
     """the name of the file's tensor"""
     expert: int | None
     """the number of the matrix within the tensor; None: it is the whole"""
+    rows: torch.Tensor | None = None
+    """the rows of the matrix, if the tensor has those of others too. int64"""
 
 
 class HeadOrders(NamedTuple):
@@ -58,18 +61,8 @@ class HeadOrders(NamedTuple):
 
 def find_head_orders(file: GgufFile, metadata: Mapping[str, Value]) -> HeadOrders:
     """Raises ConfigError for numbers of heads that are missing or not positive."""
-    architecture, family = _find_family(metadata)
-
-    def require(key: str, default: int | None = None) -> int:
-        stated = metadata.get(f"{architecture}.{key}")
-        count = stated or default
-        if not isinstance(count, int) or count < 1:
-            raise ConfigError(
-                f"{file.path}: the metadata key {architecture}.{key} should be a positive number, found "
-                f"{reprlib.repr(stated)}."
-            )
-        return count
-
+    _, family = _find_family(metadata)
+    require = partial(_require_count, file, metadata)
     if family.are_pairs_neighbours:
         heads = require("attention.head_count")
         kv_heads = require("attention.head_count_kv", heads)
@@ -88,6 +81,46 @@ def find_head_orders(file: GgufFile, metadata: Mapping[str, Value]) -> HeadOrder
     return HeadOrders(rows, {"out_proj": vectors})
 
 
+def _require_count(file: GgufFile, metadata: Mapping[str, Value], key: str, default: int | None = None) -> int:
+    """Raises ConfigError for a number that is missing or not positive."""
+    full = f"{metadata.get('general.architecture')}.{key}"
+    stated = metadata.get(full)
+    count = stated or default
+    if not isinstance(count, int) or count < 1:
+        raise ConfigError(
+            f"{file.path}: the metadata key {full} should be a positive number, found {reprlib.repr(stated)}."
+        )
+    return count
+
+
+def find_joined(file: GgufFile, metadata: Mapping[str, Value]) -> Mapping[str, Mapping[str, torch.Tensor]]:
+    """The rows of the matrices that one tensor has, by its name and theirs.
+
+    Raises ConfigError for wrong numbers of heads."""
+    if not _find_family(metadata)[1].are_matrices_joined:
+        return {}
+    require = partial(_require_count, file, metadata)
+    key_heads, value_heads = require("ssm.group_count"), require("ssm.time_step_rank")
+    if value_heads % key_heads:
+        raise ConfigError(
+            f"{file.path}: the numbers of heads, qwen3next.ssm.time_step_rank {value_heads}, should be a "
+            f"multiple of ssm.group_count {key_heads}."
+        )
+    key, value = require("ssm.state_size"), require("ssm.inner_size") // key_heads
+    q, k, v, z = _divide_rows(key_heads, (key, key, value, value))
+    b, a = _divide_rows(key_heads, (value_heads // key_heads,) * 2)
+    return {
+        "in_proj_qkvz": {"in_proj_qkv": torch.cat((q, k, v)), "in_proj_z": z},
+        "in_proj_ba": {"in_proj_b": b, "in_proj_a": a},
+    }
+
+
+def _divide_rows(heads: int, sizes: Sequence[int]) -> Iterator[torch.Tensor]:
+    """The rows of each matrix of which every head has `sizes` rows, one matrix after the other."""
+    rows = torch.arange(heads * sum(sizes)).view(heads, -1)
+    return (part.flatten() for part in rows.split(list(sizes), dim=1))
+
+
 def _find_family(metadata: Mapping[str, Value]) -> tuple[str, GgufFamily]:
     architecture = str(metadata.get("general.architecture"))
     has_experts = bool(metadata.get(f"{architecture}.expert_count"))
@@ -101,6 +134,7 @@ class GgufTensors:
         self._file = file
         _, self._family = _find_family(metadata)
         self._orders = find_head_orders(file, metadata)
+        self._joined = find_joined(file, metadata)
         self._parts = {
             ours: part for name in file.tensors if name not in UNUSED for ours, part in self._find_parts(name)
         }
@@ -116,6 +150,8 @@ class GgufTensors:
         part = self._parts[name]
         place = self._file.tensors[part.stored]
         shape = place.shape if part.expert is None else place.shape[1:]
+        if part.rows is not None:
+            shape = (len(part.rows), *shape[1:])
         axis = next((axis for end, axis in AXES.items() if name.endswith(end)), None)
         return shape if axis is None else (*shape[:axis], 1, *shape[axis:]), place.type
 
@@ -126,6 +162,8 @@ class GgufTensors:
         begin = place.begin + size * (part.expert or 0)
         # The view shares the file's memory, so callers must not write to it.
         raw = torch.frombuffer(memoryview(self._file.data), dtype=torch.uint8, count=size, offset=begin)
+        if part.rows is not None:
+            raw = raw.view(place.shape[0], -1)[part.rows].flatten()
         if place.type in FLOATS:
             tensor = raw.view(FLOATS[place.type]).view(shape)
             if self._family.norm_offset and name.endswith(NORM) and not name.endswith(INNER_NORM):
@@ -147,10 +185,24 @@ class GgufTensors:
     def _find_parts(self, stored: str) -> list[tuple[str, _Part]]:
         """Our names of a stored tensor, which may have the matrices of all experts of a layer."""
         name = self._name(stored)
+        for whole, matrices in self._joined.items():
+            if whole in name.split("."):
+                return self._divide(stored, name, whole, matrices)
         if EXPERT not in name:
             return [(name, _Part(stored, None))]
         experts = range(self._file.tensors[stored].shape[0])
         return [(name.replace(EXPERT, str(expert)), _Part(stored, expert)) for expert in experts]
+
+    def _divide(
+        self, stored: str, name: str, whole: str, matrices: Mapping[str, torch.Tensor]
+    ) -> list[tuple[str, _Part]]:
+        """The matrices whose rows a tensor has."""
+        shape, count = self._file.tensors[stored].shape, sum(map(len, matrices.values()))
+        if len(shape) != 2 or shape[0] != count:
+            raise ConfigError(
+                f"{self._file.path}: tensor {stored} has the shape {list(shape)}; expected {count} rows."
+            )
+        return [(name.replace(whole, matrix), _Part(stored, None, rows)) for matrix, rows in matrices.items()]
 
     def _name(self, name: str) -> str:
         """The name in Hugging Face's checkpoints. An unknown name is kept, so that it is reported."""
@@ -163,6 +215,9 @@ class GgufTensors:
     def _stored_name(self, name: str) -> str:
         """The name that GGUF files would give to our tensor `name`, for tensors that a file lacks."""
         stored = {ours: theirs for theirs, ours in {**NAMES, **self._family.layer_names}.items()}
+        for whole, matrices in self._joined.items():
+            for matrix in matrices:
+                stored.setdefault(f"linear_attn.{matrix}", stored[f"linear_attn.{whole}"])
         layer = _OUR_LAYER.fullmatch(_ONE_EXPERT.sub(rf".experts.{EXPERT}.", name))
         if layer is None:
             return _rename(name, stored) or name

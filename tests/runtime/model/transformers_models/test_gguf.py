@@ -63,6 +63,20 @@ CASES: dict[str, dict[str, Any]] = {
     "lfm2": {"block_auto_adjust_ff_dim": False},
     "lfm2moe": {},
     "llama": {},
+    "llama4": {
+        "interleave_moe_layer_step": 2,
+        **dict.fromkeys(("layer_types", "moe_layers", "no_rope_layers")),
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "rope_theta": 5e5,
+            "factor": 16.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 1.0,
+            "original_max_position_embeddings": 8192,
+        },
+        "attention_chunk_size": 8192,
+        "floor_scale": 8192,
+    },
     "olmo3": {
         "sliding_window": 8,
         "layer_types": ["sliding_attention", "full_attention"] * 2,
@@ -80,6 +94,7 @@ CASES: dict[str, dict[str, Any]] = {
     "olmoe": {"clip_qkv": 2.0},
     "qwen35": {"linear_num_value_heads": 6},
     "qwen35moe": {},
+    "qwen3next": {"linear_num_value_heads": 6, "linear_value_head_dim": 32},
     "qwen3moe": {"norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
     "smollm3": {"no_rope_layers": [1, 1, 1, 0]},
 }
@@ -96,8 +111,8 @@ KEYS = {
 """llama.cpp's keys of the fields that not all families have"""
 
 
-WITH_EXPERTS = ("gpt-oss", "lfm2moe", "llama", "olmoe", "qwen35moe", "qwen3moe")
-MODEL_TYPES = {"olmo3": "olmo3"}
+WITH_EXPERTS = ("gpt-oss", "lfm2moe", "llama", "llama4", "olmoe", "qwen35moe", "qwen3moe", "qwen3next")
+MODEL_TYPES = {"olmo3": "olmo3", "qwen3next": "qwen3_next"}
 STORED_AS = {"olmo3": "olmo2"}
 ALL_FLOATS = one_type(Type.F32)
 
@@ -123,7 +138,7 @@ def write(path: Path, architecture: str, model: PreTrainedModel, type_of: TypeOf
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
-    width: int = getattr(config, "intermediate_size", 0)
+    width: int = getattr(config, "intermediate_size_mlp", 0) or getattr(config, "intermediate_size", 0)
     if width:
         writer.add_feed_forward_length(width)
     writer.add_head_count(heads)
@@ -131,12 +146,14 @@ def write(path: Path, architecture: str, model: PreTrainedModel, type_of: TypeOf
     writer.add_layer_norm_rms_eps(getattr(config, "norm_eps", None) or config.rms_norm_eps)
     if config.model_type.startswith("lfm2"):
         add_short_convolutions(writer, config)
-    if config.model_type.startswith("qwen3_5"):
+    if config.model_type.startswith(("qwen3_5", "qwen3_next")):
         add_linear_attention(writer, config)
     rope = config.rope_parameters
     of_full = rope.get("full_attention", rope)
     writer.add_rope_freq_base(of_full["rope_theta"])
-    if of_full["rope_type"] != "default":
+    if of_full["rope_type"] == "llama3":
+        add_stretched_frequencies(writer, head_dim, of_full)
+    elif of_full["rope_type"] != "default":
         writer.add_rope_scaling_type(gguf.RopeScalingType(of_full["rope_type"]))
         writer.add_rope_scaling_factor(of_full["factor"])
     if of_full["rope_type"] == "yarn":
@@ -155,14 +172,21 @@ def write(path: Path, architecture: str, model: PreTrainedModel, type_of: TypeOf
     if experts := getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None):
         writer.add_expert_count(experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
-        writer.add_expert_feed_forward_length(getattr(config, "moe_intermediate_size", width))
+        inner = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
+        writer.add_expert_feed_forward_length(inner)
+    if step := getattr(config, "interleave_moe_layer_step", None):
+        writer.add_interleave_moe_layer_step(step)
     names = gguf.get_tensor_name_map(ARCHITECTURES[architecture], config.num_hidden_layers)
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
+        if name.endswith("in_proj_qkvz.weight"):
+            for part, rows in divide_key_heads(tensor, config).items():
+                add_as(writer, f"blk.{name.split('.')[2]}.{part}.weight", rows, type_of)
+            continue
         values, name = tensor, name.replace(".feed_forward.experts.", ".mlp.experts.")
         layer, _, matrix = name.removeprefix("model.layers.").partition(".mlp.experts.")
-        if config.model_type == "gpt_oss" and matrix in ("gate_up_proj", "down_proj"):
+        if config.model_type in ("gpt_oss", "llama4_text") and matrix in ("gate_up_proj", "down_proj"):
             values = values.transpose(1, 2)
         if matrix.startswith("gate_up_proj"):  # the file has the two parts, the model their stack
             halves = values.chunk(2, dim=1)
@@ -177,7 +201,7 @@ def write(path: Path, architecture: str, model: PreTrainedModel, type_of: TypeOf
             values = values.view(count, 2, -1, values.shape[1]).transpose(1, 2).reshape(values.shape)
         if name.endswith("norm.weight") and "linear_attn" not in name:
             values = values + family.norm_offset
-        if ".linear_attn." in name:
+        if ".linear_attn." in name and family.are_value_heads_tiled:
             values = tile_value_heads(name, values, config)
         if ".conv" in name and values.ndim == 3:
             values = values.squeeze(1)
@@ -207,8 +231,25 @@ def add_short_convolutions(writer: gguf.GGUFWriter, config: PreTrainedConfig) ->
         writer.add_leading_dense_block_count(config.num_dense_layers)
 
 
+def add_stretched_frequencies(writer: gguf.GGUFWriter, head_dim: int, rope: dict[str, Any]) -> None:
+    """Llama 4's file has what its config does to frequencies. There is nothing between the two factors."""
+    lengths = 2 * torch.pi * rope["rope_theta"] ** (torch.arange(0, head_dim, 2) / head_dim)
+    is_long = lengths > rope["original_max_position_embeddings"]
+    assert 0 < is_long.sum() < len(lengths)
+    add_as(writer, "rope_freqs.weight", torch.where(is_long, rope["factor"], 1.0), ALL_FLOATS)
+
+
+def divide_key_heads(joined: torch.Tensor, config: PreTrainedConfig) -> dict[str, torch.Tensor]:
+    """The matrices of Qwen3-Next's files that its checkpoints have key head by key head."""
+    key_heads, key = config.linear_num_key_heads, config.linear_key_head_dim
+    value = config.linear_num_value_heads // key_heads * config.linear_value_head_dim
+    parts = joined.unflatten(0, (key_heads, -1)).split((key, key, value, value), dim=1)
+    q, k, v, z = (part.flatten(0, 1) for part in parts)
+    return {"attn_qkv": torch.cat((q, k, v)), "attn_gate": z}
+
+
 def add_linear_attention(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
-    """Qwen3.5's keys, and a layer that predicts later tokens."""
+    """The keys of Qwen3.5 and Qwen3-Next, and a layer that predicts later tokens."""
     writer.add_block_count(config.num_hidden_layers + 1)
     writer.add_nextn_predict_layers(1)
     add_as(writer, f"blk.{config.num_hidden_layers}.nextn.enorm.weight", torch.ones(4), ALL_FLOATS)
