@@ -119,9 +119,7 @@ def _find_embedding(model: PreTrainedModel, weight_readers: Collection[str]) -> 
     return f"{name}.weight" if is_plain else None
 
 
-def _of_expert(
-    names: tuple[str, ...], shape: tuple[int, ...], is_transposed: bool
-) -> tuple[Projection, ...]:
+def _of_expert(names: tuple[str, ...], shape: tuple[int, ...], is_transposed: bool) -> tuple[Projection, ...]:
     """An expert's projections, whose outputs together are those of the stacked weight."""
     inputs, outputs = shape[1:] if is_transposed else shape[:0:-1]
     return tuple(Projection(name, outputs // len(names), inputs) for name in names)

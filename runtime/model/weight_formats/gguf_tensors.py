@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from functools import partial
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import torch
 from ...errors import ConfigError
 from ...gguf_families import EXPERT, GgufFamily, find_family
 from ...gguf_file import GgufFile, Value
-from .head_order import HeadOrder
+from .head_order import HeadOrder, JoinedRows
 from .weight_format import FLOATS, Shape
 
 NAMES = {
@@ -61,7 +61,7 @@ class HeadOrders(NamedTuple):
 
 def find_head_orders(file: GgufFile, metadata: Mapping[str, Value]) -> HeadOrders:
     """Raises ConfigError for numbers of heads that are missing or not positive."""
-    _, family = _find_family(metadata)
+    family = _find_family(metadata)
     require = partial(_require_count, file, metadata)
     if family.are_pairs_neighbours:
         heads = require("attention.head_count")
@@ -81,7 +81,9 @@ def find_head_orders(file: GgufFile, metadata: Mapping[str, Value]) -> HeadOrder
     return HeadOrders(rows, {"out_proj": vectors})
 
 
-def _require_count(file: GgufFile, metadata: Mapping[str, Value], key: str, default: int | None = None) -> int:
+def _require_count(
+    file: GgufFile, metadata: Mapping[str, Value], key: str, default: int | None = None
+) -> int:
     """Raises ConfigError for a number that is missing or not positive."""
     full = f"{metadata.get('general.architecture')}.{key}"
     stated = metadata.get(full)
@@ -93,38 +95,31 @@ def _require_count(file: GgufFile, metadata: Mapping[str, Value], key: str, defa
     return count
 
 
-def find_joined(file: GgufFile, metadata: Mapping[str, Value]) -> Mapping[str, Mapping[str, torch.Tensor]]:
-    """The rows of the matrices that one tensor has, by its name and theirs.
-
-    Raises ConfigError for wrong numbers of heads."""
-    if not _find_family(metadata)[1].are_matrices_joined:
+def find_joined(file: GgufFile, metadata: Mapping[str, Value]) -> Mapping[str, JoinedRows]:
+    """The matrices that one tensor has, by its name. Raises ConfigError for wrong numbers of heads."""
+    if not _find_family(metadata).are_matrices_joined:
         return {}
     require = partial(_require_count, file, metadata)
-    key_heads, value_heads = require("ssm.group_count"), require("ssm.time_step_rank")
-    if value_heads % key_heads:
+    heads, value_heads = require("ssm.group_count"), require("ssm.time_step_rank")
+    if value_heads % heads:
         raise ConfigError(
-            f"{file.path}: the numbers of heads, qwen3next.ssm.time_step_rank {value_heads}, should be a "
-            f"multiple of ssm.group_count {key_heads}."
+            f"{file.path}: the metadata key qwen3next.ssm.time_step_rank should be a multiple of the "
+            f"{heads} key heads (ssm.group_count), found {value_heads}."
         )
-    key, value = require("ssm.state_size"), require("ssm.inner_size") // key_heads
-    q, k, v, z = _divide_rows(key_heads, (key, key, value, value))
-    b, a = _divide_rows(key_heads, (value_heads // key_heads,) * 2)
+    key, value, number = require("ssm.state_size"), require("ssm.inner_size") // heads, value_heads // heads
+    first, last = slice(-1), slice(-1, None)
     return {
-        "in_proj_qkvz": {"in_proj_qkv": torch.cat((q, k, v)), "in_proj_z": z},
-        "in_proj_ba": {"in_proj_b": b, "in_proj_a": a},
+        "in_proj_qkvz": JoinedRows(
+            heads, (key, key, value, value), {"in_proj_qkv": first, "in_proj_z": last}
+        ),
+        "in_proj_ba": JoinedRows(heads, (number, number), {"in_proj_b": first, "in_proj_a": last}),
     }
 
 
-def _divide_rows(heads: int, sizes: Sequence[int]) -> Iterator[torch.Tensor]:
-    """The rows of each matrix of which every head has `sizes` rows, one matrix after the other."""
-    rows = torch.arange(heads * sum(sizes)).view(heads, -1)
-    return (part.flatten() for part in rows.split(list(sizes), dim=1))
-
-
-def _find_family(metadata: Mapping[str, Value]) -> tuple[str, GgufFamily]:
+def _find_family(metadata: Mapping[str, Value]) -> GgufFamily:
     architecture = str(metadata.get("general.architecture"))
     has_experts = bool(metadata.get(f"{architecture}.expert_count"))
-    return architecture, find_family(architecture, has_experts) or _UNKNOWN
+    return find_family(architecture, has_experts) or _UNKNOWN
 
 
 class GgufTensors:
@@ -132,7 +127,7 @@ class GgufTensors:
 
     def __init__(self, file: GgufFile, metadata: Mapping[str, Value]) -> None:
         self._file = file
-        _, self._family = _find_family(metadata)
+        self._family = _find_family(metadata)
         self._orders = find_head_orders(file, metadata)
         self._joined = find_joined(file, metadata)
         self._parts = {
@@ -185,24 +180,24 @@ class GgufTensors:
     def _find_parts(self, stored: str) -> list[tuple[str, _Part]]:
         """Our names of a stored tensor, which may have the matrices of all experts of a layer."""
         name = self._name(stored)
-        for whole, matrices in self._joined.items():
-            if whole in name.split("."):
-                return self._divide(stored, name, whole, matrices)
+        if whole := next((each for each in self._joined if each in name.split(".")), None):
+            return self._divide(stored, name, whole)
         if EXPERT not in name:
             return [(name, _Part(stored, None))]
         experts = range(self._file.tensors[stored].shape[0])
         return [(name.replace(EXPERT, str(expert)), _Part(stored, expert)) for expert in experts]
 
-    def _divide(
-        self, stored: str, name: str, whole: str, matrices: Mapping[str, torch.Tensor]
-    ) -> list[tuple[str, _Part]]:
-        """The matrices whose rows a tensor has."""
-        shape, count = self._file.tensors[stored].shape, sum(map(len, matrices.values()))
-        if len(shape) != 2 or shape[0] != count:
+    def _divide(self, stored: str, name: str, whole: str) -> list[tuple[str, _Part]]:
+        """The matrices of a stored tensor that we would call `name`."""
+        shape, joined = self._file.tensors[stored].shape, self._joined[whole]
+        if len(shape) != 2 or shape[0] != joined.count:
             raise ConfigError(
-                f"{self._file.path}: tensor {stored} has the shape {list(shape)}; expected {count} rows."
+                f"{self._file.path}: tensor {stored} has the shape {list(shape)}; expected {joined.count} rows."
             )
-        return [(name.replace(whole, matrix), _Part(stored, None, rows)) for matrix, rows in matrices.items()]
+        return [
+            (name.replace(whole, matrix), _Part(stored, None, joined.find(matrix)))
+            for matrix in joined.matrices
+        ]
 
     def _name(self, name: str) -> str:
         """The name in Hugging Face's checkpoints. An unknown name is kept, so that it is reported."""
@@ -215,8 +210,8 @@ class GgufTensors:
     def _stored_name(self, name: str) -> str:
         """The name that GGUF files would give to our tensor `name`, for tensors that a file lacks."""
         stored = {ours: theirs for theirs, ours in {**NAMES, **self._family.layer_names}.items()}
-        for whole, matrices in self._joined.items():
-            for matrix in matrices:
+        for whole, joined in self._joined.items():
+            for matrix in joined.matrices:
                 stored.setdefault(f"linear_attn.{matrix}", stored[f"linear_attn.{whole}"])
         layer = _OUR_LAYER.fullmatch(_ONE_EXPERT.sub(rf".experts.{EXPERT}.", name))
         if layer is None:
