@@ -1,5 +1,6 @@
-"""Llama 4's layers, whose code needs two changes: its experts multiply all tokens by all experts, and its
-attention counts positions from the cache, which holds our rows one after the other."""
+"""Llama 4's layers with two changes: tokens go through their own experts alone, and queries are scaled by the
+positions of their tokens. Transformers' code multiplies all tokens by all experts, and counts the tokens of a
+step, which has several rows."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from .experts import run_experts
 def replace_llama4(model: PreTrainedModel) -> None:
     """Gives the model's layers the classes below."""
     for module in model.modules():
-        module.__class__ = _REPLACED.get(type(module), type(module))
+        if type(module) in _REPLACED:
+            module.__class__ = _REPLACED[type(module)]
 
 
 def find_converters(model: PreTrainedModel) -> list[WeightConverter]:
@@ -48,7 +50,8 @@ class _Experts(Llama4TextExperts):  # type: ignore[misc]
     _apply_gate = _default_apply_gate
 
     def forward(self, hidden: torch.Tensor, experts: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-        return run_experts(self, hidden, experts, shares)
+        results: torch.Tensor = run_experts(self, hidden, experts, shares)
+        return results
 
 
 class _SparseLayer(Llama4TextMoe):  # type: ignore[misc]
@@ -74,7 +77,7 @@ class _DecoderLayer(Llama4TextDecoderLayer):  # type: ignore[misc]
 
 
 class _Positions:
-    """Stands in place of transformers' cache, to which attention adds the number of a token in the step."""
+    """Stands in place of transformers' cache. Attention adds a token's number in the step to its length."""
 
     def __init__(self, positions: torch.Tensor) -> None:
         """positions: [tokens]"""

@@ -190,10 +190,9 @@ class GgufTensors:
     def _divide(self, stored: str, name: str, whole: str) -> list[tuple[str, _Part]]:
         """The matrices of a stored tensor that we would call `name`."""
         shape, joined = self._file.tensors[stored].shape, self._joined[whole]
-        if len(shape) != 2 or shape[0] != joined.count:
-            raise ConfigError(
-                f"{self._file.path}: tensor {stored} has the shape {list(shape)}; expected {joined.count} rows."
-            )
+        if len(shape) != 2 or shape[0] != joined.num_rows:
+            problem = f"has the shape {list(shape)}; expected {joined.num_rows} rows"
+            raise ConfigError(f"{self._file.path}: tensor {stored} {problem}.")
         return [
             (name.replace(whole, matrix), _Part(stored, None, joined.find(matrix)))
             for matrix in joined.matrices

@@ -42,10 +42,10 @@ class JoinedRows(NamedTuple):
     """the parts of each matrix, by its name"""
 
     @property
-    def count(self) -> int:
+    def num_rows(self) -> int:
         return self.heads * sum(self.runs)
 
     def find(self, matrix: str) -> torch.Tensor:
         """The numbers of a matrix's rows. int64 [rows]"""
-        parts = torch.arange(self.count).view(self.heads, -1).split(self.runs, dim=1)
+        parts = torch.arange(self.num_rows).view(self.heads, -1).split(self.runs, dim=1)
         return torch.cat([part.flatten() for part in parts[self.matrices[matrix]]])

@@ -96,8 +96,8 @@ def test_matrices_that_one_tensor_has_stay_quantized(tmp_path: Path, is_old: boo
     inner, theirs = loaded._model.base, original.get_submodule("model.layers.0.linear_attn")
     x = torch.randn(1, 5, 64, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        joined = (theirs.in_proj_qkvz(x), theirs.in_proj_ba(x))  # type: ignore[operator]
-        q, k, v, z, b, a = theirs.fix_query_key_value_ordering(*joined)  # type: ignore[operator]
+        joined = (theirs.in_proj_qkvz(x), theirs.in_proj_ba(x))
+        q, k, v, z, b, a = theirs.fix_query_key_value_ordering(*joined)
     qkv = torch.cat([each.flatten(2) for each in (q, k, v)], dim=2)
     for name, exact in {
         "in_proj_qkv": qkv,
