@@ -11,6 +11,9 @@ from typing import BinaryIO, NamedTuple
 
 from ...runtime.errors import ConfigError
 
+HEAD_BYTES = 32 << 20
+"""more than the metadata of a GGUF file takes, with a vocabulary of 262,144 tokens"""
+
 
 class HubFile(NamedTuple):
     """A file of a repository."""
@@ -81,6 +84,25 @@ def download_file(place: Path, id: str, commit: str, file: HubFile, count: Calla
                 "HF_ENDPOINT is not to be trusted."
             )
         _partial(place, file).rename(target)
+
+
+def download_head(id: str, commit: str, file: HubFile, target: Path) -> None:
+    """Downloads the first bytes of a file. The rest of `target` is a hole, so that it has the file's size."""
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import build_hf_headers
+
+    size = min(HEAD_BYTES, file.bytes)
+    headers = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes=0-{size - 1}"}
+    with target.open("wb") as head:
+        http_get(
+            hf_hub_url(id, file.name, revision=commit),
+            head,
+            headers=headers,
+            expected_size=size,
+            _tqdm_bar=_SharedBar(lambda count: None),  # type: ignore[arg-type]
+        )
+        head.truncate(file.bytes)
 
 
 @contextmanager

@@ -6,15 +6,16 @@ import errno
 import logging
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from glob import escape
 from pathlib import Path
 from typing import NamedTuple
 
+from ...runtime.cache_directory import cache_directory, made_at_once
 from ...runtime.checkpoint_json import CONFIG_FILE
 from ...runtime.errors import ConfigError
-from .file_download import HubFile, download_bar, download_file, partial_bytes
+from .file_download import HubFile, download_bar, download_file, download_head, partial_bytes
 
 FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 NOT_AN_ID = "this is not a hub id, which has an owner and a name, such as Qwen/Qwen3-0.6B"
@@ -152,6 +153,23 @@ def download_files(plan: Download, *, quiet: bool = False) -> Path:
                 )
             count(sum(file.bytes for file in plan.missing if not file.is_resumed))
     return Path(found)
+
+
+def download_heads(repository: Repository, files: Sequence[HubFile]) -> Path:
+    """Downloads the first bytes of GGUF files, with their metadata. Returns the first file. The files have
+    their full size, but no further content. Raises ConfigError."""
+    found = []
+    for file in files:
+        path = cache_directory("gguf-heads") / file.blob / file.name.rpartition("/")[2]
+        found.append(path)
+        if not path.exists():
+            with _hub_errors(repository.id, None), made_at_once(path.parent, ".part-") as scratch:
+                download_head(repository.id, repository.commit, file, scratch / path.name)
+    first, *rest = found
+    for path in rest:  # all files of a split model must be in one directory
+        with suppress(FileExistsError):
+            (first.parent / path.name).symlink_to(path)
+    return first
 
 
 def download(

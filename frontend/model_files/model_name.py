@@ -7,7 +7,7 @@ import re
 from typing import NamedTuple
 
 from ..core.text.close_names import did_you_mean
-from .known_models import find_known, known_names
+from .known_models import KNOWN_MODELS, find_known, known_names
 
 PATH_STARTS = ("/", "./", "../", "~")
 _HOST = re.compile(r"(?:https?://)?(?:www\.)?(?:hf\.co|huggingface\.co)/", re.IGNORECASE)
@@ -61,6 +61,12 @@ def suggest_names(text: str) -> str:
     if ":" in text and others:
         return f" {family} is known as {', '.join(others)}."
     return did_you_mean(text, known_names())
+
+
+def short_name(source: str) -> str:
+    """The well-known name of a source, such as qwen3:8b; the source as it is if it has none."""
+    names = (model.name for model in KNOWN_MODELS if model.source.lower() == source.lower())
+    return next(names, source)
 
 
 def name_in_api(text: str) -> str:

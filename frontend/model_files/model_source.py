@@ -23,6 +23,7 @@ from .hub import (
     download,
     download_config,
     download_files,
+    download_heads,
     find_snapshot,
     has_weights_in_cache,
     no_weights,
@@ -79,16 +80,33 @@ def find_model(model: str | None) -> Path:
 
 
 def find_config(model: str | None) -> Path:
-    """As `find_model`, but downloads only config.json of a model in safetensors."""
+    """As `find_model`, but downloads only config.json of a model, or the heads of its GGUF files."""
     path = None if model is None else Path(model).expanduser()
     if path is not None and os.path.isfile(path / "config.json") and not _has_weights(path):
         return path.resolve()
     hub = None if model is None or is_path(model) else read_hub_name(resolve_alias(model))
-    if model is None or hub is None or hub.tag is not None or _cached_gguf(hub) is not None:
+    if hub is None:
         return find_model(model)
-    found = download_config(cached_id(hub.id))
+    if (file := _cached_gguf(hub)) is not None:
+        return gguf_directory(file)
+    return _find_config_on_hub(hub)
+
+
+def _find_config_on_hub(name: HubName) -> Path:
+    id = cached_id(name.id)
+    repository = None
+    try:
+        repository = read_repository(id)
+    except ConfigError:  # a copy of config.json in the cache is enough
+        if name.tag is not None:
+            raise
+    ggufs = repository is not None and list_quantizations(repository.sizes)
+    if repository is not None and (name.tag or (ggufs and not repository.checkpoint_files())):
+        _check_architecture(repository)
+        return gguf_directory(download_heads(repository, _choose_ggufs(repository, name.tag)))
+    found = download_config(id)
     if found is None:
-        return find_model(model)
+        raise ConfigError(f"MODEL {name}: it has no config.json on the hub.")
     return found
 
 

@@ -109,7 +109,8 @@ def fake_hub(files: Mapping[str, bytes]) -> Iterator[FakeHub]:
                 return
             data = hub.files[name]
             wanted = self.headers["Range"]
-            begin = int(wanted.removeprefix("bytes=").split("-")[0]) if wanted else 0
+            first, _, last = (wanted or "bytes=0-").removeprefix("bytes=").partition("-")
+            begin, data = int(first), data[: int(last) + 1] if last else data
             self.send_response(206 if wanted else 200)
             if wanted:
                 self.send_header("Content-Range", f"bytes {begin}-{len(data) - 1}/{len(data)}")

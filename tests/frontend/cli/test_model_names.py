@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from arbora.frontend.cli.main import main
-from arbora.frontend.model_files import known_models, model_source
+from arbora.frontend.model_files import file_download, known_models, model_source
 from arbora.frontend.model_files.known_models import KNOWN_MODELS, known_names
 from arbora.frontend.model_files.model_name import HubName, read_hub_name
 from arbora.frontend.model_files.model_source import find_model, served_name
@@ -184,6 +184,18 @@ def test_an_architecture_that_is_not_served_is_refused_before_the_download(
     assert main(["pull", MODEL]) == 2
     assert "GGUF files of the architecture rwkv7 are not served. Served are llama," in capsys.readouterr().err
     assert gguf_hub.downloads == []
+
+
+def test_plan_reads_only_the_head_of_a_gguf_file(
+    gguf_hub: FakeHub, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "tiny-Q4_K_M.gguf"
+    size = len(gguf_hub.files[name])
+    monkeypatch.setattr(file_download, "HEAD_BYTES", size - 100)
+    for _ in range(2):
+        assert main(["plan", MODEL, "--gpu", "h100-sxm", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["chosen"]["weight_bytes"] > 0
+    assert gguf_hub.downloads == [(name, f"bytes=0-{size - 101}")]
 
 
 def test_safetensors_come_before_gguf_files(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
