@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import TYPE_CHECKING
+
+import msgspec
 
 from ..launch.directory import RunningServer, find_servers
 from ..launch.program_name import program_name
 from .output import JSON_HELP, print_columns, print_json
-
-if TYPE_CHECKING:
-    pass
 
 DESCRIPTION = (
     "List this user's running Arbora servers on this machine: model, address, process id, uptime and state.\n"
@@ -21,6 +19,14 @@ EXAMPLE = "arbora ps"
 PATIENCE_S = 2.0
 
 
+class ListedServer(msgspec.Struct, frozen=True):
+    model: str
+    url: str
+    pid: int
+    uptime_s: float
+    state: str
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help=JSON_HELP)
 
@@ -28,24 +34,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(parsed: argparse.Namespace) -> int:
     now = time.time()
     found = [
-        {
-            "model": server.model,
-            "url": server.url,
-            "pid": server.pid,
-            "uptime_s": round(max(0.0, now - server.started), 1),
-            "state": find_state(server),
-        }
-        for server in find_servers()
+        ListedServer(each.model, each.url, each.pid, max(0.0, now - each.started), find_state(each))
+        for each in find_servers()
     ]
     if parsed.json:
         print_json({"servers": found})
     elif not found:
         print(f"no server of this user runs; start one with `{program_name()} serve`")
     else:
-        rows = [
-            (each["model"], each["url"], str(each["pid"]), in_words(each["uptime_s"]), each["state"])
-            for each in found
-        ]
+        rows = [(each.model, each.url, str(each.pid), in_words(each.uptime_s), each.state) for each in found]
         print_columns(("model", "address", "pid", "uptime", "state"), rows)
     return 0
 

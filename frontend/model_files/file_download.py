@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from io import BufferedRandom
 from pathlib import Path
+from types import MappingProxyType
 from typing import BinaryIO, NamedTuple
 
 from ...runtime.errors import ConfigError
@@ -56,24 +58,13 @@ def download_file(place: Path, id: str, commit: str, file: HubFile, count: Calla
     place: the repository's directory in the cache
     count: gets the number of each piece's bytes
     """
-    from huggingface_hub import hf_hub_url
-    from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils import build_hf_headers
-
     target = place / "blobs" / file.blob
     with _open_alone(_partial(place, file)) as partial:
         if target.exists():  # another process has downloaded it meanwhile
             return
         if partial.tell() > file.bytes:
             partial.truncate(0)
-        http_get(
-            hf_hub_url(id, file.name, revision=commit),
-            partial,
-            resume_size=partial.tell(),
-            headers={**build_hf_headers(), "Accept-Encoding": "identity"},
-            expected_size=file.bytes,
-            _tqdm_bar=_SharedBar(count),  # type: ignore[arg-type]
-        )
+        _get(id, commit, file, partial, file.bytes, count)
         partial.seek(0)
         found = hashlib.file_digest(partial, "sha256").hexdigest()
         if found != file.sha256:
@@ -88,29 +79,42 @@ def download_file(place: Path, id: str, commit: str, file: HubFile, count: Calla
 
 def download_head(id: str, commit: str, file: HubFile, target: Path) -> None:
     """Downloads the first bytes of a file. The rest of `target` is a hole, so that it has the file's size."""
+    size = min(HEAD_BYTES, file.bytes)
+    with target.open("wb") as head:
+        _get(id, commit, file, head, size, lambda count: None, {"Range": f"bytes=0-{size - 1}"})
+        head.truncate(file.bytes)
+
+
+def _get(
+    id: str,
+    commit: str,
+    file: HubFile,
+    target: BinaryIO,
+    size: int,
+    count: Callable[[int], object],
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Downloads bytes of a file from the position of `target` to `size`."""
     from huggingface_hub import hf_hub_url
     from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils import build_hf_headers
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
-    size = min(HEAD_BYTES, file.bytes)
-    headers = {**build_hf_headers(), "Accept-Encoding": "identity", "Range": f"bytes=0-{size - 1}"}
-    with target.open("wb") as head:
-        http_get(
-            hf_hub_url(id, file.name, revision=commit),
-            head,
-            headers=headers,
-            expected_size=size,
-            _tqdm_bar=_SharedBar(lambda count: None),  # type: ignore[arg-type]
-        )
-        head.truncate(file.bytes)
+    http_get(
+        hf_hub_url(id, file.name, revision=commit),
+        target,
+        resume_size=target.tell(),
+        headers={**build_hf_headers(), "Accept-Encoding": "identity", **headers},
+        expected_size=size,
+        _tqdm_bar=_SharedBar(count),
+    )
 
 
 @contextmanager
 def download_bar(model: str, total: int, done: int, *, quiet: bool) -> Iterator[Callable[[int], object]]:
     """Yields a function that counts bytes of a model on one bar. A file that is no terminal gets no bar."""
-    from huggingface_hub.utils import tqdm  # is silent if HF_HUB_DISABLE_PROGRESS_BARS is set
+    from huggingface_hub.utils.tqdm import tqdm  # is silent if HF_HUB_DISABLE_PROGRESS_BARS is set
 
-    with tqdm(
+    with tqdm(  # type: ignore[no-untyped-call]
         total=total,
         initial=done,
         desc=model,
@@ -128,7 +132,7 @@ def _partial(place: Path, file: HubFile) -> Path:
 
 
 @contextmanager
-def _open_alone(path: Path) -> Iterator[BinaryIO]:
+def _open_alone(path: Path) -> Iterator[BufferedRandom]:
     """Opens a file to append to it, once no other process has it open in this way."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:

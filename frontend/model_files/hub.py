@@ -12,7 +12,7 @@ from glob import escape
 from pathlib import Path
 from typing import NamedTuple
 
-from ...runtime.cache_directory import cache_directory, made_at_once
+from ...runtime.cache_directory import cache_directory, made_at_once, note_use
 from ...runtime.checkpoint_json import CONFIG_FILE
 from ...runtime.errors import ConfigError
 from .file_download import HubFile, download_bar, download_file, download_head, partial_bytes
@@ -165,6 +165,7 @@ def download_heads(repository: Repository, files: Sequence[HubFile]) -> Path:
         if not path.exists():
             with _hub_errors(repository.id, None), made_at_once(path.parent, ".part-") as scratch:
                 download_head(repository.id, repository.commit, file, scratch / path.name)
+        note_use(path.parent)
     first, *rest = found
     for path in rest:  # all files of a split model must be in one directory
         with suppress(FileExistsError):
@@ -190,7 +191,8 @@ def download(
     wanted = repository.checkpoint_files()
     if not wanted:
         raise ConfigError(no_weights(model))
-    return download_files(plan_download(repository, wanted, revision, cache and Path(cache)), quiet=quiet)
+    directory = None if cache is None else Path(cache)
+    return download_files(plan_download(repository, wanted, revision, directory), quiet=quiet)
 
 
 def download_config(model: str, revision: str | None = None) -> Path | None:

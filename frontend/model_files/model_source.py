@@ -12,12 +12,12 @@ from ...runtime.config import BUILTIN_MODEL
 from ...runtime.errors import ConfigError
 from ...runtime.gguf_families import GGUF_EXPERT_FAMILIES, GGUF_FAMILIES
 from ...runtime.system_memory import free_host_memory
+from .file_download import HubFile
 from .gguf.directory import SHARD, gguf_directory
 from .gguf.quantizations import choose_quantization, list_quantizations
 from .hub import (
     NOT_AN_ID,
     Download,
-    HubFile,
     Repository,
     cached_id,
     download,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import arbora
 import pytest
 from arbora.frontend.cli.main import main
 from arbora.frontend.model_files import file_download, known_models, model_source
@@ -79,6 +81,16 @@ def test_the_table_of_well_known_models_has_each_name_once_and_names_of_the_hub_
     for model in KNOWN_MODELS:
         assert model.source == "smollm2" or read_hub_name(model.source) is not None
         assert 0 < model.download_gb < model.memory_gb
+
+
+def test_the_page_about_models_has_the_table() -> None:
+    page = (Path(arbora.__file__).parent / "docs" / "models.md").read_text()
+    rows = re.findall(r"^\| `(\S+)`.* \| ([\d.]+) GB \| ([\d.]+) GB \| (.*) \| (.*) \|$", page, re.MULTILINE)
+    assert rows == [
+        (each.name, f"{each.download_gb:.2g}", f"{each.memory_gb:.2g}", each.use, each.license)
+        for each in KNOWN_MODELS
+    ]
+    assert all(f" `{each.source}` " in page for each in KNOWN_MODELS[1:])
 
 
 def test_a_well_known_name_is_the_model_of_its_repository(
