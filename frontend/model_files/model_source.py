@@ -87,7 +87,8 @@ def find_config(model: str | None) -> Path:
     hub = None if model is None or is_path(model) else read_hub_name(resolve_alias(model))
     if hub is None:
         return find_model(model)
-    if (file := _cached_gguf(hub)) is not None:
+    is_checkpoint = hub.tag is None and has_weights_in_cache(cached_id(hub.id))
+    if not is_checkpoint and (file := _cached_gguf(hub)) is not None:
         return gguf_directory(file)
     return _find_config_on_hub(hub)
 
