@@ -74,6 +74,11 @@ class ServeConfig:
         takes_several=True,
     )
     """further names that requests may use for the model"""
+    any_model_name: bool = option(
+        "serve the model under any name too, for clients that can't change theirs; replies show the name of "
+        "their request (default: a request for an unknown model is refused)",
+        False,
+    )
     host: str = option(
         "address to listen on; 0.0.0.0 for every network interface, unix:PATH for a Unix socket, where the "
         "umask decides who may connect. A server without keys answers to this name and to those of the "

@@ -66,11 +66,22 @@ _LINEAR_ATTENTION = {
     "ssm_norm": "linear_attn.norm",
     "ssm_out": "linear_attn.out_proj",
 }
+_JOINED_LINEAR_ATTENTION = {
+    **{name: ours for name, ours in _LINEAR_ATTENTION.items() if name not in ("ssm_alpha", "ssm_beta")},
+    "ssm_ba": "linear_attn.in_proj_ba",
+    "ssm_in": "linear_attn.in_proj_qkvz",  # of old files, in place of attn_qkv and attn_gate
+}
+"""those of Qwen3-Next, where some tensors have the rows of two matrices"""
 _SHARED_EXPERT = {
     "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
     "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
     "ffn_up_shexp": "mlp.shared_expert.up_proj",
     "ffn_down_shexp": "mlp.shared_expert.down_proj",
+}
+_LLAMA4 = {
+    **_with_experts("feed_forward.router", "feed_forward.experts", _PARTS),
+    **{f"ffn_{part}": f"feed_forward.{part}_proj" for part in ("gate", "up", "down")},
+    **{f"ffn_{part}_shexp": f"feed_forward.shared_expert.{part}_proj" for part in ("gate", "up", "down")},
 }
 
 
@@ -87,6 +98,8 @@ class GgufFamily(NamedTuple):
     are_value_heads_tiled: bool = False
     """whether linear attention's value heads are ordered by their number within a key head; in Hugging Face's
     checkpoints those of one key head follow each other"""
+    are_matrices_joined: bool = False
+    """whether a tensor of linear attention has the rows of several matrices, key head by key head"""
 
 
 GGUF_FAMILIES = {
@@ -140,6 +153,7 @@ GGUF_EXPERT_FAMILIES = {
         _with_experts("block_sparse_moe.gate", "block_sparse_moe.experts", ("w1", "w3", "w2")),
         are_pairs_neighbours=True,
     ),
+    "llama4": GgufFamily("Llama4ForCausalLM", "llama4_text", _LLAMA4),
     "olmoe": GgufFamily("OlmoeForCausalLM", "olmoe", _QWEN_MOE),
     "qwen35moe": GgufFamily(
         "Qwen3_5MoeForCausalLM",
@@ -149,6 +163,13 @@ GGUF_EXPERT_FAMILIES = {
         are_value_heads_tiled=True,
     ),
     "qwen3moe": GgufFamily("Qwen3MoeForCausalLM", "qwen3_moe", _QWEN_MOE),
+    "qwen3next": GgufFamily(  # Qwen3.5 computes the same with other matrices
+        "Qwen3_5MoeForCausalLM",
+        "qwen3_5_moe_text",
+        {**_QWEN_MOE, **_SHARED_EXPERT, **_JOINED_LINEAR_ATTENTION},
+        norm_offset=1.0,
+        are_matrices_joined=True,
+    ),
 }
 """the same for files with experts"""
 

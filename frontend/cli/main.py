@@ -22,7 +22,8 @@ from ..launch.listening import check_address
 from ..launch.options import Setting, build_config, from_environment, unknown_variables
 from ..launch.program_name import program_name
 from ..launch.serve import serve
-from ..model_files.packaged_models import PACKAGED
+from ..model_files.known_models import find_known
+from ..model_files.packaged_models import packaged_model
 from .output import drop_output
 from .unknown_options import ELSEWHERE, unknown_arguments
 
@@ -55,6 +56,10 @@ COMMANDS = {
     "run": Command("run a program of the language", ".run"),
     "bench": Command("measure a running server", ".bench.command"),
     "pull": Command("download a model", ".pull"),
+    "list": Command("list the downloaded models", ".list"),
+    "rm": Command("delete a downloaded model", ".rm"),
+    "models": Command("list well-known models and which fit this machine", ".models"),
+    "ps": Command("list the running servers", ".ps"),
     "plan": Command("estimate a model's memory, speed and cost", ".plan.command"),
     "doctor": Command("check this machine", ".doctor.command"),
 }
@@ -167,7 +172,8 @@ def _is_misplaced_model(value: object) -> bool:
 
 
 def _looks_like_model(text: str) -> bool:
-    return "/" in text or text in PACKAGED or os.path.exists(text)  # `Path` raises an error for long names
+    is_name = find_known(text) is not None or packaged_model(text) is not None
+    return "/" in text or is_name or os.path.exists(text)  # `Path` raises an error for long names
 
 
 def print_new_key(name: str, json: bool) -> None:
@@ -234,8 +240,9 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         "model",
         nargs="?",
         metavar="MODEL",
-        help="a directory with config.json and *.safetensors, a GGUF file, a hub id, or "
-        f"{' or '.join(PACKAGED)}: a small model to begin with (default: the built-in model)",
+        help="a well-known name such as qwen3:0.6b (`arbora models` lists them), a hub id such as "
+        "Qwen/Qwen3-0.6B, OWNER/NAME:TAG for a quantization of a repository of GGUF files such as :Q4_K_M, a "
+        "GGUF file, or a directory with config.json and *.safetensors (default: the built-in model)",
     )
     for option in OPTIONS:
         form: dict[str, Any] = {"metavar": option.metavar}

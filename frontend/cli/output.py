@@ -90,6 +90,15 @@ def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Ta
     return made
 
 
+def print_columns(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Prints rows below their heads. No text is shortened: a terminal wraps long lines."""
+    lines = [heads, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = zip(line, widths, strict=True)
+        print("  ".join(without_controls(text).ljust(width) for text, width in cells).rstrip())
+
+
 def drop_output() -> None:
     """Discards the rest of standard output. Otherwise Python's flush at exit would fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

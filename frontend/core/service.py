@@ -14,6 +14,7 @@ from ...runtime.messages import Adapter, ForgetPrompts, FromTokenizer, RememberR
 from .cache_misses.recent_prompts import RecentPrompts
 from .replica.engine_client import EngineClient
 from .text.chat_template import ChatTemplate
+from .text.close_names import close_name
 from .text.prompt_memo import PromptMemo
 from .text.prompt_rules import PromptRules
 from .text.reasoning import ReasoningFormat, detect_reasoning
@@ -83,12 +84,15 @@ class Service:
         return None if name is None or name in self.config.model_names else self.engine.adapters.get(name)
 
     def check_model(self, name: str | None) -> None:
-        """Raises a 404 `RequestError` for a model or adapter that isn't served. An empty name counts as
-        none."""
+        """Raises a 404 `RequestError` for a model or adapter that isn't served. An empty name counts as none,
+        and with `--any-model-name` an unknown one as the model's."""
         served = self.model_names
-        if name and name not in served:
+        if name and name not in served and not self.config.any_model_name:
+            near = close_name(name, served)
+            meant = f" Did you mean {near!r}?" if near is not None else ""
             raise RequestError(
-                f"The model {name!r} does not exist; this server serves {' and '.join(map(repr, served))}.",
+                f"The model {name!r} does not exist; this server serves {' and '.join(map(repr, served))}."
+                f"{meant}",
                 status=404,
                 param="model",
                 code="model_not_found",

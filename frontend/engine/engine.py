@@ -71,10 +71,11 @@ def _describe(method: F, function: Callable[..., object], name: str) -> F:
 class Engine:
     """A model that is ready when the constructor returns and ends with `close`.
 
-    `model` is a directory, a GGUF file, a hub id, or None for the built-in one. Use it as a context manager,
-    from any thread, also while an asyncio loop runs. Every method has an async twin. All methods raise
-    `RequestError` for a request that can't be served and `ServerError` when the model's processes can't go
-    on; the constructor raises `ConfigError` for a model or options that can't be used.
+    `model` is a directory, a GGUF file, a name such as qwen3:0.6b or Qwen/Qwen3-0.6B, or None for the
+    built-in one. Use it as a context manager, from any thread, also while an asyncio loop runs. Every method
+    has an async twin. All methods raise `RequestError` for a request that can't be served and `ServerError`
+    when the model's processes can't go on; the constructor raises `ConfigError` for a model or options that
+    can't be used.
 
     A prompt is text or token ids; a chat is a list of messages as in OpenAI's API. The fields of `Sampling`
     (for chats of `ChatOptions`) are keyword arguments, or one `Sampling` as the second argument, or both. A

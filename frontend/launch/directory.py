@@ -1,4 +1,4 @@
-"""The private directory of a running server: ipc sockets, config.json, the vocabulary file."""
+"""The private directory of a running server: ipc sockets, config.json, the vocabulary file, server.json."""
 
 from __future__ import annotations
 
@@ -8,14 +8,31 @@ import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+import msgspec
 
 from ...runtime.config import ServeConfig
 from ...runtime.errors import ConfigError
 from ...runtime.processes.sockets import check_directory
 
 PREFIX = "arbora-run-"
+SERVER_FILE = "server.json"
 MAX_PARENT_PATH = 60  # bytes; an ipc path has at most 107 bytes, with the longest socket name
+
+
+class RunningServer(msgspec.Struct, frozen=True):
+    """A server that serves HTTP, as it describes itself in its private directory."""
+
+    model: str
+    url: str
+    """its address; for a Unix socket `unix:PATH`"""
+    pid: int
+    started: float
+    """in seconds since 1970"""
+    is_ready: bool = False
+    """whether it has been ready"""
 
 
 class PrivateDirectory:
@@ -56,6 +73,12 @@ class PrivateDirectory:
                 check_directory(path)
                 return cls(path, lock)
 
+    def describe(self, server: RunningServer) -> None:
+        """Writes the description of the server that owns the directory, for `find_servers`."""
+        written = self.path / (SERVER_FILE + ".part")
+        written.write_bytes(msgspec.json.encode(server))
+        written.replace(self.path / SERVER_FILE)
+
     def close(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
@@ -74,24 +97,46 @@ def _locked(path: Path) -> int | None:
     return None
 
 
+def find_servers(parent: Path | None = None) -> list[RunningServer]:
+    """This user's servers that run with the same directory for temporary files, the oldest first."""
+    found = []
+    for path in _own_directories(parent or _parent()):
+        with contextlib.suppress(OSError, msgspec.DecodeError):  # an Engine's directory has no such file
+            server = msgspec.json.decode((path / SERVER_FILE).read_bytes(), type=RunningServer)
+            with _stale_lock(path) as is_stale:
+                if not is_stale:
+                    found.append(server)
+    return sorted(found, key=lambda server: server.started)
+
+
 def remove_stale_directories(parent: Path) -> None:
     """Removes the directories in `parent` that this user's killed servers left."""
+    for path in _own_directories(parent):
+        with contextlib.suppress(OSError), _stale_lock(path) as is_stale:
+            if is_stale:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _own_directories(parent: Path) -> Iterator[Path]:
+    """The private directories in `parent` of this user's processes, dead ones too."""
     for path in parent.glob(PREFIX + "*"):
         with contextlib.suppress(FileNotFoundError):  # its owner removed it meanwhile
             if stat.S_ISDIR((found := path.lstat()).st_mode) and found.st_uid == os.getuid():
-                _remove_if_stale(path)
+                yield path
 
 
-def _remove_if_stale(path: Path) -> None:
-    try:
-        lock = os.open(path, os.O_RDONLY)
-    except OSError:
-        return
+@contextlib.contextmanager
+def _stale_lock(path: Path) -> Iterator[bool]:
+    """Yields whether the directory's owner is dead. Then the directory is locked in the block. Raises OSError
+    if it can't be opened."""
+    lock = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(path, ignore_errors=True)
+        is_stale = True
     except BlockingIOError:
-        pass
+        is_stale = False
+    try:
+        yield is_stale
     finally:
         os.close(lock)
 

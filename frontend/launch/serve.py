@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import shlex
 import signal
 import sys
+import time
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from ...runtime.config import BUILTIN_MODEL, ServeConfig
 from ...runtime.logs import ProgressLine
 from ...runtime.messages import ModelReady
 from ..http.key_file import check_beside, read_key_file
 from .child_process import Commands
-from .directory import PrivateDirectory
+from .directory import PrivateDirectory, RunningServer
 from .errors import CannotStartError, ServerError
 from .listening import Listening
 from .program_name import program_name
@@ -42,11 +46,14 @@ async def _serve(
     listening: Listening,
     timeouts: Timeouts,
 ) -> int:
+    server = RunningServer(config.served_model_name, listening.url, os.getpid(), time.time())
+    directory.describe(server)
     supervisor = Supervisor(directory.path, commands, listening.socket, timeouts)
     signals = _Signals(supervisor, config)
     logger.info("starting %s (%s)", config.served_model_name, _model_in_words(config))
     try:
         ready = await supervisor.start()
+        directory.describe(replace(server, is_ready=True))
         ProgressLine().end()
         print(ready_line(config, ready, listening.url), flush=True)
         logger.info("%s", next_step(config, listening.url))

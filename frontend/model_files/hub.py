@@ -1,83 +1,198 @@
-"""Downloads models from the hub, with errors that say what to do."""
+"""The models of the hub and of its cache, and their download, with errors that say what to do."""
 
 from __future__ import annotations
 
 import errno
 import logging
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatch
+from glob import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ...runtime.cache_directory import cache_directory, made_at_once, note_use
 from ...runtime.checkpoint_json import CONFIG_FILE
 from ...runtime.errors import ConfigError
+from .file_download import HubFile, download_bar, download_file, download_head, partial_bytes
 
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.tiktoken"]
+FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 NOT_AN_ID = "this is not a hub id, which has an owner and a name, such as Qwen/Qwen3-0.6B"
-BYTES_BAR = "huggingface_hub.snapshot_download"
+_MODULE = re.compile(r"[0-9]+_\w+/[^/]+")
+"""Matches the files of sentence-transformers' modules, such as 1_Pooling/config.json."""
+
+
+class Repository(NamedTuple):
+    """A revision of a model on the hub."""
+
+    id: str
+    commit: str
+    files: tuple[HubFile, ...]
+    architecture: str | None
+    """that of its GGUF files, if the hub says it"""
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes of all files by name."""
+        return {file.name: file.bytes for file in self.files}
+
+    def checkpoint_files(self) -> list[HubFile]:
+        """The files of the model in safetensors; empty if it has none."""
+        wanted = [file for file in self.files if _is_of_checkpoint(file.name)]
+        return wanted if any(_is_weights(file.name) for file in wanted) else []
 
 
 class Download(NamedTuple):
-    """A download. `files` and `bytes` are missing in the cache; `all_files` and `all_bytes` are the
-    model's."""
+    """A download of the `wanted` files. The `missing` ones are not in the cache, or only in part."""
 
-    commit: str
+    repository: Repository
+    revision: str | None
     cache: Path
-    files: int
-    bytes: int
-    all_files: int
-    all_bytes: int
+    wanted: Sequence[HubFile]
+    missing: Sequence[HubFile]
+
+    @property
+    def place(self) -> Path:
+        """The repository's directory in the cache."""
+        return find_place(self.repository.id, self.cache)
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the wanted files after the download."""
+        return self.place / "snapshots" / self.repository.commit
+
+    @property
+    def bytes_left(self) -> int:
+        return sum(file.bytes - partial_bytes(self.place, file) for file in self.missing)
 
 
-def is_hub_id(model: str) -> bool:
-    """Whether the text names an owner and a model. The hub's few models without an owner don't count, because
-    a directory could have the same name."""
-    return HUB_ID.fullmatch(model) is not None
+def hub_cache() -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE)
 
 
-def planned_download(model: str, revision: str | None) -> Download:
-    """Asks the hub for the sizes of a model's files. Raises ConfigError."""
-    from huggingface_hub import constants, snapshot_download
+def find_place(id: str, cache: Path) -> Path:
+    """The directory of a repository in the hub's cache; it need not exist. Case does not matter."""
+    exact = cache / f"models--{id.replace('/', '--')}"
+    if not exact.exists():
+        for path in cache.glob("models--*"):
+            if path.name.lower() == exact.name.lower():
+                return path
+    return exact
 
-    with _hub_errors(model, revision), _silent():
-        found = snapshot_download(
-            model, revision=revision, allow_patterns=FILES, ignore_patterns=["*/*"], dry_run=True
-        )
-    if not any(each.filename.endswith(".safetensors") for each in found):
-        raise ConfigError(no_weights(model))
-    new = [each for each in found if each.will_download]
-    return Download(
-        found[0].commit_hash,
-        Path(constants.HF_HUB_CACHE),
-        len(new),
-        sum(each.file_size or 0 for each in new),
-        len(found),
-        sum(each.file_size or 0 for each in found),
+
+def cached_id(id: str) -> str:
+    """The id as the hub's cache has it, or as it is."""
+    place = find_place(id, hub_cache())
+    return place.name.removeprefix("models--").replace("--", "/") if place.exists() else id
+
+
+def find_snapshot(id: str) -> Path | None:
+    """The newest revision in the hub's cache, a directory that may lack files; None if there is none."""
+    place = find_place(id, hub_cache())
+    try:
+        found = place / "snapshots" / (place / "refs" / "main").read_text().strip()
+    except OSError:
+        return None
+    return found if found.is_dir() else None
+
+
+def read_repository(id: str, revision: str | None = None) -> Repository:
+    """Asks the hub for the files of a model. Raises ConfigError."""
+    from huggingface_hub import HfApi, constants
+
+    with _hub_errors(id, revision), _silent():
+        api, timeout = HfApi(endpoint=constants.ENDPOINT), constants.HF_HUB_ETAG_TIMEOUT
+        found = api.model_info(id, revision=revision, files_metadata=True, timeout=timeout)
+    files = tuple(
+        HubFile(file.rfilename, file.size or 0, file.blob_id or "", file.lfs.sha256 if file.lfs else None)
+        for file in found.siblings or ()
     )
+    return Repository(found.id, found.sha or "", files, (found.gguf or {}).get("architecture"))
+
+
+def plan_download(
+    repository: Repository,
+    wanted: Sequence[HubFile],
+    revision: str | None = None,
+    cache: Path | None = None,
+) -> Download:
+    """Finds the files that the cache lacks. cache: None: the hub's cache"""
+    plan = Download(repository, revision, cache or hub_cache(), wanted, ())
+    missing = [
+        file
+        for file in wanted
+        if not (plan.directory / file.name).exists() and not (plan.place / "blobs" / file.blob).exists()
+    ]
+    return plan._replace(missing=missing)
+
+
+def download_files(plan: Download, *, quiet: bool = False) -> Path:
+    """The directory of the wanted files, of which missing ones are downloaded. Raises ConfigError.
+
+    A terminal shows a bar of the downloaded bytes, unless `quiet`.
+    """
+    from huggingface_hub import snapshot_download
+
+    id, revision = plan.repository.id, plan.revision
+    with _hub_errors(id, revision):
+        total = sum(file.bytes for file in plan.missing)
+        with download_bar(id, total, total - plan.bytes_left, quiet=quiet or not total) as count:
+            for file in plan.missing:
+                if file.is_resumed:
+                    download_file(plan.place, id, plan.repository.commit, file, count)
+            # The library downloads the small files, and links all files to their names.
+            with _silent():
+                found = snapshot_download(
+                    id,
+                    revision=revision,
+                    cache_dir=plan.cache,
+                    allow_patterns=[escape(file.name) for file in plan.wanted],
+                )
+            count(sum(file.bytes for file in plan.missing if not file.is_resumed))
+    return Path(found)
+
+
+def download_heads(repository: Repository, files: Sequence[HubFile]) -> Path:
+    """Downloads the first bytes of GGUF files, with their metadata. Returns the first file. The files have
+    their full size, but no further content. Raises ConfigError."""
+    found = []
+    for file in files:
+        path = cache_directory("gguf-heads") / file.blob / file.name.rpartition("/")[2]
+        found.append(path)
+        if not path.exists():
+            with _hub_errors(repository.id, None), made_at_once(path.parent, ".part-") as scratch:
+                download_head(repository.id, repository.commit, file, scratch / path.name)
+        note_use(path.parent)
+    first, *rest = found
+    for path in rest:  # all files of a split model must be in one directory
+        with suppress(FileExistsError):
+            (first.parent / path.name).symlink_to(path)
+    return first
 
 
 def download(
     model: str, revision: str | None = None, *, cache: str | None = None, quiet: bool = False
 ) -> Path:
-    """The directory of a model's files, downloaded if needed. Raises ConfigError.
+    """The directory of a model in safetensors, downloaded if needed. Raises ConfigError.
 
     cache: the directory of downloaded models; None: the hub's cache
-    A terminal shows a bar of the downloaded bytes, unless `quiet`.
+    Without an answer of the hub the copy in the cache counts, if it is complete.
     """
-    from huggingface_hub import snapshot_download
-
-    with _hub_errors(model, revision):
-        found = snapshot_download(
-            model,
-            revision=revision,
-            cache_dir=cache,
-            allow_patterns=FILES,
-            ignore_patterns=["*/*"],
-            tqdm_class=_bar_of_bytes(model, quiet),
-        )
-    return Path(found)
+    try:
+        repository = read_repository(model, revision)
+    except ConfigError:
+        copy = _complete_copy(model, revision, cache)
+        if copy is None:
+            raise
+        return copy
+    wanted = repository.checkpoint_files()
+    if not wanted:
+        raise ConfigError(no_weights(model))
+    directory = None if cache is None else Path(cache)
+    return download_files(plan_download(repository, wanted, revision, directory), quiet=quiet)
 
 
 def download_config(model: str, revision: str | None = None) -> Path | None:
@@ -92,27 +207,49 @@ def download_config(model: str, revision: str | None = None) -> Path | None:
 
 
 def has_weights_in_cache(model: str) -> bool:
-    """Whether the hub's cache has some weights of the model, without asking the hub. Raises ConfigError."""
-    from huggingface_hub import try_to_load_from_cache
-
-    with _hub_errors(model, None):
-        config = try_to_load_from_cache(model, CONFIG_FILE)
-    return isinstance(config, str) and any(Path(config).parent.glob("*.safetensors"))
+    """Whether the hub's cache has some safetensors of the model, without asking the hub."""
+    found = find_snapshot(model)
+    return found is not None and (found / CONFIG_FILE).is_file() and any(found.glob("*.safetensors"))
 
 
 def no_weights(model: str) -> str:
-    return (
-        f"MODEL {model} has no *.safetensors file on the hub. If it has GGUF files, choose one: "
-        f"`hf download {model} --include '*Q4_K_M*' --local-dir .`, then name that file."
-    )
+    return f"MODEL {model} has no *.safetensors and no *.gguf file on the hub; other formats are not read."
+
+
+def _is_of_checkpoint(name: str) -> bool:
+    is_in_place = "/" not in name or _MODULE.fullmatch(name) is not None
+    return is_in_place and any(fnmatch(name, pattern) for pattern in FILES)
+
+
+def _is_weights(name: str) -> bool:
+    return name.endswith(".safetensors") and "/" not in name
+
+
+def _complete_copy(model: str, revision: str | None, cache: str | None) -> Path | None:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        with _silent():
+            found = snapshot_download(
+                model,
+                revision=revision,
+                cache_dir=cache,
+                local_files_only=True,
+                allow_patterns=list(FILES),
+                ignore_patterns=["*/*"],
+            )
+    except (LocalEntryNotFoundError, HFValidationError):
+        return None
+    return Path(found)
 
 
 @contextmanager
 def _hub_errors(model: str, revision: str | None) -> Iterator[None]:
     """Turns the errors of a download into ConfigError."""
     from huggingface_hub.errors import (
-        DryRunError,
         GatedRepoError,
+        HfHubHTTPError,
         HFValidationError,
         LocalEntryNotFoundError,
         RepositoryNotFoundError,
@@ -124,36 +261,69 @@ def _hub_errors(model: str, revision: str | None) -> Iterator[None]:
     except ConfigError:
         raise
     except GatedRepoError as error:
-        reason = "its owner asks you to accept terms first; then log in with `hf auth login`"
-        raise ConfigError(f"MODEL {model}: {reason}.") from error
+        raise ConfigError(
+            f"MODEL {model}: its owner asks you to accept a licence first, on {_page(model)}. Then set "
+            "HF_TOKEN to your token, or log in with `hf auth login`."
+        ) from error
     except RevisionNotFoundError as error:
         reason = "the model has no such branch, tag or commit; leave it out for the newest"
         raise ConfigError(f"--revision {revision}: {reason}.") from error
     except RepositoryNotFoundError as error:
-        reason = "there is no such directory, and the hub has no such model that you may read"
-        raise ConfigError(f"MODEL {model}: {reason}.") from error
-    except (LocalEntryNotFoundError, DryRunError) as error:
+        raise ConfigError(
+            f"MODEL {model}: there is no such directory, and the hub has no such model that you may read. "
+            "For a private one set HF_TOKEN to your token."
+        ) from error
+    except LocalEntryNotFoundError as error:
         cause = error.__cause__
         if isinstance(cause, RepositoryNotFoundError | RevisionNotFoundError):
             with _hub_errors(model, revision):
                 raise cause from None
-        copy = "only a part of it" if hasattr(error, "snapshot_path") else "no copy"
-        raise ConfigError(
-            f"MODEL {model}: there is no such directory, {copy} in the hub's cache, and the hub can't be "
-            f"reached ({cause}). Name a directory or a GGUF file, or check the network, HF_ENDPOINT and "
-            "HF_HUB_OFFLINE."
-        ) from error
+        raise _unreachable(model, cause or error) from error
     except HFValidationError as error:
         raise ConfigError(f"MODEL {model}: {NOT_AN_ID}.") from error
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        if status not in (401, 403):
+            raise ConfigError(f"MODEL {model}: the hub could not be read: {error}") from error
+        raise ConfigError(
+            f"MODEL {model}: the hub refuses it (status {status}). Accept its licence on {_page(model)}, and "
+            "set HF_TOKEN to a token that may read it."
+        ) from error
     except OSError as error:
+        if _is_unreachable(error):
+            raise _unreachable(model, error) from error
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise ConfigError(f"MODEL {model}: the hub could not be read: {error}") from error
         raise ConfigError(
             f"MODEL {model}: the disk of the hub's cache is full. Free space there, or set HF_HUB_CACHE to a "
-            "directory on another disk; complete files are not downloaded again."
+            "directory on another disk; the download continues where it stopped."
         ) from error
     except Exception as error:  # any error here is a failed download, not a bug
+        if _is_unreachable(error):
+            raise _unreachable(model, error) from error
         raise ConfigError(f"MODEL {model}: the hub could not be read: {error}") from error
+
+
+def _is_unreachable(error: Exception) -> bool:
+    """Whether no connection was made or it broke. The library's own HTTP library depends on its version."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return bool(kinds & {"TransportError", "OfflineModeIsEnabled"})
+
+
+def _unreachable(model: str, cause: BaseException) -> ConfigError:
+    copy = "no copy" if find_snapshot(model) is None else "only a part of it"
+    return ConfigError(
+        f"MODEL {model}: there is no such directory, {copy} in the hub's cache, and the hub can't be "
+        f"reached ({str(cause).rstrip('.')}). Check the network, HF_ENDPOINT (another hub) and "
+        "HF_HUB_OFFLINE, or name a directory or a GGUF file. `arbora serve` alone serves the built-in model, "
+        "which needs no network."
+    )
+
+
+def _page(model: str) -> str:
+    from huggingface_hub import constants
+
+    return f"{constants.ENDPOINT}/{model}"
 
 
 @contextmanager
@@ -169,24 +339,3 @@ def _silent() -> Iterator[None]:
             yield
     finally:
         library.setLevel(level)
-
-
-def _bar_of_bytes(model: str, quiet: bool) -> Any:
-    """A class of bars of which only the one for bytes is shown. A file that is no terminal gets none."""
-    from huggingface_hub.utils.tqdm import tqdm
-
-    class Bar(tqdm):
-        def __init__(self, *arguments: Any, **settings: Any) -> None:
-            is_shown = settings.get("name") == BYTES_BAR and not quiet
-            settings["disable"] = settings.get("disable") if is_shown else True
-            settings.pop("bar_format", None)
-            settings |= {"desc": model, "dynamic_ncols": True, "unit": "iB", "unit_divisor": 1024}
-            super().__init__(*arguments, **settings)  # type: ignore[no-untyped-call]
-
-        def set_description(self, *_: Any, **__: Any) -> None:
-            """Does nothing, so that the bar keeps the model's name."""
-
-        def set_postfix_str(self, *_: Any, **__: Any) -> None:
-            """Does nothing, because the bar shows its own rate."""
-
-    return Bar

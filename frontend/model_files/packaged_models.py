@@ -62,7 +62,7 @@ class NoPackageError(Exception):
 
 def packaged_model(name: str) -> PackagedModel | None:
     """The model of a short name; None for an unknown name, or if a file or directory has the name."""
-    model = PACKAGED.get(name)
+    model = PACKAGED.get(name.lower())
     return None if model is None or Path(name).exists() else model
 
 

@@ -44,7 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model",
         metavar="MODEL",
         nargs="?",
-        help="a directory, a GGUF file or a hub id (default: the built-in model)",
+        help="a directory, a GGUF file, or a name such as qwen3:8b or Qwen/Qwen3-8B (default: the built-in "
+        "model)",
     )
     parser.add_argument(
         "--gpu", metavar="NAME", help="a GPU of the table above (default: this machine's CPU)"

@@ -10,10 +10,12 @@ MAX_COMPARED = 40  # characters of a name; comparing longer names takes long
 
 
 def close_name(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like `name`, None if none is close."""
+    """The known name that is most like `name`, None if none is close. Upper and lower case don't differ."""
     if len(name) > MAX_COMPARED:
         return None
-    return next(iter(get_close_matches(name, list(known), 1, CLOSE)), None)
+    by_folded = {each.casefold(): each for each in known}
+    near = get_close_matches(name.casefold(), list(by_folded), 1, CLOSE)
+    return by_folded[near[0]] if near else None
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -16,8 +16,9 @@ ROPE_TYPES = {"none": "default", "linear": "linear", "yarn": "yarn"}
 EMBEDDING = "token_embd.weight"
 ROPE_FACTORS = "rope_freqs.weight"
 LOW, HIGH, ORIGINAL = 1.0, 4.0, 8192
-LLAMA3 = {"low_freq_factor": LOW, "high_freq_factor": HIGH, "original_max_position_embeddings": ORIGINAL}
 """The position scaling of Llama 3.1 to 3.3. A GGUF file contains only its effect on frequencies."""
+LLAMA4_HIGH = 1.0
+"""the same of Llama 4, whose frequencies are either stretched or not"""
 FACTOR_TOLERANCE = 1e-3
 MAX_LAYERS = 10_000
 
@@ -128,11 +129,18 @@ def _rope(metadata: Metadata) -> dict[str, Any]:
         }
         rope |= {name: value for name, value in named.items() if value is not None}
     if ROPE_FACTORS in metadata.file.tensors:
-        rope |= {"rope_type": "llama3", "factor": _llama3_factor(metadata.file, theta), **LLAMA3}
+        high = LLAMA4_HIGH if metadata.architecture == "llama4" else HIGH
+        rope |= {
+            "rope_type": "llama3",
+            "factor": _llama3_factor(metadata.file, theta, high),
+            "low_freq_factor": LOW,
+            "high_freq_factor": high,
+            "original_max_position_embeddings": ORIGINAL,
+        }
     return rope
 
 
-def _llama3_factor(file: GgufFile, theta: float) -> float:
+def _llama3_factor(file: GgufFile, theta: float, high: float) -> float:
     """The factor with which Llama 3 stretches positions. The file contains only its effect on each
     frequency."""
     stored = file.floats(ROPE_FACTORS)
@@ -141,7 +149,8 @@ def _llama3_factor(file: GgufFile, theta: float) -> float:
     factor = max(stored)
     for index, value in enumerate(stored):
         turns = ORIGINAL / (2 * math.pi * theta ** (index / len(stored)))
-        share = min(max((turns - LOW) / (HIGH - LOW), 0.0), 1.0)
+        share = (turns - LOW) / (high - LOW) if high > LOW else float(turns >= LOW)
+        share = min(max(share, 0.0), 1.0)
         expected = 1 / ((1 - share) / factor + share)
         if abs(value - expected) > FACTOR_TOLERANCE * expected:
             raise ConfigError(

@@ -19,6 +19,10 @@ GEMMA3_PERIOD, OLMO3_PERIOD, QWEN35_PERIOD = 6, 4, 4
 SCALED_BY_WIDTH = {"gemma2": 46, "gemma3": 62}
 """The number of layers of the models, of 27 billion parameters, whose scores are scaled by
 hidden_size / heads in place of head_dim."""
+LLAMA4_PERIOD = 4
+"""Every fourth layer of Llama 4 has full attention, without rotation."""
+LLAMA4_EXPERTS = 128
+"""the number of experts of the Llama 4 that does not normalize queries and keys"""
 LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 
 
@@ -119,6 +123,27 @@ def _qwen3moe(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
     }
 
 
+def _llama4(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
+    window = "llama4.attention.sliding_window"
+    if metadata.file.metadata.get(window) == 0:  # some converters write so that no layer has chunks
+        raise metadata.wrong(window, "should be missing or above 0: only chunked attention is supported", 0)
+    experts, step = _experts(metadata), metadata.find("interleave_moe_layer_step", int)
+    layers = range(1, config["num_hidden_layers"] + 1)
+    return {
+        "num_local_experts": experts["num_experts"],
+        "num_experts_per_tok": experts["num_experts_per_tok"],
+        "intermediate_size": metadata.require("expert_feed_forward_length", int),
+        "intermediate_size_mlp": config["intermediate_size"],
+        "moe_layers": [layer - 1 for layer in layers if step and layer % step == 0],
+        "no_rope_layers": [int(layer % LLAMA4_PERIOD != 0) for layer in layers],  # 0: without rotation
+        "attention_chunk_size": 8192,
+        "use_qk_norm": experts["num_experts"] != LLAMA4_EXPERTS,
+        "attn_temperature_tuning": True,
+        "floor_scale": 8192,
+        "attn_scale": 0.1,
+    }
+
+
 def _olmoe(metadata: Metadata, config: Mapping[str, Any]) -> Fields:
     clip = metadata.find("attention.clamp_kqv", float)
     return {**_experts(metadata), "norm_topk_prob": False, "clip_qkv": clip}
@@ -205,8 +230,10 @@ EXPERT_FAMILIES: Mapping[str, OfFamily] = {
     "gpt-oss": _gpt_oss,
     "lfm2moe": _lfm2moe,
     "llama": _mixtral,
+    "llama4": _llama4,
     "olmoe": _olmoe,
     "qwen35moe": _qwen35moe,
     "qwen3moe": _qwen3moe,
+    "qwen3next": _qwen35moe,
 }
 """of files with experts"""

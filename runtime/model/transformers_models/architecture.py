@@ -119,9 +119,9 @@ def _find_embedding(model: PreTrainedModel, weight_readers: Collection[str]) -> 
     return f"{name}.weight" if is_plain else None
 
 
-def _of_expert(names: tuple[str, ...], shape: tuple[int, ...]) -> tuple[Projection, ...]:
+def _of_expert(names: tuple[str, ...], shape: tuple[int, ...], is_transposed: bool) -> tuple[Projection, ...]:
     """An expert's projections, whose outputs together are those of the stacked weight."""
-    _, outputs, inputs = shape
+    inputs, outputs = shape[1:] if is_transposed else shape[:0:-1]
     return tuple(Projection(name, outputs // len(names), inputs) for name in names)
 
 
@@ -177,7 +177,8 @@ class WeightPlan:
         for target, source in self.sources.items():
             module = model.get_submodule(target.rpartition(".")[0])
             if is_experts(module) and not module.has_bias and (experts := source.find_experts()):
-                self.experts[target] = [_of_expert(names, self.shapes[target]) for names in experts]
+                shape, is_transposed = self.shapes[target], bool(module.is_transposed)
+                self.experts[target] = [_of_expert(names, shape, is_transposed) for names in experts]
         self.tied_head = self._find_tied_head()
         """the weight of the head that is the embedding's; None if the weight is not theirs alone"""
         if self.embedding is not None and self.tied_head is None and self.embedding in self.tied.values():

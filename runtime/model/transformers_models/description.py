@@ -25,6 +25,7 @@ from ...families import GENERATES, find_stem
 from ..interface.cache_spec import CacheSpec
 from . import experts
 from .attention_calls import NAME, AttentionCall, UnservedModelError, handled_by, use_attention
+from .llama4 import replace_llama4
 from .own_attention import replace_own_attention
 from .recurrent_layers import StateCall, StateRecorder, keeps_state
 from .split_model import SplitModel
@@ -134,6 +135,7 @@ def build(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
         )
     use_attention(model, NAME)
     replace_own_attention(model)
+    replace_llama4(model)
     return model.eval()
 
 

@@ -47,7 +47,7 @@ def _pack(module: Any, name: str) -> list[Linear]:
     return [Linear.pack(weight.contiguous(), bias) for weight, bias in zip(weights, each_bias, strict=True)]
 
 
-def _run_experts(module: Any, hidden: torch.Tensor, experts: torch.Tensor, shares: torch.Tensor) -> Any:
+def run_experts(module: Any, hidden: torch.Tensor, experts: torch.Tensor, shares: torch.Tensor) -> Any:
     """As transformers calls it. On the meta device, where no token has an expert, only the shape counts."""
     if hidden.is_meta:
         return torch.empty_like(hidden)
@@ -57,4 +57,4 @@ def _run_experts(module: Any, hidden: torch.Tensor, experts: torch.Tensor, share
     return products(hidden.contiguous(), Routing(experts, shares))
 
 
-ALL_EXPERTS_FUNCTIONS.register(NAME, _run_experts)
+ALL_EXPERTS_FUNCTIONS.register(NAME, run_experts)

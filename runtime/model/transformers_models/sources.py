@@ -14,6 +14,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import (
     Concatenate,
     MergeModulelist,
+    Transpose,
     WeightConverter,
     WeightRenaming,
     dot_natural_key,
@@ -21,6 +22,7 @@ from transformers.core_model_loading import (
 )
 
 from ..weight_formats import Checkpoint
+from .llama4 import find_converters
 
 _PARTS = "weight_(packed|scale|scale_inv|shape|zero_point|g_idx|global_scale)|qweight|qzeros|scales|g_idx"
 QUANTIZED_PART = re.compile(rf"\.({_PARTS}|input_scale|input_global_scale)$")
@@ -47,6 +49,8 @@ class Source:
         """If the converter stacks the experts' matrices: for each expert the names of its projections, whose
         outputs follow each other. Otherwise empty."""
         operations = [type(each) for each in self.converter.operations] if self.converter else []
+        if operations[-1:] == [Transpose]:  # the stack has each expert's inputs first
+            operations.pop()
         if operations not in ([MergeModulelist], [MergeModulelist, Concatenate]):
             return []
         assert self.converter is not None
@@ -59,8 +63,8 @@ def find_sources(
     model: PreTrainedModel, wanted: Mapping[str, torch.Tensor], checkpoint: Checkpoint
 ) -> dict[str, Source]:
     """The sources of the wanted weights by the model's names; of several weights from one source, the first
-    one's. The table is that of transformers."""
-    table = get_model_conversion_mapping(model)
+    one's. The table is that of transformers, and ours for Llama 4."""
+    table = [*get_model_conversion_mapping(model), *find_converters(model)]
     renamings = [entry for entry in table if isinstance(entry, WeightRenaming)]
     converters = [entry for entry in table if isinstance(entry, WeightConverter)]
     by_pattern = {pattern: converter for converter in converters for pattern in converter.source_patterns}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Mapping, Set
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ import torch
 from ...errors import ConfigError
 from ...gguf_families import EXPERT, GgufFamily, find_family
 from ...gguf_file import GgufFile, Value
-from .head_order import HeadOrder
+from .head_order import HeadOrder, JoinedRows
 from .weight_format import FLOATS, Shape
 
 NAMES = {
@@ -46,6 +47,8 @@ class _Part(NamedTuple):
     """the name of the file's tensor"""
     expert: int | None
     """the number of the matrix within the tensor; None: it is the whole"""
+    rows: torch.Tensor | None = None
+    """the rows of the matrix, if the tensor has those of others too. int64"""
 
 
 class HeadOrders(NamedTuple):
@@ -58,18 +61,8 @@ class HeadOrders(NamedTuple):
 
 def find_head_orders(file: GgufFile, metadata: Mapping[str, Value]) -> HeadOrders:
     """Raises ConfigError for numbers of heads that are missing or not positive."""
-    architecture, family = _find_family(metadata)
-
-    def require(key: str, default: int | None = None) -> int:
-        stated = metadata.get(f"{architecture}.{key}")
-        count = stated or default
-        if not isinstance(count, int) or count < 1:
-            raise ConfigError(
-                f"{file.path}: the metadata key {architecture}.{key} should be a positive number, found "
-                f"{reprlib.repr(stated)}."
-            )
-        return count
-
+    family = _find_family(metadata)
+    require = partial(_require_count, file, metadata)
     if family.are_pairs_neighbours:
         heads = require("attention.head_count")
         kv_heads = require("attention.head_count_kv", heads)
@@ -88,10 +81,45 @@ def find_head_orders(file: GgufFile, metadata: Mapping[str, Value]) -> HeadOrder
     return HeadOrders(rows, {"out_proj": vectors})
 
 
-def _find_family(metadata: Mapping[str, Value]) -> tuple[str, GgufFamily]:
+def _require_count(
+    file: GgufFile, metadata: Mapping[str, Value], key: str, default: int | None = None
+) -> int:
+    """Raises ConfigError for a number that is missing or not positive."""
+    full = f"{metadata.get('general.architecture')}.{key}"
+    stated = metadata.get(full)
+    count = stated or default
+    if not isinstance(count, int) or count < 1:
+        raise ConfigError(
+            f"{file.path}: the metadata key {full} should be a positive number, found {reprlib.repr(stated)}."
+        )
+    return count
+
+
+def find_joined(file: GgufFile, metadata: Mapping[str, Value]) -> Mapping[str, JoinedRows]:
+    """The matrices that one tensor has, by its name. Raises ConfigError for wrong numbers of heads."""
+    if not _find_family(metadata).are_matrices_joined:
+        return {}
+    require = partial(_require_count, file, metadata)
+    heads, value_heads = require("ssm.group_count"), require("ssm.time_step_rank")
+    if value_heads % heads:
+        raise ConfigError(
+            f"{file.path}: the metadata key qwen3next.ssm.time_step_rank should be a multiple of the "
+            f"{heads} key heads (ssm.group_count), found {value_heads}."
+        )
+    key, value, number = require("ssm.state_size"), require("ssm.inner_size") // heads, value_heads // heads
+    first, last = slice(-1), slice(-1, None)
+    return {
+        "in_proj_qkvz": JoinedRows(
+            heads, (key, key, value, value), {"in_proj_qkv": first, "in_proj_z": last}
+        ),
+        "in_proj_ba": JoinedRows(heads, (number, number), {"in_proj_b": first, "in_proj_a": last}),
+    }
+
+
+def _find_family(metadata: Mapping[str, Value]) -> GgufFamily:
     architecture = str(metadata.get("general.architecture"))
     has_experts = bool(metadata.get(f"{architecture}.expert_count"))
-    return architecture, find_family(architecture, has_experts) or _UNKNOWN
+    return find_family(architecture, has_experts) or _UNKNOWN
 
 
 class GgufTensors:
@@ -99,8 +127,9 @@ class GgufTensors:
 
     def __init__(self, file: GgufFile, metadata: Mapping[str, Value]) -> None:
         self._file = file
-        _, self._family = _find_family(metadata)
+        self._family = _find_family(metadata)
         self._orders = find_head_orders(file, metadata)
+        self._joined = find_joined(file, metadata)
         self._parts = {
             ours: part for name in file.tensors if name not in UNUSED for ours, part in self._find_parts(name)
         }
@@ -116,6 +145,8 @@ class GgufTensors:
         part = self._parts[name]
         place = self._file.tensors[part.stored]
         shape = place.shape if part.expert is None else place.shape[1:]
+        if part.rows is not None:
+            shape = (len(part.rows), *shape[1:])
         axis = next((axis for end, axis in AXES.items() if name.endswith(end)), None)
         return shape if axis is None else (*shape[:axis], 1, *shape[axis:]), place.type
 
@@ -126,6 +157,8 @@ class GgufTensors:
         begin = place.begin + size * (part.expert or 0)
         # The view shares the file's memory, so callers must not write to it.
         raw = torch.frombuffer(memoryview(self._file.data), dtype=torch.uint8, count=size, offset=begin)
+        if part.rows is not None:
+            raw = raw.view(place.shape[0], -1)[part.rows].flatten()
         if place.type in FLOATS:
             tensor = raw.view(FLOATS[place.type]).view(shape)
             if self._family.norm_offset and name.endswith(NORM) and not name.endswith(INNER_NORM):
@@ -147,10 +180,23 @@ class GgufTensors:
     def _find_parts(self, stored: str) -> list[tuple[str, _Part]]:
         """Our names of a stored tensor, which may have the matrices of all experts of a layer."""
         name = self._name(stored)
+        if whole := next((each for each in self._joined if each in name.split(".")), None):
+            return self._divide(stored, name, whole)
         if EXPERT not in name:
             return [(name, _Part(stored, None))]
         experts = range(self._file.tensors[stored].shape[0])
         return [(name.replace(EXPERT, str(expert)), _Part(stored, expert)) for expert in experts]
+
+    def _divide(self, stored: str, name: str, whole: str) -> list[tuple[str, _Part]]:
+        """The matrices of a stored tensor that we would call `name`."""
+        shape, joined = self._file.tensors[stored].shape, self._joined[whole]
+        if len(shape) != 2 or shape[0] != joined.num_rows:
+            problem = f"has the shape {list(shape)}; expected {joined.num_rows} rows"
+            raise ConfigError(f"{self._file.path}: tensor {stored} {problem}.")
+        return [
+            (name.replace(whole, matrix), _Part(stored, None, joined.find(matrix)))
+            for matrix in joined.matrices
+        ]
 
     def _name(self, name: str) -> str:
         """The name in Hugging Face's checkpoints. An unknown name is kept, so that it is reported."""
@@ -163,6 +209,9 @@ class GgufTensors:
     def _stored_name(self, name: str) -> str:
         """The name that GGUF files would give to our tensor `name`, for tensors that a file lacks."""
         stored = {ours: theirs for theirs, ours in {**NAMES, **self._family.layer_names}.items()}
+        for whole, joined in self._joined.items():
+            for matrix in joined.matrices:
+                stored.setdefault(f"linear_attn.{matrix}", stored[f"linear_attn.{whole}"])
         layer = _OUR_LAYER.fullmatch(_ONE_EXPERT.sub(rf".experts.{EXPERT}.", name))
         if layer is None:
             return _rename(name, stored) or name

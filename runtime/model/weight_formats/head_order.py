@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -29,3 +30,22 @@ class HeadOrder(NamedTuple):
         split = changed.reshape(self.groups, -1, self.inner, self.size, *changed.shape[1:])
         restored = split.transpose(1, 2).reshape(changed.shape)
         return torch.cat((tensor[: self.begin], restored)) if self.begin else restored
+
+
+class JoinedRows(NamedTuple):
+    """The rows of a tensor that has several matrices: for each head a run of rows of each of its parts."""
+
+    heads: int
+    runs: tuple[int, ...]
+    """the number of a head's rows of each part"""
+    matrices: Mapping[str, slice]
+    """the parts of each matrix, by its name"""
+
+    @property
+    def num_rows(self) -> int:
+        return self.heads * sum(self.runs)
+
+    def find(self, matrix: str) -> torch.Tensor:
+        """The numbers of a matrix's rows. int64 [rows]"""
+        parts = torch.arange(self.num_rows).view(self.heads, -1).split(self.runs, dim=1)
+        return torch.cat([part.flatten() for part in parts[self.matrices[matrix]]])

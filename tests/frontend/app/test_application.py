@@ -53,6 +53,26 @@ async def test_every_name_of_the_model_is_listed_and_served() -> None:
         assert "this server serves 'tiny' and 'gpt-4o'" in refused.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(("name", "near"), [("TINY", "tiny"), ("gpt4o", "gpt-4o")])
+async def test_a_near_miss_of_a_name_is_suggested(name: str, near: str) -> None:
+    async with http_world(more_model_names=("gpt-4o",)) as world:
+        refused = await world.http.get(f"/v1/models/{name}")
+        assert refused.status_code == 404
+        assert f"Did you mean {near!r}?" in refused.json()["error"]["message"]
+
+
+async def test_any_name_is_served_if_the_server_is_started_so() -> None:
+    async with http_world(any_model_name=True) as world:
+        reply = await world.client.chat.completions.create(
+            model="my-model", messages=[{"role": "user", "content": "hi"}]
+        )
+        assert reply.model == "my-model"
+        assert (await world.client.models.retrieve("my-model")).id == "my-model"
+        assert [model.id for model in (await world.client.models.list()).data] == [MODEL]
+        answer = await world.http.post("/api/generate", json={"model": "my-model:latest", "prompt": "hi"})
+        assert answer.status_code == 200
+
+
 async def test_a_model_is_shown_by_its_id(world: HttpWorld) -> None:
     assert (await world.client.models.retrieve(MODEL)).id == MODEL
 

@@ -28,9 +28,11 @@ HEAVY = {
 }
 
 
-@pytest.mark.parametrize("command", ["serve", "bench", "chat", "doctor", "plan", "pull"])
+@pytest.mark.parametrize(
+    "command", ["serve", "bench", "chat", "doctor", "plan", "pull", "list", "rm", "models", "ps"]
+)
 def test_reading_the_options_loads_nothing_heavy(command: str) -> None:
-    arguments = [command, "a/b"] if command == "pull" else [command]
+    arguments = [command, "a/b"] if command in ("pull", "rm") else [command]
     done = subprocess.run([sys.executable, "-P", "-c", LOADED, *arguments], capture_output=True, check=True)
     assert HEAVY & set(json.loads(done.stdout)) == set()
 

@@ -4,50 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections import namedtuple
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from arbora.frontend.cli.main import main
 from arbora.frontend.model_files.model_source import find_model
-from fake_hub import COMMIT, GATED, MODEL, PIECE, FakeHub, fake_hub
+from fake_hub import COMMIT, CONFIG, FILES, GATED, MODEL, PIECE, WEIGHTS, FakeHub
 from huggingface_hub import constants
 from terminal import terminal
-
-WEIGHTS = bytes(range(256)) * 4096
-CONFIG = {
-    "model_type": "llama",
-    "architectures": ["LlamaForCausalLM"],
-    "vocab_size": 256,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 512,
-    "rms_norm_eps": 1e-6,
-}
-FILES = {
-    "config.json": json.dumps(CONFIG).encode(),
-    "tokenizer.json": b"{}",
-    "model.safetensors": WEIGHTS,
-    "README.md": b"not needed",
-}
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
-    with fake_hub(FILES) as hub:
-        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-        monkeypatch.setattr(
-            constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}"
-        )
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        yield hub
 
 
 def test_a_model_is_downloaded_and_found_afterwards(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,7 +28,7 @@ def test_a_model_is_downloaded_and_found_afterwards(hub: FakeHub, capsys: pytest
     directory = Path(said.out.strip().rpartition(" is in ")[2])
     assert (directory / "model.safetensors").read_bytes() == WEIGHTS
     assert not (directory / "README.md").exists()
-    assert "1MiB to download in 3 files" in said.err and f"serve {MODEL}`" in said.err
+    assert "1MiB to download of 1MiB, 3 of 3 files" in said.err and f"serve {MODEL}`" in said.err
     assert main(["pull", MODEL, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "model": MODEL,
@@ -88,25 +60,16 @@ def test_an_unsupported_model_is_refused_before_its_weights_are_downloaded(
 
 
 @pytest.mark.parametrize("command", ["pull", "serve"])
-def test_a_model_of_gguf_files_is_refused_with_what_to_do(
-    hub: FakeHub, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
-    hub.files = {"config.json": b'{"model_type": "llama"}', "model.Q4_K_M.gguf": b"GGUF"}
-    assert main([command, MODEL]) == 2
-    assert "If it has GGUF files, choose one" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", ["pull", "serve"])
-def test_the_refusal_of_a_model_of_gguf_files_alone_has_no_lines_of_the_hubs_library(
+def test_the_refusal_of_a_model_without_weights_has_no_lines_of_the_hubs_library(
     hub: FakeHub, tmp_path: Path, command: str
 ) -> None:
-    hub.files = {"model.Q4_K_M.gguf": b"GGUF"}
+    hub.files = {"model.bin": b"GGUF"}
     environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(tmp_path / "own")}
     refused = subprocess.run(
         [sys.executable, "-m", "arbora", command, MODEL], env=environment, capture_output=True, text=True
     )
     assert refused.returncode == 2
-    assert refused.stderr.startswith(f"arbora: error: MODEL {MODEL} has no *.safetensors file on the hub.")
+    assert refused.stderr.startswith(f"arbora: error: MODEL {MODEL} has no *.safetensors and no *.gguf file")
     assert refused.stderr.count("\n") == 1
 
 
@@ -167,6 +130,55 @@ def test_a_broken_connection_continues_where_it_stopped(
     assert ("model.safetensors", f"bytes={4 * PIECE}-") in hub.downloads
 
 
+def test_a_download_of_an_ended_command_continues_at_its_byte(hub: FakeHub, tmp_path: Path) -> None:
+    weights = bytes(range(256)) * (96 << 10)  # 24 MiB; the hub's library writes pieces of 10 MiB
+    hub.files["model.safetensors"] = weights
+    hub.delay_s = 0.01
+    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(tmp_path / "own")}
+    command = [sys.executable, "-m", "arbora", "pull", MODEL, "--json"]
+    first = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+    while not (left := [*tmp_path.glob("own/*/blobs/*.incomplete")]) or left[0].stat().st_size == 0:
+        assert first.poll() is None
+        time.sleep(0.01)
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    kept = left[0].stat().st_size
+    hub.downloads.clear()
+    hub.sent.clear()
+    hub.delay_s = 0.0
+    second = subprocess.run(command, env=environment, capture_output=True, check=True)
+    said = json.loads(second.stdout)
+    assert (Path(said["directory"]) / "model.safetensors").read_bytes() == weights
+    assert ("model.safetensors", f"bytes={kept}-") in hub.downloads
+    assert kept > 0 and hub.sent["model.safetensors"] == len(weights) - kept
+    assert len(weights) - kept <= said["downloaded_bytes"] < len(weights)
+
+
+def test_a_file_with_another_digest_is_deleted(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
+    hub.digests["model.safetensors"] = "0" * 64
+    assert main(["pull", MODEL]) == 2
+    said = capsys.readouterr().err
+    assert "model.safetensors is not the file that the hub lists: its SHA-256 is " in said
+    assert f"not {'0' * 64}. It was deleted." in said
+    assert not [*Path(constants.HF_HUB_CACHE).rglob("0000*")]
+    assert main(["serve", MODEL]) == 2  # what was deleted is not served
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (403, f"its owner asks you to accept a licence first, on http://.*/{MODEL}. Then set HF_TOKEN"),
+        (401, f"status 401.. Accept its licence on http://.*/{MODEL}, and set HF_TOKEN"),
+    ],
+)
+def test_a_gated_model_says_to_accept_its_licence_and_to_set_a_token(
+    hub: FakeHub, capsys: pytest.CaptureFixture[str], status: int, expected: str
+) -> None:
+    hub.refuses_files = status
+    assert main(["pull", MODEL]) == 2
+    assert re.search(expected, capsys.readouterr().err)
+
+
 def test_complete_files_are_not_downloaded_again(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pull", MODEL, "--json"]) == 0
     directory = Path(json.loads(capsys.readouterr().out)["directory"])
@@ -195,7 +207,7 @@ def test_a_terminal_shows_a_bar_of_bytes(hub: FakeHub, tmp_path: Path) -> None:
     ("arguments", "expected"),
     [
         (("team/nothing",), "the hub has no such model that you may read"),
-        ((GATED,), "its owner asks you to accept terms first; then log in with `hf auth login`"),
+        ((GATED,), "/team/gated. Then set HF_TOKEN to your token, or log in with `hf auth login`"),
         ((MODEL, "--revision", "v9"), "--revision v9: the model has no such branch, tag or commit"),
         (
             ("no hub id",),
@@ -218,13 +230,14 @@ def test_a_hub_out_of_reach_is_an_error(
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
     assert main(["pull", MODEL]) == 2
     said = capsys.readouterr().err
-    assert "and the hub can't be reached (" in said and "check the network, HF_ENDPOINT" in said
+    assert "and the hub can't be reached (" in said and "Check the network, HF_ENDPOINT" in said
+    assert "`arbora serve` alone serves the built-in model" in said
 
 
 def test_a_model_without_safetensors_is_refused(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
     del hub.files["model.safetensors"]
     assert main(["pull", MODEL]) == 2
-    assert "has no *.safetensors file on the hub" in capsys.readouterr().err
+    assert "has no *.safetensors and no *.gguf file on the hub" in capsys.readouterr().err
 
 
 def test_a_full_disk_is_known_before_the_download(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
-import gguf
 import pytest
 import torch
 from arbora.frontend.model_files.gguf.config import model_config
@@ -15,244 +13,17 @@ from arbora.kernels.experts import Experts
 from arbora.runtime.config import ModelImpl
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.families import is_known
-from arbora.runtime.gguf_families import GgufFamily, find_family
 from arbora.runtime.gguf_file import GgufFile
 from arbora.runtime.model.transformers_models.model import TransformersModel
+from arbora.runtime.model.weight_formats.gguf_tensors import GgufTensors
 from checkpoints import edit_config
+from converted_gguf import CASES, ends, make_model, random_model
 from gguf import GGMLQuantizationType as Type
-from gguf_models import TypeOf, finish_file, one_type
 from paged_rows import PagedRows
 from step_driver import StepDriver, refusal
-from tiny_models import VOCABULARY, tiny_config, tiny_model
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from tiny_models import VOCABULARY
 
-ARCHITECTURES = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
 PROMPT = torch.randint(3, VOCABULARY, (40,), generator=torch.Generator().manual_seed(5)).tolist()
-GEMMA = {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 8}
-CASES: dict[str, dict[str, Any]] = {
-    "gemma": {},
-    "gemma2": {**GEMMA, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0},
-    "gemma3": {
-        **GEMMA,
-        "num_hidden_layers": 6,
-        "layer_types": ["sliding_attention"] * 5 + ["full_attention"],
-        "rope_parameters": {
-            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
-            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-        },
-    },
-    "granite": {
-        "attention_multiplier": 0.3,
-        "embedding_multiplier": 2.0,
-        "residual_multiplier": 0.7,
-        "logits_scaling": 3.0,
-    },
-    "olmo2": {},
-    "phi3": {"sliding_window": 8},
-    "gpt-oss": {
-        "num_local_experts": 4,
-        "num_experts_per_tok": 2,
-        "rope_parameters": {
-            "rope_type": "yarn",
-            "rope_theta": 1e4,
-            "factor": 4.0,
-            "original_max_position_embeddings": 64,
-            "truncate": False,
-        },
-    },
-    "lfm2": {"block_auto_adjust_ff_dim": False},
-    "lfm2moe": {},
-    "llama": {},
-    "olmo3": {
-        "sliding_window": 8,
-        "layer_types": ["sliding_attention", "full_attention"] * 2,
-        "rope_parameters": {
-            "full_attention": {
-                "rope_type": "yarn",
-                "rope_theta": 1e4,
-                "factor": 8.0,
-                "original_max_position_embeddings": 32,
-                "attention_factor": 1.5,
-            },
-            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-        },
-    },
-    "olmoe": {"clip_qkv": 2.0},
-    "qwen35": {"linear_num_value_heads": 6},
-    "qwen35moe": {},
-    "qwen3moe": {"norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
-    "smollm3": {"no_rope_layers": [1, 1, 1, 0]},
-}
-KEYS = {
-    "attention.sliding_window": "sliding_window",
-    "attn_logit_softcapping": "attn_logit_softcapping",
-    "final_logit_softcapping": "final_logit_softcapping",
-    "attention.scale": "attention_multiplier",
-    "embedding_scale": "embedding_multiplier",
-    "residual_scale": "residual_multiplier",
-    "logit_scale": "logits_scaling",
-    "attention.clamp_kqv": "clip_qkv",
-}
-"""llama.cpp's keys of the fields that not all families have"""
-
-
-WITH_EXPERTS = ("gpt-oss", "lfm2moe", "llama", "olmoe", "qwen35moe", "qwen3moe")
-MODEL_TYPES = {"olmo3": "olmo3"}
-STORED_AS = {"olmo3": "olmo2"}
-ALL_FLOATS = one_type(Type.F32)
-
-
-def family_of(architecture: str) -> GgufFamily:
-    family = find_family(STORED_AS.get(architecture, architecture), architecture in WITH_EXPERTS)
-    assert family is not None
-    return family
-
-
-def random_model(architecture: str, fields: dict[str, Any]) -> PreTrainedModel:
-    config = tiny_config(MODEL_TYPES.get(architecture) or family_of(architecture).model_type)
-    return tiny_model(AutoConfig.for_model(**{**config.to_dict(), "max_position_embeddings": 256, **fields}))
-
-
-def write(path: Path, architecture: str, model: PreTrainedModel, type_of: TypeOf) -> None:
-    """Writes a file as llama.cpp's converter does; its library names the tensors."""
-    config, family = model.config, family_of(architecture)
-    architecture = STORED_AS.get(architecture, architecture)
-    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    writer = gguf.GGUFWriter(path, architecture)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    width: int = getattr(config, "intermediate_size", 0)
-    if width:
-        writer.add_feed_forward_length(width)
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(kv_heads)
-    writer.add_layer_norm_rms_eps(getattr(config, "norm_eps", None) or config.rms_norm_eps)
-    if config.model_type.startswith("lfm2"):
-        add_short_convolutions(writer, config)
-    if config.model_type.startswith("qwen3_5"):
-        add_linear_attention(writer, config)
-    rope = config.rope_parameters
-    of_full = rope.get("full_attention", rope)
-    writer.add_rope_freq_base(of_full["rope_theta"])
-    if of_full["rope_type"] != "default":
-        writer.add_rope_scaling_type(gguf.RopeScalingType(of_full["rope_type"]))
-        writer.add_rope_scaling_factor(of_full["factor"])
-    if of_full["rope_type"] == "yarn":
-        writer.add_rope_scaling_orig_ctx_len(of_full["original_max_position_embeddings"])
-        if factor := of_full.get("attention_factor"):
-            writer.add_rope_scaling_yarn_attn_factor(factor)
-    if config.model_type == "olmo3":
-        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
-    writer.add_key_length(head_dim)
-    writer.add_rope_dimension_count(round(head_dim * rope.get("partial_rotary_factor", 1.0)))
-    for key, field in KEYS.items():
-        value = getattr(config, field, None)
-        if value is not None:
-            add = writer.add_uint32 if isinstance(value, int) else writer.add_float32
-            add(f"{architecture}.{key}", value)
-    if experts := getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None):
-        writer.add_expert_count(experts)
-        writer.add_expert_used_count(config.num_experts_per_tok)
-        writer.add_expert_feed_forward_length(getattr(config, "moe_intermediate_size", width))
-    names = gguf.get_tensor_name_map(ARCHITECTURES[architecture], config.num_hidden_layers)
-    for name, tensor in model.state_dict().items():
-        if name == "lm_head.weight" and config.tie_word_embeddings:
-            continue
-        values, name = tensor, name.replace(".feed_forward.experts.", ".mlp.experts.")
-        layer, _, matrix = name.removeprefix("model.layers.").partition(".mlp.experts.")
-        if config.model_type == "gpt_oss" and matrix in ("gate_up_proj", "down_proj"):
-            values = values.transpose(1, 2)
-        if matrix.startswith("gate_up_proj"):  # the file has the two parts, the model their stack
-            halves = values.chunk(2, dim=1)
-            if config.model_type == "gpt_oss":
-                halves = values[:, ::2], values[:, 1::2]
-            for part, half in zip(("gate", "up"), halves, strict=True):
-                stored = f"blk.{layer}.ffn_{part}_exps.{'bias' if matrix.endswith('bias') else 'weight'}"
-                add_as(writer, stored, half, type_of)
-            continue
-        if family.are_pairs_neighbours and name.endswith(("q_proj.weight", "k_proj.weight")):
-            count = heads if "q_proj" in name else kv_heads
-            values = values.view(count, 2, -1, values.shape[1]).transpose(1, 2).reshape(values.shape)
-        if name.endswith("norm.weight") and "linear_attn" not in name:
-            values = values + family.norm_offset
-        if ".linear_attn." in name:
-            values = tile_value_heads(name, values, config)
-        if ".conv" in name and values.ndim == 3:
-            values = values.squeeze(1)
-        if name.endswith("A_log"):
-            values = -values.exp()
-        name = name.replace("dt_bias", "dt_proj.bias").replace("expert_bias", "expert_bias.bias")
-        name = name.replace("_proj_bias", "_proj.bias").replace(
-            "experts.down_proj", "experts.down_proj.weight"
-        )
-        name = name.replace("weight.bias", "bias").replace(".mlp.experts.down_proj", ".ffn_down_exps")
-        if ".ffn_down_exps" in name:
-            stored = f"blk.{layer}.ffn_down_exps.{name.rpartition('.')[2]}"
-        else:
-            found = names.get_name(name, try_suffixes=(".weight", ".bias"))
-            assert found is not None, name
-            stored = found if found.endswith((".weight", ".bias", ".ssm_a")) else f"{found}.weight"
-        add_as(writer, stored, values, type_of)
-    finish_file(writer)
-
-
-def add_short_convolutions(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
-    """LFM2's keys. Layers without attention have no KV heads."""
-    kinds = config.layer_types
-    writer.add_head_count_kv([0 if kind == "conv" else config.num_key_value_heads for kind in kinds])
-    writer.add_shortconv_l_cache(config.conv_L_cache)
-    if hasattr(config, "num_dense_layers"):
-        writer.add_leading_dense_block_count(config.num_dense_layers)
-
-
-def add_linear_attention(writer: gguf.GGUFWriter, config: PreTrainedConfig) -> None:
-    """Qwen3.5's keys, and a layer that predicts later tokens."""
-    writer.add_block_count(config.num_hidden_layers + 1)
-    writer.add_nextn_predict_layers(1)
-    add_as(writer, f"blk.{config.num_hidden_layers}.nextn.enorm.weight", torch.ones(4), ALL_FLOATS)
-    is_recurrent = [kind == "linear_attention" for kind in config.layer_types]
-    writer.add_array(f"{writer.arch}.attention.recurrent_layers", [*is_recurrent, False])
-    writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
-    writer.add_ssm_state_size(config.linear_key_head_dim)
-    writer.add_ssm_group_count(config.linear_num_key_heads)
-    writer.add_ssm_time_step_rank(config.linear_num_value_heads)
-    writer.add_ssm_inner_size(config.linear_num_value_heads * config.linear_value_head_dim)
-    if hasattr(config, "shared_expert_intermediate_size"):
-        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
-
-
-def tile_value_heads(name: str, values: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:
-    """Puts the first value head of each key head first, then the second of each, as a GGUF file does."""
-    if "linear_attn.norm" in name:
-        return values
-    if "out_proj" in name:
-        return tile_value_heads("in_proj_z", values.T, config).T
-    key_heads, begin = config.linear_num_key_heads, 0
-    if "qkv" in name or "conv1d" in name:
-        begin = 2 * key_heads * config.linear_key_head_dim
-    heads = values[begin:].unflatten(0, (key_heads, config.linear_num_value_heads // key_heads, -1))
-    return torch.cat((values[:begin], heads.transpose(0, 1).flatten(0, 2)))
-
-
-def add_as(writer: gguf.GGUFWriter, name: str, values: torch.Tensor, type_of: TypeOf) -> None:
-    kind = type_of(name)
-    writer.add_tensor(name, gguf.quantize(values.contiguous().numpy(), kind), raw_dtype=kind)
-
-
-def ends(*names: str) -> TypeOf:
-    """Q8_0 for tensors with these ends of names."""
-    return lambda name: Type.Q8_0 if name.endswith(names) else Type.F32
-
-
-def make_model(
-    directory: Path, architecture: str, model: PreTrainedModel, type_of: TypeOf = ALL_FLOATS
-) -> Path:
-    file = directory / "model.gguf"
-    write(file, architecture, model, type_of)
-    (directory / "config.json").write_text(json.dumps(model_config(GgufFile(file))))
-    return directory
 
 
 @pytest.mark.parametrize("architecture", CASES)
@@ -270,22 +41,27 @@ def test_a_file_gives_the_logits_of_the_original(architecture: str, tmp_path: Pa
         assert float((found - expected).abs().max() / expected.abs().max()) < 1e-4, way
 
 
-def test_experts_stay_quantized(tmp_path: Path) -> None:
+@pytest.mark.parametrize("architecture", ["llama4", "qwen3moe"])
+@pytest.mark.parametrize(("kind", "error_limit"), [(Type.Q8_0, 0.02), (Type.Q4_0, 0.15)])
+def test_experts_stay_quantized(architecture: str, kind: Type, error_limit: float, tmp_path: Path) -> None:
     """Each expert's product has the bits of its part of the stacked tensor."""
-    original = random_model("qwen3moe", CASES["qwen3moe"])
-    directory = make_model(tmp_path, "qwen3moe", original, ends("_exps.weight"))
+    original = random_model(architecture, CASES[architecture])
+    directory = make_model(tmp_path, architecture, original, ends("_exps.weight", kind=kind))
     loaded = StepDriver.load(directory, model_impl="transformers").runner._model
     assert isinstance(loaded, TransformersModel)
-    experts = loaded._model.base.get_submodule("layers.1.mlp.experts")
+    part = "feed_forward" if architecture == "llama4" else "mlp"
+    experts = loaded._model.base.get_submodule(f"layers.1.{part}.experts")
     products: Any = experts.expert_products
     assert isinstance(products, Experts)
     x = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
-    weights = original.get_parameter("model.layers.1.mlp.experts.gate_up_proj")
+    weights = original.get_parameter(f"model.layers.1.{part}.experts.gate_up_proj")
+    if architecture == "llama4":
+        weights = weights.transpose(1, 2)
     first: Any = products.first
     for expert, product in enumerate(first):
-        exact = x @ weights[expert].T
+        exact = x @ weights[expert].detach().T
         error = float((product(x) - exact).norm() / exact.norm())
-        assert 0 < error < 0.02
+        assert error_limit / 20 < error < error_limit
 
 
 HEADS = {"linear_num_value_heads": 6, "linear_value_head_dim": 32}
@@ -304,6 +80,59 @@ def test_linear_attention_stays_quantized(tmp_path: Path) -> None:
         exact = x @ weight.T
         product = loaded._model.base.get_submodule(f"layers.0.linear_attn.{name}")
         assert 0 < float((product(x) - exact).norm() / exact.norm()) < 0.02, name
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_matrices_that_one_tensor_has_stay_quantized(tmp_path: Path, is_old: bool) -> None:
+    """Old files have q, k, v and z of Qwen3-Next in one tensor, key head by key head."""
+    original = random_model("qwen3next", CASES["qwen3next"])
+    config: Any = original.config
+    config.has_old_file = is_old
+    quantized = ends("attn_qkv.weight", "attn_gate.weight", "ssm_in.weight", "ssm_ba.weight")
+    file = make_model(tmp_path, "qwen3next", original, quantized) / "model.gguf"
+    assert ("blk.0.ssm_in.weight" in GgufFile(file).tensors) == is_old
+    loaded = StepDriver.load(tmp_path).runner._model
+    assert isinstance(loaded, TransformersModel)
+    inner, theirs = loaded._model.base, original.get_submodule("model.layers.0.linear_attn")
+    x = torch.randn(1, 5, 64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        joined = (theirs.in_proj_qkvz(x), theirs.in_proj_ba(x))
+        q, k, v, z, b, a = theirs.fix_query_key_value_ordering(*joined)
+    qkv = torch.cat([each.flatten(2) for each in (q, k, v)], dim=2)
+    for name, exact in {
+        "in_proj_qkv": qkv,
+        "in_proj_z": z.flatten(2),
+        "in_proj_b": b,
+        "in_proj_a": a,
+    }.items():
+        found = inner.get_submodule(f"layers.0.linear_attn.{name}")(x)
+        assert 0 < float((found - exact).norm() / exact.norm()) < 0.02, name
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"ssm.time_step_rank": 5}, "time_step_rank should be a multiple of the 2 key heads.*found 5"),
+        ({"ssm.time_step_rank": 8}, r"tensor blk.0.ssm_ba.weight has the shape \[12, 64\]; expected 16 rows"),
+        ({"ssm.state_size": 0}, "ssm.state_size should be a positive number, found 0"),
+    ],
+)
+def test_wrong_numbers_of_heads_in_joined_tensors_are_refused(
+    tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    make_model(tmp_path, "qwen3next", random_model("qwen3next", CASES["qwen3next"]))
+    file = GgufFile(tmp_path / "model.gguf")
+    metadata = file.metadata | {f"qwen3next.{key}": value for key, value in change.items()}
+    with pytest.raises(ConfigError, match=words):
+        GgufTensors(file, metadata)
+
+
+def test_a_llama4_without_chunks_is_refused(tmp_path: Path) -> None:
+    make_model(tmp_path, "llama4", random_model("llama4", CASES["llama4"]))
+    file = GgufFile(tmp_path / "model.gguf")
+    file.metadata["llama4.attention.sliding_window"] = 0
+    with pytest.raises(ConfigError, match="sliding_window should be missing or above 0"):
+        model_config(file)
 
 
 def test_quantized_heads_of_less_than_a_group_are_refused(tmp_path: Path) -> None:
@@ -326,9 +155,17 @@ def test_a_wrong_tensor_of_a_recurrent_layer_is_named(
     assert f"{tmp_path}/model.gguf: tensor {words}" in refusal(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["blk.0.ssm_a", "blk.0.ssm_dt.bias", "blk.0.ssm_conv1d.weight"])
-def test_a_missing_tensor_of_a_recurrent_layer_is_named(tmp_path: Path, name: str) -> None:
-    file = make_model(tmp_path, "qwen35", random_model("qwen35", {})) / "model.gguf"
+@pytest.mark.parametrize(
+    ("architecture", "name"),
+    [
+        ("qwen35", "blk.0.ssm_a"),
+        ("qwen35", "blk.0.ssm_dt.bias"),
+        ("qwen35", "blk.0.ssm_conv1d.weight"),
+        ("qwen3next", "blk.0.ssm_ba.weight"),
+    ],
+)
+def test_a_missing_tensor_of_a_recurrent_layer_is_named(tmp_path: Path, architecture: str, name: str) -> None:
+    file = make_model(tmp_path, architecture, random_model(architecture, {})) / "model.gguf"
     whole_name = re.compile(re.escape(name.encode()) + rb"(?![a-z])")  # ssm_a, and not ssm_alpha
     file.write_bytes(whole_name.sub(name.encode().replace(b"ssm", b"xxx"), file.read_bytes()))
     assert re.search(rf"tensor {re.escape(name)} \[.* is missing", refusal(tmp_path))
