@@ -94,7 +94,8 @@ def test_the_missing_pages_of_a_sequence_have_their_keys(
     for start in range(missing.first * PAGE + 1):
         found = keys_in(with_states).find_missing("a", pack(wanted), start)
         after = keys_alone("a", wanted)[start // PAGE * KEY_BYTES :]
-        states = NeededKeys(*keys_in(with_states).name_others(after), [1] * (len(after) // KEY_BYTES))
+        [names] = keys_in(with_states).name_others(after)
+        states = NeededKeys(names, [1] * (len(after) // KEY_BYTES))
         assert found == missing._replace(start=start, others=[states] if after else ())
 
 

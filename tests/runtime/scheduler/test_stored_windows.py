@@ -89,7 +89,7 @@ def test_an_end_whose_windowed_pages_are_not_all_stored_is_not_used() -> None:
     assert last in store.pages
     del store.pages[last]
     bench.run()
-    assert bench.cached("second") < 40
+    assert (bench.cached("second") or 0) < 40
     assert bench.tokens("second") == reply_alone([*PROMPT, *MORE], 1)
 
 
