@@ -20,6 +20,46 @@ export function drawn(tag, attributes = {}, ...children) {
   return made;
 }
 
+/** A drawing of index.html by the name after `icon-`. */
+export function icon(name) {
+  return drawn("svg", { class: "icon", "aria-hidden": "true", viewBox: "0 0 24 24" }, drawn("use", { href: `#icon-${name}` }));
+}
+
+/** A button with a drawing; `label` is its name and its tooltip. */
+export function iconButton(name, label, onclick, attributes = {}) {
+  return element("button", { type: "button", class: "icon-button", "aria-label": label, title: label, onclick, ...attributes }, icon(name));
+}
+
+/** A button that copies what `read` returns and says so for a moment. */
+export function copyButton(read, label) {
+  const button = iconButton("copy", label, async () => {
+    const isCopied = await copyText(read());
+    button.replaceChildren(icon(isCopied ? "done" : "close"));
+    button.title = isCopied ? "Copied" : "The browser did not let the page copy it";
+    setTimeout(() => {
+      button.replaceChildren(icon("copy"));
+      button.title = label;
+    }, 1500);
+  });
+  return button;
+}
+
+/** Copies a text, also on a page without HTTPS, where `navigator.clipboard` is missing. Resolves to whether it did. */
+export async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const field = element("textarea", { class: "only-read" });
+    field.value = text;
+    (document.querySelector("dialog[open]") ?? document.body).append(field);
+    field.select();
+    const isCopied = document.execCommand("copy");
+    field.remove();
+    return isCopied;
+  }
+}
+
 export function byId(id) {
   return document.getElementById(id);
 }

@@ -1,0 +1,90 @@
+// The documents of the next message: chosen by a button or dropped on the chat, and shown as chips that can be removed.
+import { decodeText, estimateTokens } from "./documents.js";
+import { byId, count, element, iconButton } from "./dom.js";
+import { showNotice } from "./notice.js";
+import { modelCard } from "./settings.js";
+
+const MAX_BYTES = 20 * 1024 * 1024;
+const MEBI = 1024 * 1024;
+
+export class Attachments {
+  documents = []; // {name, text}
+
+  constructor() {
+    const input = byId("files");
+    byId("attach").addEventListener("click", () => input.click());
+    input.addEventListener("change", async () => {
+      await this.#add([...input.files]);
+      input.value = "";
+    });
+    const place = byId("conversation");
+    const hasFiles = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
+    place.addEventListener("dragover", (event) => {
+      if (!hasFiles(event)) return;
+      event.preventDefault();
+      place.classList.add("dropping");
+    });
+    place.addEventListener("dragleave", (event) => {
+      if (!place.contains(event.relatedTarget)) place.classList.remove("dropping");
+    });
+    place.addEventListener("drop", (event) => {
+      place.classList.remove("dropping");
+      if (!hasFiles(event)) return;
+      event.preventDefault();
+      this.#add([...event.dataTransfer.files]);
+    });
+  }
+
+  async #add(files) {
+    for (const file of files) {
+      const waiting = element("li", { class: "chip" }, `Reading ${file.name} …`);
+      byId("attachments").append(waiting);
+      try {
+        this.documents.push(await readFile(file));
+        byId("announcement").textContent = `${file.name} is added.`;
+      } catch (error) {
+        showNotice(`${file.name}: ${error.message}`);
+      }
+      waiting.remove();
+      this.show(this.documents);
+    }
+    byId("message").focus();
+  }
+
+  show(documents) {
+    this.documents = [...documents];
+    byId("attachments").replaceChildren(...this.documents.map((each) => this.#chip(each)));
+  }
+
+  #chip(document) {
+    const tokens = estimateTokens(document.text);
+    const most = modelCard()?.max_model_len;
+    const isLong = Boolean(most) && tokens > most;
+    const size = `about ${count(tokens)} tokens${isLong ? `, more than the ${count(most)} that fit` : ""}`;
+    const remove = iconButton("close", `Remove ${document.name}`, () => {
+      this.show(this.documents.filter((each) => each !== document));
+      byId("message").focus();
+    });
+    return element("li", { class: isLong ? "chip wrong" : "chip" }, element("span", { class: "name" }, document.name), element("span", { class: "faint" }, size), remove);
+  }
+}
+
+/** `{name, text}` of a text, Markdown or PDF file. Throws an Error that says why it can't be read. */
+async function readFile(file) {
+  if (file.size > MAX_BYTES) throw new Error(`it has ${Math.ceil(file.size / MEBI)} MiB, but at most ${MAX_BYTES / MEBI} MiB are read.`);
+  const bytes = new Uint8Array(await file.arrayBuffer());
+  const text = isPdf(bytes) ? await readPdfFile(bytes) : decodeText(bytes);
+  if (text === null) throw new Error("it is neither text in UTF-8 nor a PDF.");
+  if (!text.trim()) throw new Error("it has no text.");
+  return { name: file.name, text };
+}
+
+function isPdf(bytes) {
+  return String.fromCharCode(...bytes.slice(0, 5)) === "%PDF-";
+}
+
+/** The library is loaded with the first PDF. */
+async function readPdfFile(bytes) {
+  const { readPdf } = await import("./pdf_text.js");
+  return readPdf(bytes);
+}

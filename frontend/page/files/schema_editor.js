@@ -1,0 +1,64 @@
+// A schema as a form: a row for each property. It edits the same JSON as the text beside it.
+import { element, iconButton } from "./dom.js";
+import { TYPES, addProperty, changeProperty, emptySchema, removeProperty, rowsOf } from "./schema_form.js";
+
+export class SchemaForm {
+  #onChange;
+  #schema = null;
+  #none;
+
+  /** `onChange` gets the changed schema; `none` says what an empty form means. */
+  constructor(onChange, none) {
+    this.#onChange = onChange;
+    this.#none = none;
+    this.element = element("div", { class: "schema-form" });
+  }
+
+  /** Shows a schema; null: none yet. */
+  show(schema) {
+    this.#schema = schema;
+    const rows = schema === null ? [] : rowsOf(schema);
+    if (rows === null) {
+      this.element.replaceChildren(element("p", { class: "hint" }, "This schema is not one of an object with properties. Change it as JSON."));
+      return;
+    }
+    const none = rows.length ? "" : element("p", { class: "hint" }, this.#none);
+    const add = element("button", { type: "button", class: "add", onclick: () => this.#add() }, "Add a property");
+    this.element.replaceChildren(none, ...rows.map((row) => this.#row(row)), add);
+  }
+
+  #row(row) {
+    const change = (changes) => this.#change(changeProperty(this.#schema, row.name, changes));
+    const label = (what) => `${what} of ${row.name}`;
+    const name = box({ value: row.name, "aria-label": label("Name") }, (value) => change({ name: value.trim() }));
+    const types = row.type === "other" ? ["other", ...TYPES] : TYPES;
+    const type = element("select", { "aria-label": label("Type") }, ...types.map((each) => element("option", { value: each, selected: each === row.type }, each)));
+    type.addEventListener("change", () => change({ type: type.value }));
+    const required = element("input", { type: "checkbox", checked: row.isRequired });
+    required.addEventListener("change", () => change({ isRequired: required.checked }));
+    const values = box({ value: row.values, placeholder: "Any value, or a, b, c", "aria-label": label("Allowed values") }, (value) => change({ values: value }));
+    const about = box({ value: row.description, placeholder: "Description", "aria-label": label("Description") }, (value) => change({ description: value }));
+    const remove = iconButton("delete", `Remove ${row.name}`, () => this.#change(removeProperty(this.#schema, row.name)));
+    const isRequired = element("label", { class: "check", title: "Required" }, required, "required");
+    return element("div", { class: "property", role: "group", "aria-label": row.name }, name, type, isRequired, remove, values, about);
+  }
+
+  #add() {
+    this.#change(addProperty(this.#schema ?? emptySchema()));
+    const name = [...this.element.querySelectorAll(".property")].at(-1)?.querySelector("input");
+    name?.focus();
+    name?.select();
+  }
+
+  #change(schema) {
+    this.show(schema);
+    this.#onChange(schema);
+  }
+}
+
+/** A box that tells its value when it has changed. */
+export function box(attributes, onChange) {
+  const made = element("input", { autocomplete: "off", spellcheck: "false", ...attributes });
+  made.addEventListener("change", () => onChange(made.value));
+  return made;
+}
