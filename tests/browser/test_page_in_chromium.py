@@ -19,8 +19,8 @@ BUILTIN = Path(arbora.__file__).parent / "runtime/model/builtin"
 
 def test_a_chat_is_answered_and_its_second_turn_is_cached(page: Page) -> None:
     settle(page, temperature="0")
-    chat(page, "My name is Ada.", "What is my name?")
-    expect(page.locator(".message.reply .content").last).to_contain_text("Ada")
+    chat(page, "My name is Nora.", "What is my name?")
+    expect(page.locator(".message.reply .content").last).to_contain_text("Nora")
     last = page.locator(".prompt").last
     expect(last.locator("summary")).to_have_text(
         re.compile(r"\d+ of \d+ prompt tokens cached · \d+ tokens · first after \d+ ms")
@@ -28,7 +28,7 @@ def test_a_chat_is_answered_and_its_second_turn_is_cached(page: Page) -> None:
     cached = last.locator("meter").evaluate("(meter) => meter.value")
     assert cached > 0
     last.locator("summary").click()
-    expect(last.locator(".rendered mark")).to_contain_text("My name is Ada.")
+    expect(last.locator(".rendered mark")).to_contain_text("My name is Nora.")
     expect(last.locator(".rendered span")).to_contain_text("What is my name?")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from playwright.sync_api import Page, expect
 
-
 BADGES = {"schema": "#schema-badge", "tools": "#tools-badge"}
 
 

@@ -9,6 +9,11 @@ const MEBI = 1024 * 1024;
 
 export class Attachments {
   documents = []; // {name, text}
+  #reading = 0; // files
+
+  get isReading() {
+    return this.#reading > 0;
+  }
 
   constructor() {
     const input = byId("files");
@@ -36,6 +41,8 @@ export class Attachments {
   }
 
   async #add(files) {
+    const refusals = [];
+    this.#reading += files.length;
     for (const file of files) {
       const waiting = element("li", { class: "chip" }, `Reading ${file.name} …`);
       byId("attachments").append(waiting);
@@ -43,11 +50,13 @@ export class Attachments {
         this.documents.push(await readFile(file));
         byId("announcement").textContent = `${file.name} is added.`;
       } catch (error) {
-        showNotice(`${file.name}: ${error.message}`);
+        refusals.push(`${file.name}: ${error.message}`);
       }
+      this.#reading--;
       waiting.remove();
       this.show(this.documents);
     }
+    if (refusals.length) showNotice(refusals.join(" "));
     byId("message").focus();
   }
 

@@ -112,7 +112,7 @@ export class Chat {
     this.#stop();
     this.#composer.put({ text: node.message.content, documents: node.documents });
     this.#edit(node.id);
-    this.#composer.focus();
+    this.#composer.focus(true);
   }
 
   #edit(id) {
@@ -127,6 +127,7 @@ export class Chat {
     const before = { leaf: tree.leaf, editing: null, written: null };
     tree.goTo(tree.get(id).parent);
     this.#edit(null);
+    this.#composer.focus();
     this.#reply({ parent: tree.leaf, added: [], before, rounds: 0, retry: () => this.#regenerate(id) });
   }
 
@@ -192,7 +193,10 @@ export class Chat {
 
   async #finish(run, error) {
     const { chat, reply, view } = run;
-    if (run.isOver) return;
+    if (run.isOver) {
+      if (this.#running === run) this.#setRunning(null);
+      return;
+    }
     const isStopped = error?.name === "AbortError";
     if (error && !isStopped && !reply.content && !reply.calls.length) {
       view.element.remove();
@@ -272,31 +276,34 @@ export class Chat {
       made.classList.toggle("left-aside", edited >= 0 && index >= edited);
       this.#showBranches(node, made);
     });
-    const start = startScreen(modelCard(), (example) => this.#fillIn(example));
-    byId("messages").replaceChildren(...(path.length ? shown.map((view) => view.element) : [start]));
-    const last = path.at(-1);
-    if (last && last.message.role !== "assistant" && !this.#running) {
-      const ask = () => this.#reply({ parent: last.id, added: [], before: { leaf: last.id, editing: null, written: null }, rounds: 0, retry: () => ask() });
-      byId("messages").append(element("p", { class: "note" }, "This message has no reply. ", element("button", { type: "button", onclick: ask }, "Ask for one")));
-    }
+    if (path.length) showOnly(byId("messages"), [...shown.map((view) => view.element), ...this.#offerReply(path.at(-1))]);
+    else byId("messages").replaceChildren(startScreen(modelCard(), (example) => this.#fillIn(example)));
+  }
+
+  /** A button that asks for the reply to the last message, if it has none because the page was closed meanwhile. */
+  #offerReply({ id, message }) {
+    if (message.role === "assistant" || this.#running) return [];
+    const ask = () => this.#reply({ parent: id, added: [], before: { leaf: id, editing: null, written: null }, rounds: 0, retry: ask });
+    return [element("p", { class: "note" }, "This message has no reply. ", element("button", { type: "button", onclick: ask }, "Ask for one"))];
   }
 
   #showBranches({ id }, made) {
     const siblings = this.#chat.tree.siblings(id);
     made.querySelector(".branches")?.remove();
     const place = siblings.findIndex((each) => each.id === id);
-    const branches = branchSwitch(place, siblings.length, (to) => this.#showBranch(siblings[to].id));
+    const branches = branchSwitch(place, siblings.length, (to) => this.#showBranch(siblings[to].id, to > place));
     if (branches) made.querySelector(".actions")?.prepend(branches);
   }
 
-  #showBranch(id) {
+  #showBranch(id, isForward) {
     if (this.#running) return;
     this.#chat.tree.show(id);
     this.#edit(null);
     this.#save(this.#chat);
-    const buttons = [...this.#views.get(id).element.querySelectorAll(".branches button:not([disabled])")];
-    buttons[0]?.focus();
-    byId("announcement").textContent = this.#views.get(id).element.querySelector(".branches").getAttribute("aria-label");
+    const branches = this.#views.get(id).element.querySelector(".branches");
+    const [back, forward] = branches.querySelectorAll("button");
+    (isForward ? !forward.disabled : back.disabled) ? forward.focus() : back.focus();
+    byId("announcement").textContent = branches.getAttribute("aria-label");
   }
 
   #view(node) {
@@ -337,6 +344,12 @@ export class Chat {
     const list = byId("messages");
     if (always || list.scrollHeight - list.scrollTop - list.clientHeight < NEAR_END) list.scrollTop = list.scrollHeight;
   }
+}
+
+/** Makes `wanted` the children of `list`. Those that it has already stay where they are, with the focus. */
+function showOnly(list, wanted) {
+  for (const child of [...list.children]) if (!wanted.includes(child)) child.remove();
+  wanted.forEach((each, index) => list.children[index] !== each && list.insertBefore(each, list.children[index] ?? null));
 }
 
 function newChat() {

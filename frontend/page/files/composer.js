@@ -1,6 +1,7 @@
 // The box for messages: its text, its documents, and the keys that send, stop and edit.
 import { Attachments } from "./attachments.js";
 import { byId } from "./dom.js";
+import { showNotice } from "./notice.js";
 
 export class Composer {
   #attachments;
@@ -13,7 +14,7 @@ export class Composer {
     const box = byId("message");
     byId("composer").addEventListener("submit", (event) => {
       event.preventDefault();
-      actions.send();
+      this.#send();
     });
     box.addEventListener("keydown", (event) => this.#press(event));
     box.addEventListener("input", () => this.#fit());
@@ -25,11 +26,16 @@ export class Composer {
     });
   }
 
+  #send() {
+    if (this.#attachments.isReading) showNotice("The documents are still being read.");
+    else this.#actions.send();
+  }
+
   #press(event) {
     if (event.isComposing) return;
     if (event.key === "Enter" && !event.shiftKey) {
       event.preventDefault();
-      this.#actions.send();
+      this.#send();
     } else if (event.key === "ArrowUp" && !byId("message").value && this.#actions.editLast()) {
       event.preventDefault();
     }
@@ -55,8 +61,9 @@ export class Composer {
     this.#fit();
   }
 
-  focus() {
-    byId("message").focus();
+  /** Puts the cursor into the box; on a touch screen, where that opens the keyboard, only if the user `isWriting`. */
+  focus(isWriting = false) {
+    if (isWriting || matchMedia("(hover: hover)").matches) byId("message").focus();
   }
 
   /** Shows whether the box has the text of an earlier message. */

@@ -2,6 +2,7 @@
 import { byId, element, iconButton } from "./dom.js";
 import { readSchema } from "./schema.js";
 import { SchemaForm, box } from "./schema_editor.js";
+import { emptySchema } from "./schema_form.js";
 import { changeTool, removeTool, toolRows } from "./tools.js";
 
 export function watchEditors() {
@@ -43,28 +44,34 @@ function watchSchema() {
 }
 
 function watchTools() {
-  let own = null;
+  let known = ""; // the last text that was no mistake; the form changes it
   const change = (text) => {
-    own = text;
+    known = text;
     write("tools", text);
   };
-  const draw = () => {
-    const rows = toolRows(byId("tools").value);
-    if (rows === null) return;
-    const cards = rows.map((row, index) => toolCard(row, index, (changed) => (change(changed), draw()), change));
-    const add = element("button", { type: "button", class: "add", onclick: () => (change(withTool(rows)), draw(), focusLast()) }, "Add a tool");
-    const none = rows.length ? "" : element("p", { class: "hint" }, "Without tools the model answers by text alone.");
-    byId("tools-form").replaceChildren(none, ...cards, add);
+  const redraw = (text) => {
+    change(text);
+    draw();
   };
-  const show = () => byId("tools").value !== own && draw();
+  const draw = () => {
+    const rows = toolRows(known);
+    const cards = rows.map((row, index) => toolCard(row, { change: (changes) => change(changeTool(known, index, changes)), remove: () => redraw(removeTool(known, index)) }, index));
+    const add = () => {
+      redraw(changeTool(known, rows.length, { name: `tool_${rows.length + 1}`, parameters: emptySchema() }));
+      focusLast();
+    };
+    const none = rows.length ? "" : element("p", { class: "hint" }, "Without tools the model answers by text alone.");
+    byId("tools-form").replaceChildren(none, ...cards, element("button", { type: "button", class: "add", onclick: add }, "Add a tool"));
+  };
+  const show = () => {
+    const text = byId("tools").value;
+    if (text === known || toolRows(text) === null) return;
+    known = text;
+    draw();
+  };
   byId("tools").addEventListener("input", show);
   byId("tools-badge").addEventListener("click", show);
   draw();
-}
-
-function withTool(rows) {
-  const parameters = { type: "object", properties: {}, required: [], additionalProperties: false };
-  return changeTool(byId("tools").value, rows.length, { name: `tool_${rows.length + 1}`, parameters });
 }
 
 function focusLast() {
@@ -73,14 +80,17 @@ function focusLast() {
   name?.select();
 }
 
-/** `redraw` and `change` get the changed text; the latter keeps the form as it is. */
-function toolCard(row, index, redraw, change) {
-  const changed = (changes) => changeTool(byId("tools").value, index, changes);
-  const name = box({ value: row.name, "aria-label": `Name of tool ${index + 1}` }, (value) => value.trim() && redraw(changed({ name: value.trim() })));
-  const about = box({ value: row.description, placeholder: "What it does", "aria-label": `Description of ${row.name}` }, (value) => change(changed({ description: value })));
-  const mock = box({ value: row.mock, placeholder: "Mock value: answers the calls by itself", "aria-label": `Mock value of ${row.name}` }, (value) => change(changed({ mock: value })));
-  const parameters = new SchemaForm((schema) => change(changed({ parameters: schema })), "It takes no parameters.");
+function toolCard(row, { change, remove }, index) {
+  const field = (column, what, placeholder) =>
+    box({ value: row[column], placeholder, "aria-label": `${what} of tool ${index + 1}` }, "input", (value) => change({ [column]: value.trim() }));
+  const parameters = new SchemaForm((schema) => change({ parameters: schema }), "It takes no parameters.");
   parameters.show(row.parameters);
-  const remove = iconButton("delete", `Remove ${row.name}`, () => redraw(removeTool(byId("tools").value, index)));
-  return element("section", { class: "tool-card", "aria-label": row.name }, element("div", { class: "row" }, name, remove), about, parameters.element, mock);
+  return element(
+    "section",
+    { class: "tool-card", "aria-label": `Tool ${index + 1}` },
+    element("div", { class: "row" }, field("name", "Name", "Name"), iconButton("delete", `Remove tool ${index + 1}`, remove)),
+    field("description", "Description", "What it does"),
+    parameters.element,
+    field("mock", "Mock value", "Mock value: the page answers calls by it"),
+  );
 }

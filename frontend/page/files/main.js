@@ -63,6 +63,7 @@ function shownView() {
 }
 
 function showView() {
+  for (const id of ["toggle-chats", "model", "open-settings"]) byId(id).hidden = shownView() !== "chat";
   for (const view of views) {
     const isShown = view === shownView();
     byId(view).hidden = !isShown;

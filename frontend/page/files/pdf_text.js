@@ -28,5 +28,5 @@ async function readPage(page) {
   const { items } = await page.getTextContent();
   const text = items.map(({ str = "", hasEOL }) => str + (hasEOL ? "\n" : "")).join("");
   page.cleanup();
-  return text.replace(/[ \t]+\n/g, "\n").trim();
+  return text.replaceAll("\0", "\ufffd").replace(/[ \t]+\n/g, "\n").trim(); // 0 stands for letters that the file does not name
 }

@@ -14,10 +14,10 @@ export const FIELDS = [
   { name: "repetition_penalty", label: "Repetition penalty", min: 0.01, max: 100, step: 0.05, usual: "1", hint: "Above 1: tokens of the prompt and the reply become less likely." },
   { name: "presence_penalty", label: "Presence penalty", min: -2, max: 2, step: 0.1, usual: "0", hint: "Above 0: tokens that the reply has become less likely." },
   { name: "frequency_penalty", label: "Frequency penalty", min: -2, max: 2, step: 0.1, usual: "0", hint: "Above 0: tokens become less likely with each time that the reply has them." },
+  { name: "reasoning_effort", label: "Reasoning effort", kind: "choice", choices: EFFORTS, usual: "model's default", hint: "For models that reason." },
   { name: "stop", label: "Stop texts", kind: "lines", usual: "none", hint: "One on each line; \\n is a line break. The reply ends before any of them." },
-  { name: "reasoning_effort", label: "Reasoning effort", kind: "choice", choices: EFFORTS, hint: "For models that reason." },
   { name: "cache_salt", label: "Cache salt", kind: "text", usual: "none", hint: "Prompts share cached text only with prompts of the same salt." },
-  { name: "cache_prompt", label: "Cached text", kind: "choice", choices: ["true", "false"], names: { true: "is used", false: "is not used" }, hint: "Whether the prompt may begin with text that the cache has." },
+  { name: "cache_prompt", label: "Cached text", kind: "choice", choices: ["false"], names: { false: "is not used" }, usual: "is used", hint: "Whether the prompt may begin with text that the cache has." },
 ];
 
 /** The value in a field's box: `{value}`, `{error}`, or neither if it is empty. */

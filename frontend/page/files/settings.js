@@ -52,7 +52,7 @@ function samplingBox(field, id) {
   const common = { id, "aria-describedby": `${id}-hint`, autocomplete: "off" };
   if (field.kind === "choice") {
     const options = field.choices.map((each) => element("option", { value: each }, field.names?.[each] ?? each));
-    return element("select", common, element("option", { value: "" }, "model's default"), ...options);
+    return element("select", common, element("option", { value: "" }, field.usual), ...options);
   }
   if (field.kind === "lines") return element("textarea", { ...common, rows: 2, spellcheck: "false" });
   const box = element("input", { ...common, inputmode: field.kind === "text" ? "text" : "decimal" });

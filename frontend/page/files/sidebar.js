@@ -29,6 +29,7 @@ function show(isShown) {
   byId("chats").hidden = !isShown;
   byId("chats-shade").hidden = !isShown || wide.matches;
   byId("toggle-chats").setAttribute("aria-expanded", String(isShown));
+  byId("conversation").inert = isShown && !wide.matches;
 }
 
 function remembered() {

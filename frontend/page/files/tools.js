@@ -3,39 +3,40 @@
 /** The tools in `text`: `{tools, mocks}` with the mocks by their tools' names, `{error}`, or neither if the text is empty. A bare function gets its wrapper. */
 export function readTools(text) {
   if (!text.trim()) return {};
-  let given;
+  let split;
   try {
-    given = JSON.parse(text);
+    split = splitTools(text);
   } catch (error) {
     return { error: `Not JSON yet: ${error.message}` };
   }
-  const mocks = {};
-  const tools = [given].flat().map((tool) => {
-    const { mock, ...rest } = tool ?? {};
-    const { mock: inner, ...bare } = rest.type === "function" ? (rest.function ?? {}) : rest;
-    const result = mock ?? inner;
-    if (result !== undefined) mocks[bare.name] = mockText(result);
-    return rest.type === "function" ? { ...rest, function: bare } : { type: "function", function: bare };
-  });
-  const nameless = tools.findIndex((tool) => typeof tool.function.name !== "string" || !tool.function.name);
+  const nameless = split.findIndex(({ tool }) => typeof tool.function.name !== "string" || !tool.function.name);
   if (nameless >= 0) return { error: `Tool ${nameless + 1} has no name: write {"name": …, "parameters": …}.` };
-  return { tools, mocks };
+  const mocks = split.filter(({ mock }) => mock !== "").map(({ tool, mock }) => [tool.function.name, mock]);
+  return { tools: split.map(({ tool }) => tool), mocks: Object.fromEntries(mocks) };
 }
 
-function mockText(mock) {
-  return typeof mock === "string" ? mock : JSON.stringify(mock);
+/** `{tool, mock}` for each tool in `text`; the mock is a text, "" for none. Throws if the text is not JSON. */
+function splitTools(text) {
+  const given = text.trim() ? [JSON.parse(text)].flat() : [];
+  return given.map((each) => {
+    const { mock: outer, ...rest } = each ?? {};
+    const { mock: inner, ...bare } = rest.type === "function" ? (rest.function ?? {}) : rest;
+    const mock = outer ?? inner ?? "";
+    const tool = rest.type === "function" ? { ...rest, function: bare } : { type: "function", function: bare };
+    return { tool, mock: typeof mock === "string" ? mock : JSON.stringify(mock) };
+  });
 }
 
-/** A row `{name, description, parameters, mock}` for each tool in `text`; null if it can't be read. `mock` is a text, "" for none. */
+/** A row `{name, description, parameters, mock}` for each tool in `text`, "" for what it lacks; null if the text is not JSON. */
 export function toolRows(text) {
-  const { tools, mocks, error } = readTools(text);
-  if (error) return null;
-  return (tools ?? []).map(({ function: { name, description, parameters } }) => ({
-    name,
-    description: description ?? "",
-    parameters: parameters ?? { type: "object", properties: {} },
-    mock: mocks[name] ?? "",
-  }));
+  try {
+    return splitTools(text).map(({ tool, mock }) => {
+      const { name = "", description = "", parameters = { type: "object", properties: {} } } = tool.function;
+      return { name, description, parameters, mock };
+    });
+  } catch {
+    return null;
+  }
 }
 
 /** The text with changes to tool number `index`; further tools are added. */

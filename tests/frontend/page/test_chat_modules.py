@@ -1,4 +1,4 @@
-"""The modules of the page that compute for a chat: its tree, its file, the storage, settings, forms, tools."""
+"""The modules of the page that compute for chats: trees, files, the storage, settings, forms, tools."""
 
 from __future__ import annotations
 
