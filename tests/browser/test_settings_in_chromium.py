@@ -246,6 +246,6 @@ def test_the_text_of_a_pdf_is_read(browser: Browser, page: Page) -> None:
 
 def test_a_document_that_does_not_fit_is_marked(page: Page) -> None:
     expect(page.locator(".start")).to_contain_text("4,096")
-    long = {"name": "long.txt", "mimeType": "text/plain", "buffer": b"word " * 20_000}
-    page.set_input_files("#files", files=[long])  # type: ignore[list-item]
+    long: Any = {"name": "long.txt", "mimeType": "text/plain", "buffer": b"word " * 20_000}
+    page.set_input_files("#files", files=[long])
     expect(page.locator("#attachments .chip.wrong")).to_contain_text("more than the 4,096 that fit")

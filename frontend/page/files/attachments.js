@@ -22,18 +22,26 @@ export class Attachments {
       await this.#add([...input.files]);
       input.value = "";
     });
-    const place = byId("conversation");
+    byId("message").addEventListener("paste", (event) => {
+      if (!event.clipboardData.files.length) return;
+      event.preventDefault();
+      this.#add([...event.clipboardData.files]);
+    });
+    this.#watchDrops();
+  }
+
+  /** Files may be dropped anywhere: a browser would show one that the page does not take. */
+  #watchDrops() {
+    const mark = (isOver) => byId("conversation").classList.toggle("dropping", isOver);
     const hasFiles = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
-    place.addEventListener("dragover", (event) => {
+    document.addEventListener("dragover", (event) => {
       if (!hasFiles(event)) return;
       event.preventDefault();
-      place.classList.add("dropping");
+      mark(true);
     });
-    place.addEventListener("dragleave", (event) => {
-      if (!place.contains(event.relatedTarget)) place.classList.remove("dropping");
-    });
-    place.addEventListener("drop", (event) => {
-      place.classList.remove("dropping");
+    document.addEventListener("dragleave", (event) => event.relatedTarget === null && mark(false));
+    document.addEventListener("drop", (event) => {
+      mark(false);
       if (!hasFiles(event)) return;
       event.preventDefault();
       this.#add([...event.dataTransfer.files]);

@@ -8,6 +8,7 @@ import { showNotice } from "./notice.js";
 
 const CURRENT = "arbora-chat"; // the tab's chat, in its session storage
 const DAY = 24 * 3600 * 1000; // milliseconds
+const AGES = ["Today", "Yesterday", "Earlier"];
 
 export class ChatList {
   #chat;
@@ -55,10 +56,9 @@ export class ChatList {
 
   draw() {
     const chats = this.#store.list(byId("search").value);
-    const groups = Map.groupBy(chats, ({ updated }) => ageOf(updated));
-    const lists = [...groups].map(([age, members]) =>
-      element("section", { "aria-label": age }, element("h3", {}, age), element("ul", {}, ...members.map((each) => this.#item(each)))),
-    );
+    const lists = AGES.map((age) => [age, chats.filter(({ updated }) => ageOf(updated) === age)])
+      .filter(([, members]) => members.length)
+      .map(([age, members]) => element("section", { "aria-label": age }, element("h3", {}, age), element("ul", {}, ...members.map((each) => this.#item(each)))));
     const nothing = byId("search").value ? "No chat has these words." : "Chats appear here. This browser keeps them.";
     byId("chat-items").replaceChildren(...(lists.length ? lists : [element("p", { class: "hint" }, nothing)]));
     byId("delete-all").hidden = !chats.length || Boolean(byId("search").value);
@@ -169,6 +169,5 @@ export class ChatList {
 
 function ageOf(time) {
   const today = new Date().setHours(0, 0, 0, 0);
-  if (time >= today) return "Today";
-  return time >= today - DAY ? "Yesterday" : "Earlier";
+  return AGES[time >= today ? 0 : time >= today - DAY ? 1 : 2];
 }
