@@ -155,12 +155,14 @@ def test_mock_values_answer_calls_until_the_rounds_are_used_up(page: Page) -> No
     settle(page, tools='{"name": "weather", "mock": "It rains."}')
     page.click("#tools-badge")
     page.fill("#rounds", "2")
+    page.check("#must-call")
     page.keyboard.press("Escape")
     say(page, "How is the weather?")
     expect(page.locator(".results .note")).to_contain_text("Mock values have answered 2 rounds of calls.")
     expect(page.locator(".message.tool")).to_have_count(2)
     assert bodies[1]["messages"][-1] == {"role": "tool", "tool_call_id": "call-0", "content": "It rains."}
     assert "mock" not in json.dumps(bodies)
+    assert bodies[0]["tool_choice"] == "required" and "tool_choice" not in bodies[1]
     visible = page.locator(".results:visible textarea")
     expect(visible).to_have_value("It rains.")
     page.get_by_role("button", name="Send the results").locator("visible=true").click()

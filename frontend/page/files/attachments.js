@@ -1,11 +1,10 @@
 // The documents of the next message: chosen by a button or dropped on the chat, and shown as chips that can be removed.
-import { decodeText, estimateTokens } from "./documents.js";
-import { byId, count, element, iconButton } from "./dom.js";
-import { showNotice } from "./notice.js";
+import { byId, count, element, iconButton, showNotice } from "./dom.js";
 import { modelCard } from "./settings.js";
 
 const MAX_BYTES = 20 * 1024 * 1024;
 const MEBI = 1024 * 1024;
+const CHARACTERS_A_TOKEN = 4; // of English text, about
 
 export class Attachments {
   documents = []; // {name, text}
@@ -74,7 +73,7 @@ export class Attachments {
   }
 
   #chip(document) {
-    const tokens = estimateTokens(document.text);
+    const tokens = Math.ceil(document.text.length / CHARACTERS_A_TOKEN);
     const most = modelCard()?.max_model_len;
     const isLong = Boolean(most) && tokens > most;
     const size = `about ${count(tokens)} tokens${isLong ? `, more than the ${count(most)} that fit` : ""}`;
@@ -104,4 +103,15 @@ function isPdf(bytes) {
 async function readPdfFile(bytes) {
   const { readPdf } = await import("./pdf_text.js");
   return readPdf(bytes);
+}
+
+/** The text of a file's bytes: UTF-8, or UTF-16 with a byte order mark; null if they are no text. */
+function decodeText(bytes) {
+  const mark = bytes[0] === 0xff && bytes[1] === 0xfe ? "utf-16le" : bytes[0] === 0xfe && bytes[1] === 0xff ? "utf-16be" : "utf-8";
+  try {
+    const text = new TextDecoder(mark, { fatal: true }).decode(bytes);
+    return text.includes("\0") ? null : text.replace(/\r\n?/g, "\n");
+  } catch {
+    return null;
+  }
 }

@@ -1,5 +1,4 @@
 // A chat as a file: what the terminal chat's /save writes, with fields that only this page reads: the title, the tools and all branches.
-import { withDocuments } from "./documents.js";
 import { readTree } from "./message_tree.js";
 import { FIELDS } from "./sampling.js";
 
@@ -20,9 +19,10 @@ export function writeChat({ title, settings, tree }) {
   };
 }
 
-/** The message of a node as a request has it, with its documents before its question. */
-export function asSent({ message, documents }) {
-  return documents?.length ? { ...message, content: withDocuments(documents, message.content) } : message;
+/** The message of a node as a request has it. Documents stand before the question, so that another question about them finds them in the cache. */
+export function asSent({ message, documents = [] }) {
+  const parts = documents.map(({ name, text }) => `Document ${name}:\n${text.trim()}`);
+  return parts.length ? { ...message, content: [...parts, message.content].filter(Boolean).join("\n\n") } : message;
 }
 
 function withoutAnswers({ id, parent, chosen, message, documents, usage }) {

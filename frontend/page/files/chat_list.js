@@ -2,9 +2,8 @@
 import { currentKey, tabStorage } from "./api.js";
 import { readChat, writeChat } from "./chat_file.js";
 import { ChatStore, ownerName } from "./chat_store.js";
-import { byId, element, iconButton, plural } from "./dom.js";
+import { byId, element, iconButton, plural, showNotice } from "./dom.js";
 import { readTree } from "./message_tree.js";
-import { showNotice } from "./notice.js";
 
 const CURRENT = "arbora-chat"; // the tab's chat, in its session storage
 const DAY = 24 * 3600 * 1000; // milliseconds

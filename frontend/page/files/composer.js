@@ -1,7 +1,6 @@
 // The box for messages: its text, its documents, and the keys that send, stop and edit.
 import { Attachments } from "./attachments.js";
-import { byId } from "./dom.js";
-import { showNotice } from "./notice.js";
+import { byId, showNotice } from "./dom.js";
 
 export class Composer {
   #attachments;

@@ -1,5 +1,8 @@
 // Elements of the page. Texts become text nodes, never HTML.
 
+const NOTICE_SECONDS = 10;
+let noticeEnd = 0; // the timer that hides the notice
+
 /** An element with attributes (`onclick` and the like are listeners) and children (elements or texts). */
 export function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -84,4 +87,22 @@ export function size(bytes) {
   const units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
   const power = bytes < 1 ? 0 : Math.min(units.length - 1, Math.floor(Math.log2(bytes) / 10));
   return `${(bytes / 1024 ** power).toFixed(power ? 1 : 0)} ${units[power]}`;
+}
+
+/** Shows `text` for some seconds above the foot of the page; `action` is the `{label, run}` of a button, such as one that undoes what has happened. */
+export function showNotice(text, action = null) {
+  clearTimeout(noticeEnd);
+  const run = () => {
+    hideNotice();
+    action.run();
+  };
+  const button = action && element("button", { type: "button", onclick: run }, action.label);
+  byId("notice").replaceChildren(element("span", {}, text), button ?? "", iconButton("close", "Close this notice", hideNotice));
+  byId("notice").classList.add("shown");
+  noticeEnd = setTimeout(hideNotice, NOTICE_SECONDS * 1000);
+}
+
+function hideNotice() {
+  byId("notice").classList.remove("shown");
+  byId("notice").replaceChildren();
 }

@@ -28,7 +28,7 @@ def trees() -> PageModule:
 
 @pytest.fixture(scope="module")
 def files() -> PageModule:
-    return PageModule("documents", "sampling", "message_tree", "chat_file")
+    return PageModule("sampling", "message_tree", "chat_file")
 
 
 @pytest.fixture(scope="module")
@@ -198,10 +198,11 @@ def test_a_file_that_is_no_chat_is_refused(files: PageModule, text: str, error: 
 
 def test_documents_stand_before_the_question(files: PageModule) -> None:
     documents = [{"name": "a.md", "text": "# A\n"}, {"name": "b.txt", "text": "B"}]
-    text = files.run("withDocuments(documents, 'Why?')", documents=documents)
-    assert text == "Document a.md:\n# A\n\nDocument b.txt:\nB\n\nWhy?"
-    assert files.run("withDocuments([], 'Why?')") == "Why?"
-    assert files.run("estimateTokens('word '.repeat(100))") == 125
+    message = {"role": "user", "content": "Why?"}
+    sent = files.run("asSent(node)", node={"message": message, "documents": documents})
+    text = "Document a.md:\n# A\n\nDocument b.txt:\nB\n\nWhy?"
+    assert sent == {"role": "user", "content": text}
+    assert files.run("asSent(node)", node={"message": message}) == message
 
 
 # The browser's storage
