@@ -29,8 +29,8 @@ MAX_MEMORY_BYTES = 512 * 1024 * 1024  # bytes of all bodies that are being recei
 FREE_BYTES = 64 * 1024  # first bytes of each body, which don't count, so small requests are never refused
 _BROWSER_HEADERS = frozenset(("origin", "sec-fetch-site"))
 _CURL_TYPE = "application/x-www-form-urlencoded"
-"""The content type that `curl -d` sends for any body. A page's form can't send JSON as it: the form would escape
-the braces."""
+"""The content type that `curl -d` sends for any body. A page's form can't send JSON as it: the form would
+escape the braces."""
 U = TypeVar("U")
 
 Number: TypeAlias = int | float
