@@ -7,7 +7,8 @@ to DIRECTORY/events what it is told, a scheduler likewise.
 
 Behaviours: work; refuse (Failed, then exits); crash (exits with 3 after some words on stderr);
 crash-later (the same, once it has been ready); mute (a model that is never ready); stores (a model with
-a page store); deaf (ignores SIGTERM and Drain); unaware (a tokenizer that never knows the replica).
+a page store); deaf (ignores SIGTERM and Drain); unaware (a tokenizer that never knows the replica);
+chatty (a tokenizer that writes 4 MB to stderr when it is ready).
 """
 
 from __future__ import annotations
@@ -94,6 +95,10 @@ def tokenizer(
     listener = socket.socket(fileno=int(os.environ["ARBORA_LISTEN_FD"]))
     note(arguments, f"tokenizer listens on {listener.getsockname()}")
     supervisor.send(messages.Ready("tokenizer", arguments.client))
+    if behaviour == "chatty":
+        for _ in range(40_000):
+            print(99 * "x", file=sys.stderr)
+        note(arguments, "tokenizer has said all")
     while True:
         message = inbox.receive()
         note(arguments, f"tokenizer {type(message).__name__} {getattr(message, 'epoch', '')}".rstrip())
