@@ -44,7 +44,7 @@ class ServerSettings:
     on_refused: Callable[[int], None]
     progress: Callable[[], None]
     render_error: RenderError
-    log_refusal: LogRefusal
+    log_refusal: LogRefusal = lambda method, path, status, headers, error: None
     uploads: Collection[str] = ()
     websockets: Collection[str] = ()
 
