@@ -76,11 +76,22 @@ class BackgroundWriter:
                     f"{end}arbora: warning: {dropped} messages are missing here: stderr is read too slowly\n"
                 )
             with suppress(OSError, ValueError):  # stderr is closed
-                sys.stderr.write(text)
-                sys.stderr.flush()
+                _write_to_stderr(text)
             with self._changed:
                 self._pending = sum(map(len, self._texts))
                 self._changed.notify_all()
+
+
+def _write_to_stderr(text: str) -> None:
+    """Writes a text without the lock of `sys.stderr`, which the end of the process must not wait for."""
+    try:
+        descriptor = sys.stderr.fileno()
+    except OSError:  # a stream in memory
+        sys.stderr.write(text)
+        return
+    data = text.encode(errors="backslashreplace")
+    while data:
+        data = data[os.write(descriptor, data) :]
 
 
 BARE = {"is_bare": True}

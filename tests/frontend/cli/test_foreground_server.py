@@ -115,10 +115,9 @@ def test_an_encoder_s_ready_lines_name_neither_a_kv_cache_nor_a_chat(labels: lis
 
 def test_a_full_pipe_of_stderr_stops_neither_the_server_nor_its_processes(short_directory: Path) -> None:
     server = Process(short_directory, "work", "work", "chatty")
-    until(lambda: "tokenizer has said all" in (server.private / "events").read_text())
     server.popen.terminate()
-    code, said = server.finish()
-    assert code == 0 and "messages are missing here: stderr is read too slowly" in said
+    assert server.popen.wait(PATIENCE) == 0  # nobody reads its stderr
+    server.finish()
 
 
 def test_a_server_under_nohup_outlives_its_terminal(short_directory: Path) -> None:
