@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -92,21 +93,25 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     )
     pool = plan_pages(config, shape, source.dtype, device, graph_bytes, layout, adapter_bytes)
     model.set_context(pool.max_model_len)
+    begin = time.monotonic()
     kvs = allocate_pool(spec, layout.layer_pages(pool.pages), config.page_size, cells, device)
     recurrent = None
     if pool.states:
         recurrent = RecurrentStates(spec, pool.states, config.max_running, source.dtype, device)
     if not spec.is_empty:
         log.info(
-            "KV cache: %s tokens of %s in %s; running a test step",
+            "KV cache: %s tokens of %s in %s, allocated in %.1f s; running a test step",
             f"{pool.num_pages * config.page_size:,}",
             str(cells).removeprefix("torch."),
             in_units(layout.bytes(pool.num_pages)),
+            time.monotonic() - begin,
         )
     adapters = [] if bank is None else bank.load_all(config.loras)
     pooling, pooler = source.open_pooler(model, config.max_running)
     state = DeviceState(model, kvs, tables, states, recurrent, pooler, bank)
+    begin = time.monotonic()
     runner = _start_runner(config, source, state, pool, store, graphs)
+    log.info("the test step took %.1f s", time.monotonic() - begin)
     ready = ModelReady(
         groups=[
             CacheGroup(len(group.layers), group.reach, pages, size, group.in_chunks)

@@ -68,7 +68,8 @@ class Runner:
     def read_adapter(self, message: ReadAdapter) -> AdapterRead:
         assert self._adapters is not None, "the process has no places for adapters"
         try:
-            return AdapterRead(message.place, self._adapters.load(message.place, Path(message.path)))
+            digest = self._adapters.load(message.place, Path(message.path), message.name)
+            return AdapterRead(message.place, digest)
         except (ConfigError, OSError, torch.OutOfMemoryError, MemoryError) as error:
             return AdapterRead(message.place, "", str(error))
 
