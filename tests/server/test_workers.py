@@ -141,6 +141,28 @@ def test_both_processes_show_the_sum_of_their_metrics_also_after_one_was_replace
         assert metric(again, name) == sum_of_both
 
 
+def test_each_process_lists_the_requests_of_both(shared: Served) -> None:
+    body = {"prompt": "one two", "max_tokens": 3, "min_tokens": 3}
+    clients = [client_of(shared, number) for number in (0, 1)]
+    sent = {client.post("/v1/completions", json=body).headers["x-request-id"] for client in clients}
+    for client in clients:
+        eventually(lambda client=client: sent <= {each["id"] for each in requests_of(client, "recent")})
+    long = {"prompt": "one", "max_tokens": 3000, "min_tokens": 3000}
+    with clients[0].stream("POST", "/v1/completions", json={**long, "stream": True}) as answer:
+        next(answer.iter_lines())
+        (running,) = requests_of(clients[1], "open")
+        assert running["state"] == "decode" and running["output_tokens"] > 0
+        assert running["id"] == f"{answer.headers['x-request-id']}-0"
+    eventually(lambda: requests_of(clients[1], "open") == [])
+    history = clients[1].get("/server/history").json()
+    assert history["interval_s"] == 5
+
+
+def requests_of(client: httpx.Client, name: str) -> list[Any]:
+    listed: list[Any] = client.get("/server/requests").json()[name]
+    return listed
+
+
 def cached_tokens(clients: list[httpx.Client], salt: str) -> list[int]:
     """The cached tokens of each turn of a conversation that goes round the clients."""
     sampling = {"max_tokens": 40, "min_tokens": 40, "temperature": 1.0, "cache_salt": salt}
