@@ -79,7 +79,7 @@ async function begin() {
   watchEditors();
   watchSidebar();
   const besideChat = new TreeView(document.querySelector("#chat-tree .tree"));
-  const server = new ServerView(SECONDS);
+  const server = new ServerView();
   const serverTree = new TreeView(byId("server-tree"), () => byId("salt").value);
   const refresh = async () => {
     if (document.hidden || asking) return;

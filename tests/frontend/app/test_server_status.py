@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from arbora.frontend.core.text.prompt_memo import PromptMemo
 from arbora.frontend.core.text.tokenizer import Tokenizer
 from arbora.frontend.http import request_records
 from arbora.frontend.http.history import MAX_SAMPLES, SERIES, History, find_quantile
-from arbora.frontend.http.metrics import Metrics
+from arbora.frontend.http.metrics import Metrics, SchedulerStats
 from arbora.runtime.api_keys import ApiKey, key_hash
 from arbora.runtime.messages import Stats, StoreCounts
 from http_world import HELLO, HttpWorld, error_of, http_world
@@ -189,6 +190,16 @@ def test_a_sample_has_rates_and_quantiles_of_the_last_window(metrics: Metrics) -
     pages = ("free", "cached", "locked", "pinned", "host", "disk")
     assert [last[f"pages_{name}"] for name in pages] == [34, 20, 7, 3, 7, 9]
     assert (last["requests_running"], last["requests_waiting"]) == (2, 1)
+
+
+def test_rates_survive_a_restart_of_the_counters(metrics: Metrics) -> None:
+    history = History(metrics)
+    for number, tokens in enumerate((100, 150, 40)):
+        stats = msgspec.structs.replace(STATS, output_tokens=tokens)
+        metrics.scheduler = SchedulerStats(None)
+        metrics.scheduler.update(stats, 1)
+        history.add(10.0 * (number + 1), stats)
+    assert history.show(5, 0, 30.0).series["output_tokens"] == [None, 5, 2]
 
 
 def test_the_history_is_bounded_and_small(metrics: Metrics) -> None:
