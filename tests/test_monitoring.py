@@ -109,9 +109,7 @@ def test_the_rules_have_what_prometheus_needs() -> None:
     assert len(names) == len(set(names))
 
 
-@pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="promtool (Prometheus) is not installed"
-)
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Prometheus) is not installed")
 def test_promtool_takes_the_rules() -> None:
     subprocess.run(["promtool", "check", "rules", str(RULES_FILE)], check=True)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import struct
 import time
-from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
@@ -53,6 +53,7 @@ _HISTOGRAMS = {
     "between_tokens": "arbora_inter_token_latency_seconds_bucket",
 }
 _FIRST_COUNTERS = ("output_tokens", "prompt_tokens_computed", "prompt_tokens_cached")
+_sample = struct.Struct(f"{len(SERIES)}f")
 Counts: TypeAlias = Mapping[tuple[str, str], float]
 """Values of counters by their name and the value of their label"""
 
@@ -71,7 +72,7 @@ class History:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._times: deque[float] = deque(maxlen=MAX_SAMPLES)
-        self._samples: deque[array[float]] = deque(maxlen=MAX_SAMPLES)
+        self._samples: deque[bytes] = deque(maxlen=MAX_SAMPLES)
         self._window: deque[tuple[float, Counts]] = deque(maxlen=WINDOW_SAMPLES + 1)
 
     async def keep(self, engine: EngineClient) -> None:
@@ -89,13 +90,13 @@ class History:
         (start, before), (_, after) = self._window[0], self._window[-1]
         values = chain(_measure(before, after, now - start), _list_gauges(stats))
         self._times.append(round(now, 3))
-        self._samples.append(array("f", values))
+        self._samples.append(_sample.pack(*values))
 
     def show(self, minutes: int, after: float, now: float) -> ShownHistory:
         """The samples of the last minutes that are later than `after`."""
         since = max(now - 60 * minutes, after)
         first = next((index for index, each in enumerate(self._times) if each > since), len(self._times))
-        samples = list(islice(self._samples, first, None))
+        samples = [_sample.unpack(each) for each in islice(self._samples, first, None)]
         series = {name: [_shorten(each[i]) for each in samples] for i, name in enumerate(SERIES)}
         return ShownHistory(INTERVAL_S, list(islice(self._times, first, None)), series)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from page_actions import chat, open_server_view
 from playwright.sync_api import Browser, Page, Route, expect
-from served import Served
+from served import Served, eventually
 from watched_page import watched
 
 STATUS = {
@@ -120,10 +120,10 @@ def test_nothing_is_wider_than_a_phone(browser: Browser, server: Served, scheme:
     with browser.new_context(viewport={"width": 390, "height": 800}, color_scheme=scheme) as context:
         page = watched(context.new_page(), [])
         page.goto(f"{server.url}/#server")
-        expect(page.locator("#ended-requests tbody tr").first).to_contain_text("POST")
+        expect(page.locator("#ended-requests tbody tr").first).to_contain_text("/v1/")
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
         region = page.locator("#ended-requests .wide")
         assert region.evaluate("(each) => each.scrollWidth > each.clientWidth")
         region.focus()
         page.keyboard.press("ArrowRight")
-        page.wait_for_function("document.querySelector('#ended-requests .wide').scrollLeft > 0")
+        eventually(lambda: region.evaluate("(each) => each.scrollLeft") > 0)
