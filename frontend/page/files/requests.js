@@ -2,7 +2,7 @@
 import { byId, count, decimal, element } from "./dom.js";
 import { choiceButtons, table } from "./tables.js";
 
-const FEW = 20; // requests that are shown before "Show all"
+const FEW = 10; // requests that are shown before "Show all"
 const KINDS = [
   { value: "recent", label: "Last" },
   { value: "failed", label: "Failed" },
@@ -10,7 +10,7 @@ const KINDS = [
 const CAPTIONS = { recent: "Last requests, the newest first", failed: "Failed requests, the newest first" };
 const OPEN_HEAD = ["request", "state", "age", "prompt", "cached", "output"];
 const RECENT_HEAD = ["time", "path", "status", "prompt", "cached", "output", "first token", "tokens/s", "took", "finish", "key"];
-const FAILED_HEAD = ["time", "path", "status", "code", "reason", "key"];
+const FAILED_HEAD = ["time", "status", "code", "reason", "path", "key"];
 const UNKNOWN = "–";
 
 /** A duration in words, such as "85 ms", "3.2 s", "2 min 5 s". */
@@ -53,7 +53,8 @@ export function recentCells(record, clock) {
 
 /** The cells of a failed request. */
 export function failedCells(record, clock) {
-  return [clock(record.ended_at), `${record.method} ${record.path}`, String(record.status ?? UNKNOWN), record.code ?? UNKNOWN, record.reason ?? UNKNOWN, record.key ?? UNKNOWN];
+  const { status, code, reason, method, path, key } = record;
+  return [clock(record.ended_at), String(status ?? UNKNOWN), code ?? UNKNOWN, reason ?? UNKNOWN, `${method} ${path}`, key ?? UNKNOWN];
 }
 
 /** The cells without the last column, the key's name, if no record has one. */
@@ -94,6 +95,7 @@ export class RequestsView {
     const shown = this.#isLong ? records : records.slice(0, FEW);
     const isFailed = this.#kind === "failed";
     const cells = shown.map((record) => (isFailed ? failedCells : recentCells)(record, clockOf));
+    byId("ended-requests").className = this.#kind;
     replaceTable(byId("ended-requests"), table(CAPTIONS[this.#kind], ...withoutKeys(isFailed ? FAILED_HEAD : RECENT_HEAD, cells)));
     byId("more-requests").replaceChildren(records.length > FEW ? this.#moreButton(records.length) : "");
   }

@@ -110,6 +110,13 @@ def test_the_cells_of_an_ended_request_leave_out_what_is_unknown(requests: PageM
     assert cells[6:] == ["20 ms", "120", "2 s", "stop (client gone)", "ada"]
 
 
+def test_the_cells_of_a_failed_request_say_why(requests: PageModule) -> None:
+    record = {"ended_at": 7, "method": "POST", "path": "/v1/completions", "status": 400, "total_s": 0}
+    record |= {"code": "invalid_type", "reason": "n is …, but must be an integer."}
+    cells = requests.run("failedCells(record, String)", record=record)
+    assert cells == ["7", "400", record["code"], record["reason"], "POST /v1/completions", "–"]
+
+
 def test_the_column_of_keys_is_there_only_on_a_server_with_keys(requests: PageModule) -> None:
     head = ["status", "key"]
     assert requests.run("withoutKeys(head, rows)", head=head, rows=[["200", "–"]]) == [["status"], [["200"]]]
