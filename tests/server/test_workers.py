@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,16 +147,21 @@ def test_each_process_lists_the_requests_of_both(shared: Served) -> None:
     clients = [client_of(shared, number) for number in (0, 1)]
     sent = {client.post("/v1/completions", json=body).headers["x-request-id"] for client in clients}
     for client in clients:
-        eventually(lambda client=client: sent <= {each["id"] for each in requests_of(client, "recent")})
-    long = {"prompt": "one", "max_tokens": 3000, "min_tokens": 3000}
+        eventually(partial(lists_all, client, sent))
+    long = {"prompt": "one", "max_tokens": 1000, "min_tokens": 1000}
     with clients[0].stream("POST", "/v1/completions", json={**long, "stream": True}) as answer:
-        next(answer.iter_lines())
+        lines = answer.iter_lines()  # its end would close the stream
+        next(lines)
         (running,) = requests_of(clients[1], "open")
         assert running["state"] == "decode" and running["output_tokens"] > 0
         assert running["id"] == f"{answer.headers['x-request-id']}-0"
     eventually(lambda: requests_of(clients[1], "open") == [])
     history = clients[1].get("/server/history").json()
     assert history["interval_s"] == 5
+
+
+def lists_all(client: httpx.Client, ids: set[str]) -> bool:
+    return ids <= {each["id"] for each in requests_of(client, "recent")}
 
 
 def requests_of(client: httpx.Client, name: str) -> list[Any]:
