@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -102,6 +102,12 @@ class PageSaver:
         self._take_evicted()
         self._evicted.forget(matches)
         self._evicted_states = [state for state in self._evicted_states if not matches(state.namespace)]
+
+    def discard(self, keys: Collection[bytes]) -> None:
+        """Drops the evicted pages and states with these keys, which may be wrong."""
+        self._take_evicted()
+        self._evicted.discard(keys)
+        self._evicted_states = [state for state in self._evicted_states if state.key not in keys]
 
     def _take_evicted(self) -> None:
         if self._cache.keys is not None:
