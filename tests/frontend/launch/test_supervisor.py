@@ -143,7 +143,7 @@ async def test_a_tokenizer_may_be_killed_many_times_while_the_model_loads(direct
         for _ in range(6):
             await kill_and_see_it_back(directory, "tokenizer")
             await until(lambda: tokenizer.ready_at is not None)
-        assert tokenizer_events(directory)[1:]
+        await until(lambda: tokenizer_events(directory)[1:])
         assert not starting.done()
         starting.cancel()
 
