@@ -15,6 +15,7 @@ from arbora.runtime.messages import CacheControl
 ROOT = Path(arbora.__file__).parent
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "howto").glob("*.md"), ROOT / "README.md"])
 _LINK = re.compile(r"\]\((?!http)([^)#\s]*)(?:#([^)\s]+))?\)")
+_CODE = re.compile(r"^```python\n.*?^```", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"`([\w./]+\.py)`")
 
 
@@ -28,7 +29,7 @@ def name_of(page: Path) -> str:
 
 def links() -> Iterator[tuple[str, str, str]]:
     for page in PAGES:
-        for target, anchor in _LINK.findall(page.read_text()):
+        for target, anchor in _LINK.findall(_CODE.sub("", page.read_text())):
             yield name_of(page), target or page.name, anchor
 
 
