@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from operator import itemgetter
 from pathlib import Path
@@ -42,6 +43,7 @@ from arbora.frontend.core.service import Service
 from arbora.frontend.core.text.tokenizer import Tokenizer
 from arbora.frontend.http.http_service import HttpService
 from arbora.runtime.config import BUILTIN_MODEL, ServeConfig
+from arbora.runtime.logs import write_in_background, write_log
 from arbora.runtime.messages import (
     Accepted,
     CacheGroup,
@@ -117,8 +119,11 @@ class Round:
     tokens_per_s: float
 
 
-def serve(directory: Path, listener: socket.socket) -> None:
-    """The HTTP process."""
+def serve(logs: bool, directory: Path, listener: socket.socket) -> None:
+    """The HTTP process. `logs`: whether it writes its log"""
+    if logs:
+        write_log("info")
+        write_in_background()
 
     async def run() -> None:
         config = ServeConfig(model=BUILTIN_MODEL, served_model_name="model", log_level="warning")
@@ -315,12 +320,18 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=300, help="of each stream")
     parser.add_argument("--rate", type=float, default=0.0, help="steps a second; 0: as fast as they are read")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument(
+        "--log",
+        action="store_true",
+        help="write the log; with --tokens 1 this shows the cost of a request's line",
+    )
     parser.add_argument("--apis", nargs="+", choices=APIS, default=list(APIS))
     options = parser.parse_args()
     if len(CORES) < 2:
         parser.error("two cores are needed: one for the HTTP process, one for its clients.")
     with tempfile.TemporaryDirectory(prefix="arb", dir="/tmp") as name, ExitStack() as processes:
-        served, bare = (started(each, Path(name), processes) for each in (serve, write_events))
+        serves = partial(serve, options.log)
+        served, bare = (started(each, Path(name), processes) for each in (serves, write_events))
         os.sched_setaffinity(0, {CORES[0]})
         measure(options, Path(name), served, bare)
 

@@ -6,13 +6,16 @@ from .gittins import GittinsPolicy
 from .leases import Lease, Leases
 from .lock import Copy, Lock, PrefixMatch
 from .packed import KEY_BYTES, common_tokens, split_keys
-from .page_keys import KeyedPages, KeyedState, Missing, TreeKeys
+from .page_allocator import list_runs
+from .page_keys import NO_KEY, KeyedPages, KeyedState, Missing, NeededKeys, TreeKeys
 from .path_windows import PathWindows
-from .prefix_cache import CacheStats, Dropped, FullWindow, PrefixCache
+from .prefix_cache import CacheStats, Dropped, PrefixCache
+from .windowed_groups import FullWindow
 from .windows import Reach, WindowGroup
 
 __all__ = [
     "KEY_BYTES",
+    "NO_KEY",
     "CacheStats",
     "CachedPrefix",
     "Copy",
@@ -27,6 +30,7 @@ __all__ = [
     "Leases",
     "Lock",
     "Missing",
+    "NeededKeys",
     "PathWindows",
     "PrefixCache",
     "PrefixMatch",
@@ -36,5 +40,6 @@ __all__ = [
     "TreeWalk",
     "WindowGroup",
     "common_tokens",
+    "list_runs",
     "split_keys",
 ]

@@ -167,6 +167,9 @@ def _check_window(
         if node.parent is not None:
             assert len(node.windows[number]) == len(node.pages), "an edge has a place for each page"
             cached += [page for page in node.windows[number] if page is not None and page.id >= 0]
+            full = node.windows[number][: len(node.tokens) // tree.page_bytes]
+            named = [page.name is not None for page in full if page is not None]
+            assert all(named) or tree.on_evict is None, "a page store knows the names of full pages"
     assert len(cached) == len(set(cached)) and all(page.is_cached for page in cached)
     assert set(group.idle) == set(cached) - set(used), "the cached pages that nobody uses may be evicted"
     free = [page for start, end in group.allocator.free_runs() for page in range(start, end)]

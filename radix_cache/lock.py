@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -110,6 +111,18 @@ class Lock:
         in_tree = [each for each in self.passed if each[1].node is not None]
         return sorted([*in_tree, *self.checkpoints], key=lambda each: each[0])
 
+    @property
+    def lacks_windows(self) -> bool:
+        """Whether a step must restore windowed pages before the request's first row."""
+        return any(table.lacking for table in self.windows)
+
     def pages_at(self, start: int, end: int) -> list[int]:
         """The pages of the positions [start, end)."""
         return self.pages[start // self.page_size : -(-end // self.page_size)]
+
+    def list_written(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """The group and page of all pages of the positions [start, end)."""
+        yield from ((0, page) for page in self.pages_at(start, end))
+        for number, table in enumerate(self.windows, 1):
+            some = table.pages[start // self.page_size : -(-end // self.page_size)]
+            yield from ((number, page.id) for page in some if page is not None)

@@ -40,7 +40,7 @@ class PageAllocator:
 
     def free(self, pages: Iterable[int]) -> None:
         """Frees pages that are in use; neighbours join into runs."""
-        for start, end in _runs(sorted(pages)):
+        for start, end in list_runs(sorted(pages)):
             self._merge_run(start, end)
 
     def free_runs(self) -> list[tuple[int, int]]:
@@ -81,7 +81,7 @@ class PageAllocator:
         return end
 
 
-def _runs(pages: list[int]) -> list[tuple[int, int]]:
+def list_runs(pages: list[int]) -> list[tuple[int, int]]:
     """The half-open ranges of consecutive ids in `pages`, an ascending list."""
     if not pages:
         return []

@@ -14,7 +14,16 @@ class NeededPages(NamedTuple):
 
     group: WindowGroup
     first: int  # index of the first page
-    pages: list[WindowPage]
+    pages: WindowPages  # from the first one on; None: it is lost
+
+    @property
+    def present(self) -> list[WindowPage]:
+        return [page for page in self.pages if page is not None]
+
+    @property
+    def lacking(self) -> list[int]:
+        """Indices of the lost pages."""
+        return [index for index, page in enumerate(self.pages, self.first) if page is None]
 
 
 class PathWindows:
@@ -37,11 +46,17 @@ class PathWindows:
         return limit
 
     def needed(self, length: int) -> Iterator[NeededPages]:
-        """Of each group the pages that a match of `length` tokens needs, with the index of the first one."""
+        """Of each group the pages that a match of `length` tokens needs, which may be longer than this
+        one."""
         for group, pages in zip(self._groups, self._pages, strict=True):
-            first = group.find_first(length)
-            some = pages[first : -(-length // group.page_size)]
-            yield NeededPages(group, first, [page for page in some if page is not None])
+            first, end = group.find_first(length), -(-length // group.page_size)
+            some = [page if is_there(page) else None for page in pages[first:end]]
+            yield NeededPages(group, first, some + [None] * (end - first - len(some)))
+
+    def has(self, group: WindowGroup, index: int) -> bool:
+        """Whether page `index` of the group is there."""
+        pages = self._pages[group.number - 1]
+        return index < len(pages) and is_there(pages[index])
 
     def _find_lost(self, length: int) -> int | None:
         """The first page from which on a match of `length` tokens lacks a page; None if it lacks none."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,13 +14,15 @@ from .gittins import GittinsPolicy
 from .invariants import check, check_continues
 from .leases import Lease, Leases
 from .lock import Copy, Lock, PrefixMatch
-from .node import Checkpoint, Node
+from .node import Node
 from .packed import TOKEN_BYTES
 from .page_allocator import PageAllocator
-from .page_keys import TreeKeys
-from .path_windows import NeededPages, PathWindows
+from .page_keys import Missing, TreeKeys
+from .path_windows import PathWindows
+from .request_states import RequestStates
 from .tree import RadixTree
-from .windows import KEPT, Reach, WindowGroup, WindowPage, WindowTable
+from .windowed_groups import FullWindow, WindowedGroups
+from .windows import Reach, WindowGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +43,6 @@ class Dropped(NamedTuple):
     tokens: int
 
 
-class FullWindow(NamedTuple):
-    """A windowed group that lacks pages for a request."""
-
-    reach: Reach
-    needed: int  # pages that the request needs at once
-    total: int
-    pinned: int
-
-
 class PrefixCache:
     """Knows where every page of KV cache is, and which tokens' KV it holds.
 
@@ -61,8 +54,7 @@ class PrefixCache:
     A model with recurrent layers has `states` places for their states (see `checkpoints`). A match then ends
     at a checkpoint.
 
-    Layers that see only the latest tokens are in windowed groups. These have pages of their own, which a
-    request gives back once they are behind its window. A match needs only those that its next token sees.
+    With layers that see only the latest tokens a match needs pages of `WindowedGroups` too.
 
     model: identifies everything else that the pages' contents depend on (see `PageKeys`). With it `keys`
         reports what is evicted and the keys of what is missing
@@ -88,18 +80,28 @@ class PrefixCache:
         self.enabled = enabled
         self._check_invariants = check_invariants
         self._allocator = PageAllocator(num_pages)
-        self.windows = [WindowGroup(reach, pages, page_size) for reach, pages in windows]
+        self.windows = [
+            WindowGroup(reach, pages, page_size, number) for number, (reach, pages) in enumerate(windows, 1)
+        ]
         if policy is None:
             policy = GittinsPolicy(num_pages, page_size)
         self.checkpoints = Checkpoints(states, slots) if states else None
         self._tree = RadixTree(page_size, policy, self._allocator, self.checkpoints)
-        self.keys = TreeKeys(model, self._tree) if model else None
+        self.keys = TreeKeys(model, self._tree, self.windows) if model else None
         """None: no page store keeps what is evicted"""
+        self._locks: set[Lock] = set()
+        self._windowed = WindowedGroups(self.windows, self._locks, self.leases)
+        self._states: RequestStates | None = None
+        if self.checkpoints is not None:
+            self._states = RequestStates(
+                self.checkpoints, self._tree, self._locks, self.leases, self.stores_states
+            )
         if self.keys is not None:
             self._tree.on_evict = self.keys.note_evicted
+            for group in self.windows:
+                group.on_evict = self.keys.note_evicted_window
             if self.checkpoints is not None:
                 self.checkpoints.on_evict = self.keys.note_evicted_checkpoint
-        self._locks: set[Lock] = set()
         self.reports = TreeReports(self._tree, self._locks, self._measure_served)
         self._evicted_pages = 0
 
@@ -114,7 +116,7 @@ class PrefixCache:
         tokens: bytes,
         limit: int | None = None,
         whole_pages: bool = False,
-        needs_state: bool = True,
+        only_pages: bool = False,
     ) -> PrefixMatch:
         """Finds the longest match of the first `limit` tokens, by default of all, that every group of layers
         can serve and, with recurrent layers, after which a checkpoint stands. Changes nothing.
@@ -123,13 +125,15 @@ class PrefixCache:
         page, other paths that share some tokens of this page are not tried.
 
         whole_pages: only a match that ends with a page
-        needs_state: whether it must end at a checkpoint, if there are recurrent layers
+        only_pages: a match also if windowed pages or a checkpoint are lacking, which will be restored
         """
         found = self._tree.find(namespace, tokens, limit)
         if whole_pages:
             paged = found.length
             found = found.cut(found.full_pages * self.page_size, self.page_size)._replace(paged=paged)
-        if self.checkpoints is None or not needs_state:
+        if only_pages:
+            return found
+        if self.checkpoints is None:
             return self._serve_windows(found)
         match, checkpoint = self._serve_windows(found), None
         while True:
@@ -148,44 +152,37 @@ class PrefixCache:
 
     def _serve_windows(self, match: PrefixMatch) -> PrefixMatch:
         """The longest part of the match that all windowed groups can serve."""
-        if not self.windows:
-            return match
-        return match.cut(self.path_windows(match).longest(match.length), self.page_size)
+        return self._windowed.serve(match, self.page_size)
 
     def path_windows(self, match: PrefixMatch) -> PathWindows:
         """The windowed pages of a match, to ask which shorter matches all groups can serve."""
-        return PathWindows(match, self.windows)
+        return self._windowed.path(match)
 
-    def has_room(self, match: PrefixMatch, tokens: int, reserve: int) -> bool:
+    def find_missing(self, namespace: str, tokens: bytes) -> Missing:
+        """The keys under which a page store may have what the cache lacks of `tokens`. Changes nothing."""
+        assert self.keys is not None, "a cache with a page store has keys"
+        is_limited = self.checkpoints is not None or self.windows
+        start = self.match(namespace, tokens).length if is_limited else 0
+        return self.keys.find_missing(namespace, tokens, start)
+
+    def list_lacking_windows(self, namespace: str, tokens: bytes, end: int) -> list[list[int]]:
+        """The indices of each windowed group's pages that the token at `end` sees and the tree lacks."""
+        match = self.match(namespace, tokens, end, whole_pages=True, only_pages=True)
+        return [each.lacking for each in self.path_windows(match).needed(end)]
+
+    def has_room(self, match: PrefixMatch, tokens: int, reserve: int, end: int = 0) -> bool:
         """Whether a request that acquires the match gets pages for a prompt of `tokens` tokens, and `reserve`
-        more pages of each group are left. Changes nothing."""
+        more pages of each group are left. Changes nothing.
+
+        end: see `acquire`
+        """
         if self.count_pages(tokens) + reserve > self.max_pages(match):
             return False
-        needed = self.path_windows(match).needed(match.length) if self.windows else ()
-        return all(
-            group.max_held(tokens) + reserve + self._count_claimed(number, shared={*pages}) + (match.tail > 0)
-            <= group.available
-            for number, (group, _, pages) in enumerate(needed)
-        )
+        return self._windowed.have_room(match, tokens, reserve, end)
 
     def find_full_window(self, tokens: int, to_pin: int = 0) -> FullWindow | None:
-        """The first windowed group whose unpinned pages do not suffice for a request of `tokens` tokens, once
-        a prefix of `to_pin` tokens is pinned too; None if there is none."""
-        pinned = {page for lease in self.leases if not lease.is_breakable for page in lease.windows}
-        for number, group in enumerate(self.windows):
-            needed, more = group.max_held(tokens), self.count_pages(to_pin) - group.find_first(to_pin)
-            taken = sum(page.group is group for page in pinned) + more
-            is_short = more > 0 and more > group.available - self._count_claimed(number)
-            if needed + taken > group.num_pages or is_short:
-                return FullWindow(group.reach, needed, group.num_pages, taken)
-        return None
-
-    def _count_claimed(
-        self, group: int, besides: Lock | None = None, shared: Collection[WindowPage] = ()
-    ) -> int:
-        """Pages of a windowed group that requests need for the rest of their prompts (see `WindowTable`)."""
-        others = (lock for lock in self._locks if lock is not besides)
-        return sum(lock.windows[group].count_claimed(shared) for lock in others)
+        """See `WindowedGroups.find_full`."""
+        return self._windowed.find_full(tokens, to_pin)
 
     def max_pages(self, match: PrefixMatch) -> int:
         """How many pages a request that acquires the match may have. Changes nothing."""
@@ -194,8 +191,12 @@ class PrefixCache:
             locked += match.inside_pages + (match.tail > 0)
         return match.full_pages + self._adopts_tail(match) + self.available() - locked
 
-    def acquire(self, match: PrefixMatch, tokens: int = 0) -> Lock:
+    def acquire(self, match: PrefixMatch, tokens: int = 0, end: int = 0) -> Lock:
         """Locks a match for a prompt of `tokens` tokens.
+
+        end: a later position up to which steps will restore pages; 0: there are none. Windowed pages that the
+            token there sees are allocated if the tree lacks them (`WindowTable.lacking`). Call
+            `enter_restored` with the step that restores them
 
         If the match ends inside a page, the caller copies that page before its first step (`Lock.copy`)
         and then calls `end_copy`. A partial page that matches to its end and is neither locked nor leased is
@@ -205,7 +206,7 @@ class PrefixCache:
             match = match._replace(node=self._tree.open_root(match.node.namespace))
         self._tree.observe_tail(match)
         adopts = self._adopts_tail(match)
-        windows = self._use_windows(match, tokens, adopts)
+        windows = self._windowed.use(match, tokens, match.tail > 0 and not adopts, end)
         if match.checkpoint is not None and self.checkpoints is not None:
             self.checkpoints.use(match.checkpoint)
         lock = self._lock_whole_pages(match)
@@ -216,32 +217,21 @@ class PrefixCache:
         self._verify()
         return lock
 
-    def _use_windows(self, match: PrefixMatch, tokens: int, adopts: bool) -> list[WindowTable]:
-        """Tables with the windowed pages that the next token of a match sees."""
-        tables = []
-        for group, first, pages in self.path_windows(match).needed(match.length) if self.windows else ():
-            for page in pages:
-                group.use(page)
-            source = pages.pop() if match.tail and not adopts else None
-            table = WindowTable(group, [*[None] * first, *pages], first, source, tokens)
-            table.marks = [match.paged, tokens]
-            tables.append(table)
-        return tables
+    def enter_restored(self, lock: Lock) -> None:
+        """Gives the tree the windowed pages that the planned step restores. All pages before them are
+        committed."""
+        self._windowed.enter_restored(lock)
+        self._key_windows(lock, min((table.first for table in lock.windows), default=0))
+        self._verify()
 
     def end_copy(self, lock: Lock) -> None:
         """Call it when the step that made `Lock.copy` is done. Then the copy's source may be evicted."""
         assert lock.source is not None, "the lock has no copy to make"
-        self._end_sources(lock)
+        self._windowed.end_sources(lock)
         self._tree.unlock(lock.source)
         self._tree.free_covered_tail(lock.source)
         lock.source = None
         self._verify()
-
-    def _end_sources(self, lock: Lock) -> None:
-        for table in lock.windows:
-            if table.source is not None:
-                table.group.end_use(table.source, KEPT)
-                table.source = None
 
     def available(self) -> int:
         """Number of pages that requests can get: free pages and pages of unlocked nodes."""
@@ -270,23 +260,14 @@ class PrefixCache:
 
         Returns up to which position all groups have pages, at most `end`.
         """
-        for number, table in enumerate(lock.windows):
-            lacking = self.count_pages(end) - len(table.pages)
-            if lacking > 0:
-                available = table.group.available
-                left = available - self._count_claimed(number, besides=lock)
-                room = max(0, left, min(available, table.count_claimed()))
-                end = min(end, (len(table.pages) + min(room, lacking)) * self.page_size)
-        for table in lock.windows:
-            table.extend(max(0, self.count_pages(end) - len(table.pages)))
+        end = self._windowed.extend(lock, end)
         if lock.windows:
             self._verify()
         return end
 
     def shrink(self, lock: Lock, position: int) -> None:
         """Gives back windowed pages that no token from `position` on sees. No step in flight reads them."""
-        for table in lock.windows:
-            table.release(table.group.find_first_kept(position))
+        self._windowed.shrink(lock, position)
         if lock.windows:
             self._verify()
 
@@ -312,11 +293,8 @@ class PrefixCache:
         """
         self._use(lock)
         self._insert_full_pages(lock, tokens)
-        if lock.checkpoints:
-            self._attach_checkpoints(lock, tokens[: lock.depth * TOKEN_BYTES])
-            for position, checkpoint in lock.checkpoints[:-1]:
-                if checkpoint.node is not None:
-                    self._forget_checkpoint(lock, position, checkpoint)
+        if lock.checkpoints and self._states is not None:
+            self._states.attach_passed(lock, tokens[: lock.depth * TOKEN_BYTES], self._keeps(lock))
         self._verify()
 
     def make_checkpoint(self, lock: Lock, position: int, is_shared: bool = False) -> int | None:
@@ -326,18 +304,13 @@ class PrefixCache:
         is_shared: whether other requests begin with this prefix, so that the checkpoint is worth as much as
             one that they used
         """
-        assert self.checkpoints is not None, "the model has no recurrent layers"
-        if lock.checkpoints and not self._may_pin_more(self.checkpoints):
-            return None
-        checkpoint = self.checkpoints.make(hits=2 if is_shared else 0)
-        lock.checkpoints.append((position, checkpoint))
-        return checkpoint.place
+        assert self._states is not None, "the model has no recurrent layers"
+        return self._states.make_checkpoint(lock, position, is_shared)
 
     def drop_checkpoints(self, lock: Lock, start: int, end: int) -> None:
         """Ends the request's use of its checkpoints at positions [start, end)."""
-        for position, checkpoint in list(lock.checkpoints):
-            if start <= position < end:
-                self._forget_checkpoint(lock, position, checkpoint)
+        if self._states is not None:
+            self._states.drop(lock, start, end)
         self._verify()
 
     def release(self, lock: Lock, tokens: bytes, generated: int = 0, keeps_state: bool = False) -> None:
@@ -358,10 +331,9 @@ class PrefixCache:
         self._insert_full_pages(lock, tokens)
         rest = self._insert_tail(lock, tokens)
         self._allocator.free(lock.duplicates + rest)
-        for table in lock.windows:
-            table.release(len(table.pages), table.group.find_first_kept(len(tokens) // TOKEN_BYTES))
-        if self.checkpoints is not None:
-            self._release_states(lock, tokens, keeps_state, self.checkpoints)
+        self._windowed.release(lock, len(tokens) // TOKEN_BYTES)
+        if self._states is not None:
+            self._states.release(lock, tokens, keeps_state, self._keeps(lock))
         self._unlock(lock, generated)
         self._verify()
 
@@ -371,15 +343,12 @@ class PrefixCache:
         This includes the matched nodes, because the fault may have come from them.
         """
         if lock.source is not None:
-            self._end_sources(lock)
+            self._windowed.end_sources(lock)
             self._tree.unlock(lock.source)
         self._allocator.free(lock.own_pages)
-        if self.checkpoints is not None:
-            for _, checkpoint in (*lock.passed, *lock.checkpoints):
-                self.checkpoints.remove(checkpoint)
-            self._release_states(lock, b"", False, self.checkpoints)
-        for table in lock.windows:
-            table.release(len(table.pages))
+        if self._states is not None:
+            self._states.discard(lock)
+        self._windowed.release(lock)
         self._tree.prune(self._unlock(lock))
         self._verify()
 
@@ -411,30 +380,17 @@ class PrefixCache:
             return None
         length = sum(len(each.tokens) for each in node.path()) // TOKEN_BYTES
         lease = Lease(owner, ends_at, node, _list_pages_to(node), length, is_estimate, is_breakable)
-        if self.windows:
-            self._lease_windows(lease, windows.needed(length))
+        self._windowed.lease(lease, windows, length)
         self._tree.add_lease(lease)
-        if self.checkpoints is not None and not is_breakable:
-            _, checkpoint = self._tree.find_checkpoint(self._tree.find(namespace, tokens), tokens, False)
-            if checkpoint is not None and self._may_pin_more(self.checkpoints):
-                self.checkpoints.pin(checkpoint)
-                lease.checkpoint = checkpoint
+        if self._states is not None and not is_breakable:
+            self._states.pin(lease, namespace, tokens)
         self._verify()
         return lease
 
-    def _lease_windows(self, lease: Lease, needed: Iterable[NeededPages]) -> None:
-        lease.windows = [page for _, _, pages in needed for page in pages]
-        for page in lease.windows:
-            if lease.is_breakable:
-                page.group.count_lease(page, 1)
-            else:
-                page.group.use(page)
-
     def end_lease(self, lease: Lease) -> None:
         self._tree.end_lease(lease)
-        if lease.checkpoint is not None and self.checkpoints is not None:
-            self.checkpoints.unpin(lease.checkpoint)
-            lease.checkpoint = None
+        if self._states is not None:
+            self._states.unpin(lease)
         self._verify()
 
     @property
@@ -518,10 +474,15 @@ class PrefixCache:
             return
         assert last <= len(lock.pages), f"{last} full pages of tokens, a page table of {len(lock.pages)}"
         chunk = tokens[first * self._tree.page_bytes : last * self._tree.page_bytes]
-        windows = tuple(table.pages[first:last] for table in lock.windows)
+        windows = tuple(table.list_cacheable(first, last) for table in lock.windows)
         lock.node, duplicates = self._tree.insert(lock.node, chunk, tuple(lock.pages[first:last]), windows)
         lock.depth = last * self.page_size
         lock.duplicates += duplicates
+        self._key_windows(lock, first)
+
+    def _key_windows(self, lock: Lock, first: int) -> None:
+        if lock.windows and self.keys is not None and lock.node is not None:
+            self.keys.name_windows(lock.node, lock.depth // self.page_size, first)
 
     def _insert_tail(self, lock: Lock, tokens: bytes) -> list[int]:
         """Inserts a partial last page; returns the request's pages that the tree did not take."""
@@ -529,47 +490,12 @@ class PrefixCache:
         first = lock.depth // self.page_size
         tail = tokens[lock.depth * TOKEN_BYTES :]
         if self._keeps(lock) and tail:
-            windows = tuple(table.pages[first : first + 1] for table in lock.windows)
+            windows = tuple(table.list_cacheable(first, first + 1) for table in lock.windows)
             leaf = self._tree.insert_tail(lock.node, tail, lock.pages[first], windows)
             if leaf is not None:
                 lock.node = leaf
                 first += 1
         return lock.pages[first:]
-
-    def _may_pin_more(self, checkpoints: Checkpoints) -> bool:
-        """Whether a request may pin another checkpoint beside its first one, or a pin one."""
-        pinned = sum(max(0, len(lock.checkpoints) - 1) for lock in self._locks)
-        return pinned + sum(lease.checkpoint is not None for lease in self.leases) < checkpoints.spare
-
-    def _attach_checkpoints(self, lock: Lock, tokens: bytes) -> None:
-        """Enters the request's checkpoints up to the end of `tokens` into the tree."""
-        assert lock.node is not None
-        for position, checkpoint in lock.checkpoints:
-            is_covered = position * TOKEN_BYTES <= len(tokens)
-            if checkpoint.node is None and is_covered and self._keeps(lock):
-                self._tree.attach(lock.node.namespace, tokens[: position * TOKEN_BYTES], checkpoint)
-
-    def _forget_checkpoint(self, lock: Lock, position: int, checkpoint: Checkpoint) -> None:
-        assert self.checkpoints is not None
-        lock.checkpoints.remove((position, checkpoint))
-        lock.passed.append((position, checkpoint))
-        self.checkpoints.unpin(checkpoint)
-
-    def _release_states(self, lock: Lock, tokens: bytes, keeps_state: bool, checkpoints: Checkpoints) -> None:
-        assert lock.state is not None
-        if keeps_state:
-            lock.checkpoints.append((len(tokens) // TOKEN_BYTES, checkpoints.convert_live(lock.state)))
-        else:
-            checkpoints.free_live(lock.state)
-        lock.state = None
-        self._attach_checkpoints(lock, tokens)
-        for position, checkpoint in list(lock.checkpoints):
-            self._forget_checkpoint(lock, position, checkpoint)
-        kept = [each for _, each in lock.passed if each.node is not None]
-        to_store = [each for each in kept if not each.key[1]][-1:] if self.stores_states else []
-        for checkpoint in kept[:-1]:
-            if checkpoint not in to_store:
-                checkpoints.supersede(checkpoint)
 
     def _keeps(self, lock: Lock) -> bool:
         assert lock.node is not None

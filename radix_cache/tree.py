@@ -179,7 +179,7 @@ class RadixTree:
                     child = self.split(child, shared)
                 self._move_lock(node, child)
                 duplicates += pages[done : done + shared]
-                _fill(child.windows, windows, done, shared)
+                fill_windows(child.windows, windows, done, shared)
                 node, done = child, done + shared
         return node, duplicates
 
@@ -467,7 +467,9 @@ def _leave(node: Node, first: int = 0) -> None:
         del window[first:]
 
 
-def _fill(windows: tuple[WindowPages, ...], more: tuple[WindowPages, ...], start: int, count: int) -> None:
+def fill_windows(
+    windows: tuple[WindowPages, ...], more: tuple[WindowPages, ...], start: int, count: int
+) -> None:
     """Replaces a node's first `count` windowed pages that are lost by those of `more` from `start` on."""
     for window, of_request in zip(windows, more, strict=True):
         for index, page in enumerate(of_request[start : start + count]):

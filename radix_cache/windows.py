@@ -7,14 +7,15 @@ allocated while a request, a pin or the tree has it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .page_allocator import PageAllocator
 
 MARGIN = 64
-"""maximal number of tokens kept behind a window, so that a match may also end a few tokens earlier"""
+"""number of tokens kept behind a window, so that a match may also end a few tokens earlier; fewer in short
+windows, but always so many that it may end at the last full page"""
 CHUNK = 256
 """tokens of a prompt for which a step has pages, however many requests share them; fewer in short windows"""
 BEHIND, KEPT, LEASED = range(3)
@@ -39,7 +40,7 @@ class Reach(NamedTuple):
 class WindowPage:
     """A page of a windowed group. Tree, locks and leases share the object, so that eviction reaches all."""
 
-    __slots__ = ("group", "id", "is_cached", "leases", "rank", "users")
+    __slots__ = ("group", "id", "is_cached", "leases", "name", "rank", "users")
 
     def __init__(self, group: WindowGroup, page: int) -> None:
         self.group = group
@@ -48,16 +49,27 @@ class WindowPage:
         self.leases = 0  # breakable leases on the page
         self.is_cached = False  # whether a node of the tree has it
         self.rank = BEHIND
+        self.name: tuple[str, bytes] | None = None
+        """namespace and key (page_keys.py) of a full page that a node has; None without a page store"""
+
+    @property
+    def is_worth_storing(self) -> bool:
+        """Whether a later match may need the page, so that a page store should keep it."""
+        return self.id >= 0 and self.name is not None and self.rank > BEHIND
 
 
 class WindowGroup:
     """The pages of the layers with one reach."""
 
-    def __init__(self, reach: Reach, num_pages: int, page_size: int) -> None:
-        self.reach, self.num_pages, self.page_size = reach, num_pages, page_size
+    def __init__(self, reach: Reach, num_pages: int, page_size: int, number: int = 1) -> None:
+        """number: of the group; number 0 has the layers that see all tokens"""
+        self.reach, self.num_pages, self.page_size, self.number = reach, num_pages, page_size, number
+        self.on_evict: Callable[[WindowPage], None] | None = None
+        """called with each page that is evicted without its node, before its contents may change"""
         self.allocator = PageAllocator(num_pages)
         self.num_evicted = 0
-        self._margin, self._chunk = min(MARGIN, reach.tokens // 8), min(CHUNK, reach.tokens)
+        self._margin = max(page_size - 1, min(MARGIN, reach.tokens // 8))
+        self._chunk = min(CHUNK, reach.tokens)
         self._idle: list[OrderedDict[WindowPage, None]] = [OrderedDict() for _ in (BEHIND, KEPT, LEASED)]
 
     @property
@@ -145,6 +157,8 @@ class WindowGroup:
         for queue in self._idle:
             while queue and len(evicted) < count:
                 page, _ = queue.popitem(last=False)
+                if self.on_evict is not None:
+                    self.on_evict(page)
                 evicted.append(page.id)
                 page.id, page.is_cached = -1, False
         self.allocator.free(evicted)
@@ -172,6 +186,7 @@ class WindowTable:
     source: WindowPage | None = None  # the page to copy into the table's page after the full ones
     prompt_tokens: int = 0
     marks: list[int] = field(default_factory=list)  # ends of a prefix that later requests may share
+    lacking: list[int] = field(default_factory=list)  # indices of pages that a step must restore first
 
     def count_claimed(self, shared: Collection[WindowPage] = ()) -> int:
         """How many more pages the request needs at most for its prompt, which others must leave to it.
@@ -205,6 +220,11 @@ class WindowTable:
     def _is_near_mark(self, index: int) -> bool:
         size = self.group.page_size
         return any(self.group.find_first_kept(mark) <= index < -(-mark // size) for mark in self.marks)
+
+    def list_cacheable(self, start: int, end: int) -> WindowPages:
+        """The pages [start, end) for the tree, without those whose contents are still to be restored."""
+        pages = enumerate(self.pages[start:end], start)
+        return [None if index in self.lacking else page for index, page in pages]
 
     def list_ids(self, start: int = 0) -> list[int]:
         """Page ids from index `start` on; 0 for pages that the request does not need."""

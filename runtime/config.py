@@ -326,12 +326,15 @@ class ServeConfig:
     prefix_cache: bool = True
     log_level: LogLevel = option("debug, info, warning, error", "info", "LEVEL", one_of(*get_args(LogLevel)))
     log_requests: LogFormat | None = option(
-        "write a line for each request when it ends: text, json, or json+texts, which adds prompts and "
-        "replies (default: no lines; text if FORMAT is left out)",
-        None,
+        "the line for each request when it ends, with tokens, times and outcome, no texts: text, json for "
+        "JSON lines, json+texts, which adds the texts of prompts and replies, or off",
+        "text",
         "FORMAT",
         one_or_off(*get_args(LogFormat)),
         alone="text",
+    )
+    quiet: bool = option(
+        "log only warnings and errors: no line for each request, no stages of the start", False
     )
     otlp_traces_endpoint: str | None = option(
         "URL of an OpenTelemetry collector that gets a trace of each request, such as "
@@ -352,6 +355,8 @@ class ServeConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "has_several_keys", are_several(self.api_keys))
+        if self.quiet and self.log_level in ("debug", "info"):
+            object.__setattr__(self, "log_level", "warning")
 
     @property
     def adapter_places(self) -> int:

@@ -40,13 +40,12 @@ from ..http.apis import Api, Apis, json_response, route
 from ..http.endpoint import internal_error
 from ..http.http_service import HttpService
 from ..http.operation import Operation
-from ..http.outcome import observe
+from ..http.outcome import CLIENT_CLOSED_REQUEST, observe
 from ..http.server.limits import check_descriptors
 from ..page.endpoint import OPEN_PATHS as PAGE_PATHS
 from ..page.endpoint import page_routes
 from ..stored.responses.protocol import ResponsesRequest
 
-CLIENT_CLOSED_REQUEST = 499
 _LEASES = "/cache/lease"
 
 

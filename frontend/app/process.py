@@ -6,6 +6,7 @@ It serves HTTP on the listening socket that it inherits as the file descriptor A
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import sys
@@ -17,7 +18,7 @@ import zmq
 
 from ...runtime.config import ServeConfig, load_config
 from ...runtime.errors import ConfigError
-from ...runtime.logs import write_log
+from ...runtime.logs import write_in_background, write_log
 from ...runtime.messages import Drained, Failed, KnowsReplica, Message, Ready
 from ...runtime.processes.child import LISTEN_FD_VARIABLE, SIGN_OF_LIFE_S, ChildArguments, child_arguments
 from ...runtime.processes.garbage import leave_out_existing_objects
@@ -41,11 +42,14 @@ from ..stored.batches.routes import UPLOADS
 from .apis import APIS
 from .application import create_app, server_routes
 
+log = logging.getLogger(__name__)
+
 
 def main() -> None:
     arguments = child_arguments()
     config = load_config(arguments.directory)
     write_log(config.log_level)
+    write_in_background()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     supervisor = Outbox(context, supervisor_address(arguments.directory), ANY_EPOCH)
     try:
@@ -115,6 +119,7 @@ def http_server(
             on_refused=lambda status: failed.labels(status).inc(),
             progress=progress,
             render_error=partial(render_refusal, apis, AllowedOrigins(config.allowed_origins)),
+            log_refusal=http.log_refusal,
             uploads=UPLOADS,
             websockets=WEBSOCKETS,
         ),
@@ -141,7 +146,7 @@ async def _stop_when_drained(engine: EngineClient, server: HttpServer) -> None:
     await engine.drain_requested.wait()
     if engine.open_requests:
         open_requests = f"{engine.open_requests} open request{'s' if engine.open_requests > 1 else ''}"
-        print(f"arbora: finishing {open_requests}; Ctrl-C again ends at once", file=sys.stderr, flush=True)
+        log.info("finishing %s; Ctrl-C again ends at once", open_requests)
     await engine.idle.wait()
     server.stop()
 

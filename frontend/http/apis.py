@@ -18,7 +18,7 @@ from ...runtime.api_keys import Allowances
 from ...runtime.errors import RequestError
 from .http_service import HttpService
 from .operation import DescribedRoute, Operation
-from .outcome import ERROR_CODE
+from .outcome import ERROR
 
 RETRY_AFTER_SECONDS = 5
 MAX_MESSAGE = 2048  # characters of an error's text
@@ -102,8 +102,8 @@ class Apis:
     def error_response(
         self, scope: Scope, error: RequestError, headers: dict[str, str] | None = None
     ) -> Response:
-        """The answer to a refused request, in the form of its API. The log gets the error's code."""
-        scope[ERROR_CODE] = error.code
+        """The answer to a refused request, in the form of its API. The log gets the error."""
+        scope[ERROR] = error
         scope[ALLOWANCES] = error.allowances
         api = self.of(scope["path"], scope["headers"])
         body = api.error_json(with_short_texts(error), scope.get(ANSWER_ID, ""))

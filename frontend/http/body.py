@@ -28,6 +28,9 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 MAX_MEMORY_BYTES = 512 * 1024 * 1024  # bytes of all bodies that are being received and decoded
 FREE_BYTES = 64 * 1024  # first bytes of each body, which don't count, so small requests are never refused
 _BROWSER_HEADERS = frozenset(("origin", "sec-fetch-site"))
+_CURL_TYPE = "application/x-www-form-urlencoded"
+"""The content type that `curl -d` sends for any body. A page's form can't send JSON as it: the form would
+escape the braces."""
 U = TypeVar("U")
 
 Number: TypeAlias = int | float
@@ -142,7 +145,8 @@ def _no_object(body: bytes, error: msgspec.ValidationError) -> RequestError:
 def _check_media_type(headers: Headers) -> None:
     """Raises `RequestError` for a type other than JSON.
 
-    A missing type counts as JSON, except from a browser, where a page of any site may send such a body.
+    A missing type and that of `curl -d` count as JSON, except from a browser, where a page of any site may
+    send such a body. The browser tells by its headers that it sends a page's request.
     """
     coding = headers.get("content-encoding", "identity").strip().lower()
     if coding not in ("", "identity"):
@@ -150,14 +154,17 @@ def _check_media_type(headers: Headers) -> None:
             f"The request's content-encoding is {coding[:MAX_SHOWN]!r}: send the body uncompressed, without "
             "that header."
         )
+    is_page = not _BROWSER_HEADERS.isdisjoint(headers)
     sent = headers.get("content-type")
     if sent is None:
-        if not _BROWSER_HEADERS.isdisjoint(headers):
+        if is_page:
             raise _wrong_media(
                 "The request has no content type: send JSON as 'Content-Type: application/json'."
             )
         return
     media_type = sent.partition(";")[0].strip().lower()
+    if media_type == _CURL_TYPE and not is_page:
+        return
     if media_type != "application/json" and not media_type.endswith("+json"):
         raise _wrong_media(
             f"The request's content type is {media_type[:MAX_SHOWN]!r}: send JSON as "

@@ -30,7 +30,7 @@ from .body_kind import BodyKind
 from .cache_miss_tracker import CacheMissTracker
 from .http_service import HttpService
 from .metrics import RequestTimer
-from .outcome import TIMER
+from .outcome import MODEL_NAME, TIMER
 from .server.exchange import BODY_WRITER, BodyWriter
 from .tenants import SENT_KEY, cache_scope, caller_of, tenant_of
 from .time_limit import TimeLimit
@@ -109,6 +109,7 @@ async def read_body(http: HttpService, request: Request, kind: BodyKind[T]) -> I
     """Reads and checks a request's body. Raises `RequestError` for a body that can't be served."""
     caller = caller_of(request, http.service.config)
     body = await http.bodies.read(request, caller, kind)
+    request.scope[MODEL_NAME] = getattr(body, "model", None)
     messages = getattr(body, "messages", None) or ()
     return Incoming(http, request, body, caller.with_messages(len(messages)))
 

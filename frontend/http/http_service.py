@@ -3,13 +3,15 @@ this process."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from ...runtime.errors import RequestError
 from ..core.service import Service
 from .body import BodyReader
 from .metrics import Metrics
-from .outcome import Listener
+from .outcome import Listener, Outcome
 from .request_log import RequestLog
 from .tenants import KeyRing
 from .traces import Traces
@@ -22,6 +24,7 @@ class HttpService:
     metrics: Metrics
     keys: KeyRing
     traces: Traces | None = None
+    log: RequestLog | None = None
     listeners: Sequence[Listener] = ()
     """Functions that get the outcome of each request."""
     closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
@@ -37,12 +40,30 @@ class HttpService:
         if config.otlp_traces_endpoint is not None:
             traces = Traces.connect(config.otlp_traces_endpoint, config.served_model_name)
             listeners.append(traces.add)
+        log = None
         if config.log_requests is not None:
             tokenizer = service.tokenizer if config.log_texts else None
-            listeners.append(RequestLog(config.log_requests, config.served_model_name, tokenizer).add)
+            has_several = len(config.model_names) > 1 or config.adapter_places > 0
+            log = RequestLog(config.log_requests, config.served_model_name, has_several, tokenizer)
+            listeners.append(log.add)
         metrics = Metrics(service.memo, service.engine.directory)
-        return cls(service, BodyReader(service.work), metrics, keys, traces, listeners)
+        return cls(service, BodyReader(service.work), metrics, keys, traces, log, listeners)
+
+    def log_refusal(
+        self,
+        method: str,
+        path: str,
+        status: int,
+        headers: Iterable[tuple[bytes, bytes]],
+        error: RequestError,
+    ) -> None:
+        """Logs the refusal of a request that the application does not see."""
+        if self.log is not None:
+            id = dict(headers).get(b"x-request-id", b"").decode("latin-1")
+            self.log.write(Outcome(method, path, id, status, None, error, time.time(), 0.0))
 
     async def close(self) -> None:
         for close in self.closers:
             await close()
+        if self.log is not None:
+            self.log.end_second()

@@ -18,7 +18,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from ...runtime.api_keys import ApiKey
 from ...runtime.errors import RequestError
-from ...runtime.messages import Generate, LeaseKind, Output, Stats, Tokens
+from ...runtime.messages import TOKEN_BYTES, Generate, LeaseKind, Output, Stats, Tokens
 from ...runtime.processes.child import METRICS_VARIABLE
 from ...runtime.sampling_params import SamplingParams
 from ..core.reply import Reply, Usage
@@ -255,7 +255,7 @@ class RequestTimer:
     """Measures one request's latencies from the arrival times of its outputs, and records how it ended.
 
     Times are in seconds, None if unknown. `ends` are the finish reasons of the choices, `abort`, or `error-`
-    with a status; `code` is that of the error.
+    with a status; `error` is the error of a stream that had begun.
     """
 
     def __init__(self, metrics: Metrics, key: ApiKey | None = None) -> None:
@@ -265,13 +265,15 @@ class RequestTimer:
         self._first: dict[int, float] = {}
         self._last: dict[int, float] = {}
         self._outputs = 0
+        self._first_tokens = 0  # tokens of the first outputs
         self.queued_s: float | None = None
         self._requests: Sequence[Generate] = ()
         self._reply: Reply | None = None
         self.first_token_s: float | None = None
         self.usage: Usage | None = None
         self.ends: list[str] = []
-        self.code: str | None = None
+        self.error: RequestError | None = None
+        self.is_aborted = False
 
     def accepted(self, requests: Sequence[Generate]) -> None:
         self._requests = requests
@@ -288,6 +290,7 @@ class RequestTimer:
             self._metrics.note_gap(at - previous)
         else:
             self._first[choice] = at
+            self._first_tokens += len(output.tokens) // TOKEN_BYTES
             if not self._last:
                 self.first_token_s = at - self._started
                 self._metrics.first_token.observe(self.first_token_s)
@@ -316,12 +319,12 @@ class RequestTimer:
     def failed(self, error: RequestError) -> None:
         """Records a failure after a stream began, so the response's own status was 200."""
         self.ends = [f"error-{error.status}"]
-        self.code = error.code
+        self.error = error
         self._metrics.failed.labels(error.status).inc()
 
     def aborted(self, choices: int) -> None:
         """Records that the client disconnected before the request's last choice ended."""
-        self.ends = ["abort"]
+        self.ends, self.is_aborted = ["abort"], True
         self._metrics.finished.labels("abort").inc(choices)
 
     @property
@@ -333,6 +336,15 @@ class RequestTimer:
         """The mean time between two outputs of a choice."""
         gaps = self._outputs - len(self._last)
         return (sum(self._last.values()) - sum(self._first.values())) / gaps if gaps > 0 else None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """The tokens of all choices in a second of decoding; None unless tokens followed the first ones."""
+        if self.usage is None or not self._last:
+            return None
+        seconds = max(self._last.values()) - min(self._first.values())
+        tokens = self.usage.completion_tokens - self._first_tokens
+        return tokens / seconds if tokens > 0 and seconds > 0 else None
 
     def prompts(self) -> list[Tokens]:
         """The request's prompts, each once, also if it has several choices."""

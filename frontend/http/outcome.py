@@ -10,33 +10,49 @@ from typing import TypeAlias
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...runtime.api_keys import ApiKey
+from ...runtime.errors import RequestError
 from .metrics import RequestTimer
+from .server.exchange import REFUSAL
 from .tenants import SENT_KEY
 
 TIMER = "arbora.timer"
 """Key in the ASGI scope of a request that generates: its `RequestTimer`."""
-ERROR_CODE = "arbora.error_code"
-"""Key in the ASGI scope of a refused request: the code of its error."""
+ERROR = "arbora.error"
+"""Key in the ASGI scope of a refused request: its `RequestError`."""
+MODEL_NAME = "arbora.model_name"
+"""Key in the ASGI scope: the model that the request's body names, None if it names none."""
+CLIENT_CLOSED_REQUEST = 499
 IS_CHAT = "arbora.is_chat"
 """Key in the ASGI scope, on paths that take either a text or a chat: whether the request is a chat."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a request ended. `status` is 0 if the client disconnected before the response began. `ended_at` is
-    in seconds since 1970, `seconds` how long the request took. `key` is the key's name. `timer` is None for a
-    request that generates nothing. `is_chat` is None if only the path says whether the request is a chat."""
+    """How a request ended. `status` is 0 if no response began. `ended_at` is in seconds since 1970, `seconds`
+    how long the request took. `key` is the key's name, `model` the model that the body names. `timer` is None
+    for a request that generates nothing. `is_chat` is None if only the path says whether the request is a
+    chat."""
 
     method: str
     path: str
     id: str
     status: int
     key: str | None
-    code: str | None
+    error: RequestError | None
     ended_at: float
     seconds: float
-    timer: RequestTimer | None
-    is_chat: bool | None
+    timer: RequestTimer | None = None
+    is_chat: bool | None = None
+    model: str | None = None
+
+    @property
+    def code(self) -> str | None:
+        return None if self.error is None else self.error.code
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether the client disconnected before the answer was complete."""
+        return self.status == CLIENT_CLOSED_REQUEST or (self.timer is not None and self.timer.is_aborted)
 
 
 Listener: TypeAlias = Callable[[Scope, Outcome], None]
@@ -77,15 +93,17 @@ class OutcomeMiddleware:
 def _outcome(scope: Scope, status: int, request_id: str, seconds: float) -> Outcome:
     key: ApiKey | None = scope.get(SENT_KEY)
     timer: RequestTimer | None = scope.get(TIMER)
+    refusal: RequestError | None = scope.get(REFUSAL)
     return Outcome(
         method=scope["method"],
         path=scope["path"],
         id=request_id,
-        status=status,
+        status=status if refusal is None else refusal.status,
         key=None if key is None else key.name,
-        code=scope.get(ERROR_CODE) or (None if timer is None else timer.code),
+        error=refusal or scope.get(ERROR) or (None if timer is None else timer.error),
         ended_at=time.time(),
         seconds=seconds,
         timer=timer,
         is_chat=scope.get(IS_CHAT),
+        model=scope.get(MODEL_NAME),
     )

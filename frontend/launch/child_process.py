@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, cast
 
@@ -38,8 +38,9 @@ class ChildProcess(asyncio.SubprocessProtocol):
     pid: int
     _exit: asyncio.Task[int]
 
-    def __init__(self, role: str) -> None:
+    def __init__(self, role: str, pass_on: Callable[[str], None]) -> None:
         self.role = role
+        self._pass_on = pass_on
         self._tail = b""
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -95,10 +96,10 @@ class ChildProcess(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         self._tail = (self._tail + data)[-TAIL_BYTES:]
-        _pass_on(self._decoder.decode(data))
+        self._pass_on(self._decoder.decode(data))
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        _pass_on(self._decoder.decode(b"", final=True))
+        self._pass_on(self._decoder.decode(b"", final=True))
         self._silent.set()
 
     def process_exited(self) -> None:
@@ -111,10 +112,12 @@ async def start_child(
     arguments: ChildArguments,
     environment: Mapping[str, str],
     file_descriptors: Sequence[int] = (),
+    pass_on: Callable[[str], None] | None = None,
 ) -> ChildProcess:
-    """Start `command` with our environment plus `environment`. File descriptors keep their numbers."""
+    """Starts `command` with our environment plus `environment`. File descriptors keep their numbers.
+    `pass_on` gets the child's output, which is otherwise written to stderr."""
     _, child = await asyncio.get_running_loop().subprocess_exec(
-        lambda: ChildProcess(command.role),
+        lambda: ChildProcess(command.role, pass_on or _pass_on),
         *command.argv,
         *map(str, arguments),
         stdin=asyncio.subprocess.DEVNULL,

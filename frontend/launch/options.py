@@ -165,6 +165,11 @@ def _check_together(config: ServeConfig, given: Collection[str]) -> None:
             "--kv-dtype fp8: only the CUDA kernels read it, those for CPUs don't. Use --kv-dtype int8, which "
             "takes the same memory, or --device cuda."
         )
+    if config.quiet and (loud := [name for name in ("log_level", "log_requests") if name in given]):
+        raise ConfigError(
+            f"--quiet: it leaves only warnings and errors in the log, so --{loud[0].replace('_', '-')} would "
+            "have no effect. Leave one of them out."
+        )
     tiers = config.host_cache or config.disk_cache or config.remote_cache
     if tiers and not config.prefix_cache:
         raise ConfigError(

@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from ...runtime.config import BUILTIN_MODEL, ServeConfig
-from ...runtime.logs import ProgressLine
+from ...runtime.logs import ProgressLine, write_in_background
 from ...runtime.messages import ModelReady
 from ..http.key_file import check_beside, read_key_file
 from .child_process import Commands
@@ -48,19 +48,24 @@ async def _serve(
 ) -> int:
     server = RunningServer(config.served_model_name, listening.url, os.getpid(), time.time())
     directory.describe(server)
-    supervisor = Supervisor(directory.path, commands, listening.socket, timeouts)
+    output = write_in_background()
+    began = time.monotonic()
+    supervisor = Supervisor(directory.path, commands, listening.socket, timeouts, output.write)
     signals = _Signals(supervisor, config)
     logger.info("starting %s (%s)", config.served_model_name, _model_in_words(config))
     try:
         ready = await supervisor.start()
         directory.describe(replace(server, is_ready=True))
+        output.drain()
         ProgressLine().end()
+        logger.info("ready after %.1f s", time.monotonic() - began)
         print(ready_line(config, ready, listening.url), flush=True)
-        logger.info("%s", next_step(config, listening.url))
+        logger.info("%s", next_step(config, ready, listening.url))
         await supervisor.wait()
     except ServerError as error:
         if signals.received:
             return signals.exit_code
+        output.drain()
         print(f"arbora: error: {error}", file=sys.stderr, flush=True)
         return 2 if isinstance(error, CannotStartError) else 1
     finally:
@@ -78,16 +83,21 @@ def _model_in_words(config: ServeConfig) -> str:
 
 
 def ready_line(config: ServeConfig, ready: ModelReady, url: str) -> str:
-    return (
-        f"Arbora serves {config.served_model_name} at {url} on {ready.device}"
-        f" (context {ready.max_model_len:,} tokens, KV cache {ready.num_pages * ready.page_size:,} tokens)"
-    )
+    """The line for people and programs. A model that computes each input whole has no KV cache."""
+    serves = f"Arbora serves {config.served_model_name} at {url} on {ready.device}"
+    if ready.pooling is not None and ready.pooling.takes_whole:
+        return f"{serves} (inputs of up to {ready.max_model_len:,} tokens)"
+    cache = f"KV cache {ready.num_pages * ready.page_size:,} tokens"
+    return f"{serves} (context {ready.max_model_len:,} tokens, {cache})"
 
 
-def next_step(config: ServeConfig, url: str) -> str:
+def next_step(config: ServeConfig, ready: ModelReady, url: str) -> str:
     """The first commands that a new user can try on the ready server."""
     if config.uds is not None:
         return f"ask it with `curl --unix-socket {shlex.quote(str(config.uds))} http://localhost/v1/models`"
+    if ready.pooling is not None:
+        path = "/v1/rerank" if len(ready.pooling.labels) == 1 else "/v1/classify"
+        return f"its API is {url}/v1; this model serves {path if ready.pooling.labels else '/v1/embeddings'}"
     key = " --api-key KEY" if config.api_keys else ""
     return (
         f"open {url} in a browser, or talk to it in another terminal with "

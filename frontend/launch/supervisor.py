@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import zmq
@@ -64,7 +64,7 @@ class Supervisor:
 
     `directory` has config.json already. Tokenizer processes take over the bound socket `listener`; a replica
     whose client is in this process (client 0) has no listener and no tokenizer process. `timeouts` limits how
-    long a child may show no sign of life.
+    long a child may show no sign of life. `pass_on` gets the children's output.
     """
 
     def __init__(
@@ -73,10 +73,12 @@ class Supervisor:
         commands: Commands,
         listener: socket.socket | None = None,
         timeouts: Timeouts = TIMEOUTS,
+        pass_on: Callable[[str], None] | None = None,
     ) -> None:
         self._directory = directory
         self._commands = commands
         self._listener = listener
+        self._pass_on = pass_on
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._inbox: AsyncInbox[SupervisorInbox] = AsyncInbox(
             zmq.asyncio.Context(self._context),
@@ -326,7 +328,7 @@ class Supervisor:
             if len(self._tokenizers) > 1:
                 environment[METRICS_VARIABLE] = str(self._metrics_directory())
         arguments = ChildArguments(self._directory, epoch, client, os.getpid())
-        child = await start_child(command, arguments, environment, descriptors)
+        child = await start_child(command, arguments, environment, descriptors, self._pass_on)
         self._children.add(child)
         self._watchdog.begin(child.pid, self._awake.time)
         return child

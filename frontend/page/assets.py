@@ -15,6 +15,7 @@ _TYPES = {
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
+_PACKED = ".gz"  # the suffix of large files, which the package contains packed
 _VERSION_MARK = b"{version}"  # stands for the version in the page's links to its files
 
 
@@ -35,15 +36,18 @@ class Assets:
 
 
 def read_assets() -> Assets:
-    paths = sorted(path for path in FOLDER.rglob("*") if path.suffix in _TYPES)
+    paths = sorted(path for path in FOLDER.rglob("*") if path.suffix in (*_TYPES, _PACKED))
     bodies = {path.relative_to(FOLDER).as_posix(): path.read_bytes() for path in paths}
     digest = sha256()
     for name, body in bodies.items():
         digest.update(f"{name} {len(body)} ".encode() + body)
     version = digest.hexdigest()[:16]
     page = bodies.pop(PAGE).replace(_VERSION_MARK, version.encode())
-    return Assets(version, _asset(PAGE, page), {name: _asset(name, body) for name, body in bodies.items()})
+    files = {name.removesuffix(_PACKED): _asset(name, body) for name, body in bodies.items()}
+    return Assets(version, _asset(PAGE, page), files)
 
 
 def _asset(name: str, body: bytes) -> Asset:
+    if name.endswith(_PACKED):
+        return Asset(gzip.decompress(body), body, _TYPES[Path(name.removesuffix(_PACKED)).suffix])
     return Asset(body, gzip.compress(body, mtime=0), _TYPES[Path(name).suffix])

@@ -41,9 +41,9 @@ def page_moves(
 ) -> PageMoves:
     """Prepare copies; pages are distinct, and so are places.
 
-    kvs: as in `copy_pages`. memory: [places, layers, 2 × kv_heads, page_size × cell] of the same dtype in
-    host memory, which is pinned if the pages are on a CUDA device. There each copy is a launch on the current
-    stream, which must be the same for all copies.
+    kvs: as in `copy_pages`. memory: [places, layers or more, 2 × kv_heads, page_size × cell] of the same
+    dtype in host memory, which is pinned if the pages are on a CUDA device. There each copy is a launch on
+    the current stream, which must be the same for all copies.
     """
     if kvs[0].is_cuda:
         from . import cuda

@@ -86,7 +86,8 @@ class CudaMoves:
     ) -> None:
         self._planes, self._words = _planes_and_words(kvs[0])
         self._memory = memory.view(torch.int32)
-        assert memory.is_contiguous() and self._memory.shape[1:] == (len(kvs), self._planes, self._words)
+        assert memory.is_contiguous() and self._memory.shape[2:] == (self._planes, self._words)
+        assert len(kvs) <= self._memory.shape[1]
         self._kvs, self._pages, self._places = kvs, pages, places
 
     def save(self) -> None:

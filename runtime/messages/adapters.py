@@ -53,10 +53,11 @@ class AdapterChanged(Message):
 
 
 class ReadAdapter(Message):
-    """Read the adapter in directory `path` into a free place."""
+    """Read the adapter in directory `path` into a free place. The log calls it by its name."""
 
     place: int
     path: str
+    name: str
 
 
 class DropAdapter(Message):

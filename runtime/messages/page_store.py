@@ -20,14 +20,16 @@ class SavedPages(Part):
     namespace: str
     keys: bytes
     pages: bytes  # page ids, int32
+    group: int = 0  # number of their group of layers
 
 
 class RestoredPages(Part):
     """Pages to fill from a fetch. The row that reads them may come in a later step."""
 
     fetch: int
-    first: int  # index in the fetch of the first of `pages`
+    first: int  # index of the first of `pages` among the fetch's pages of their group
     pages: bytes  # page ids, int32
+    group: int = 0
 
 
 class SavedState(Part):
@@ -65,11 +67,11 @@ class ForgetPages(Message):
 
 
 class DiscardPages(Message):
-    """The pages and states under these keys may be wrong and must not be served."""
+    """The contents under these keys may be wrong and must not be served."""
 
     namespace: str
-    keys: bytes
-    states: bytes = b""
+    keys: bytes  # page keys
+    others: list[bytes] = []  # keys of states, or of the pages of each windowed group
 
 
 class FlushPages(Message):
@@ -83,17 +85,25 @@ class FlushPages(Message):
 # scheduler → page store
 
 
+class NeededEntries(Part):
+    """What a windowed group or recurrent layers need to go on at the end of a page, beside all pages before
+    it: the group's last pages, or the state."""
+
+    keys: bytes  # of entries for consecutive pages up to the last of `FindPages.keys`; zeros: not needed
+    needed: bytes  # int32: at each possible end, how many entries before it are needed; the last end last
+
+
 class FindPages(Message):
     """Asks the store to count a queued prompt's pages from the first one up to one that it lacks.
 
-    If the model has recurrent layers, asks for the last stored state of which the pages before it are stored
-    too, and may begin with states whose pages are in the KV cache.
+    If the model has recurrent layers or windowed groups, asks for the last possible end at which the others
+    are stored too. It may be before the first page, if all pages before it are in the KV cache.
     """
 
     fetch: int
     namespace: str
     keys: bytes
-    states: bytes = b""  # keys of the states after consecutive pages, the last one after that of `keys`
+    others: list[NeededEntries] = []  # each with the same ends
 
 
 class FetchPages(Message):
@@ -109,11 +119,10 @@ class EndFetch(Message):
 
 
 class UsedPages(Message):
-    """Reports that a request used these pages and states on the device. Their stored copies then count as
-    used too."""
+    """Reports that a request used these on the device. Their stored copies then count as used too."""
 
     keys: bytes  # page keys of a prefix of prompt and reply
-    states: bytes = b""  # keys of the states after these pages, of which few are stored
+    others: list[bytes] = []  # keys of states or of windowed groups' pages, of which few are stored
 
 
 class LocatePages(Message):
@@ -130,9 +139,10 @@ class PagesFound(Message):
     """Tells that the first `pages` of the asked pages are stored. With 0 pages the fetch is over."""
 
     fetch: int
-    pages: int  # with the pieces of the found state
-    before_state: int | None = None
-    """pages from the first of `FindPages.keys` to the found state; negative: it is before that page"""
+    pages: int  # with the places that the others take
+    end: int | None = None
+    """with `FindPages.others`, number of pages from the first of `FindPages.keys` to the found end; negative
+    if it is before that page"""
 
 
 class PagesFetched(Message):

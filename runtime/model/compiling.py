@@ -47,7 +47,10 @@ class CompilationNotice(Listener):  # type: ignore[misc]
             self._count()
 
     def loaded(self) -> None:
-        """Ends the progress display. Kernels compiled later are compiled for requests."""
+        """Ends the progress display and logs the time. Kernels compiled later are compiled for requests."""
+        if self._is_written:
+            seconds = time.monotonic() - self._begun
+            log.info("compiled %d kernel functions, %.1f s after the first began", self._compiled, seconds)
         if self._progress is not None:
             self._progress.end()
         self._progress = None

@@ -64,19 +64,33 @@ class PoolLayout:
     def of(
         spec: CacheSpec, page_size: int, dtype: torch.dtype, context: int, is_stored: bool = False
     ) -> PoolLayout:
-        """dtype: of the pool's tensors. is_stored: whether a page store keeps pages, which it does with those
-        of all layers together; then one group has all layers, and no page behind a window is freed. So it is
-        in models with recurrent layers, which may go back to a checkpoint far behind."""
-        groups = (
-            (PageGroup(tuple(range(spec.layers)), None),)
-            if is_stored or spec.states
-            else tuple(spec.group_layers(context))
-        )
+        """dtype: of the pool's tensors. is_stored: whether a page store keeps pages.
+
+        One group has all layers, and no page behind a window is freed, in models with recurrent layers, which
+        may go back to a checkpoint far behind, and in stored ones of which no layer sees all tokens, because
+        the page store finds a prefix by that layer's pages.
+        """
+        groups = tuple(spec.group_layers(context))
+        if spec.states or (is_stored and not groups[0].layers):
+            groups = (PageGroup(tuple(range(spec.layers)), None),)
         sizes = tuple(
             max(1, sum(layer_page_bytes(spec, layer, page_size, dtype) for layer in group.layers))
             for group in groups
         )
         return PoolLayout(groups, sizes, page_size, context)
+
+    def count_pieces(self, state_bytes: int) -> tuple[int, ...]:
+        """How many pages of the first group are as large as a page of each group, or after the first one as a
+        state of `state_bytes` bytes."""
+        sizes = (*self.page_bytes, state_bytes) if state_bytes else self.page_bytes
+        return tuple(-(-size // self.page_bytes[0]) for size in sizes)
+
+    def count_places(self, pieces: Sequence[int]) -> int:
+        """How many pages of the first group are as large as its page and what a token after it needs besides:
+        all pages of windows, or a state. pieces: of `count_pieces`"""
+        reaches = (group.reach or 1 for group in self.groups[1:])
+        windows = [-(-reach // self.page_size) + 1 for reach in reaches] or [1] * (len(pieces) - 1)
+        return 1 + sum(count * pages for count, pages in zip(pieces[1:], windows, strict=True))
 
     def add_bytes(self, more: int) -> PoolLayout:
         """The layout with `more` bytes for each page of the first group."""

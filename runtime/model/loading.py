@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -25,7 +26,7 @@ from .devices import choose_device, kv_dtype, outside_heap
 from .executor import DeviceState, EagerExecutor, StepExecutor
 from .interface.cache_spec import CacheSpec
 from .interface.model import Model
-from .kv_pool import PoolLayout, PoolSize, allocate_pool, page_bytes
+from .kv_pool import PoolLayout, PoolSize, allocate_pool
 from .memory_plan import limit_slots, plan_pages
 from .model_source import ModelSource, open_model
 from .page_memory import PageMemory
@@ -33,7 +34,7 @@ from .page_tables import PageTables
 from .recurrent_states import RecurrentStates
 from .runner import Runner
 from .slot_states import SlotStates
-from .tiers import PageMover, PageStore, open_page_store, page_model
+from .tiers import PageMover, PageStore, host_bytes, open_page_store, page_model
 from .warm_up import warm_up
 
 if TYPE_CHECKING:
@@ -65,11 +66,13 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         # The scheduler gives each input of an encoder a page without memory.
         config = replace(config, page_size=source.context, host_cache=0)
     shape, cells = source.config, kv_dtype(config, source.dtype)
-    spec = shape.cache_spec.pad()
+    is_stored = host_bytes(config) > 0
+    # Page stores and CUDA graphs need pages of one shape.
+    spec = shape.cache_spec.pad() if is_stored or device.type != "cpu" else shape.cache_spec
     state_bytes = spec.state_bytes(source.dtype)
-    store = open_page_store(config, page_bytes(spec, config.page_size, cells), device, state_bytes)
-    if store is None and device.type == "cpu":
-        spec = shape.cache_spec  # page stores and CUDA graphs need pages of one shape
+    layout = PoolLayout.of(spec, config.page_size, cells, source.context, is_stored)
+    pieces = layout.count_pieces(state_bytes)
+    store = open_page_store(config, layout.page_bytes[0], device, pieces, layout.count_places(pieces))
     max_rank = rank_limit(config)
     with outside_heap():
         model = source.load(device, config.deterministic)
@@ -78,28 +81,31 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     slots = limit_slots(config, shape, source.dtype, device, adapter_bytes)
     config = replace(config, max_running=slots)
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
-    layout = PoolLayout.of(spec, config.page_size, cells, source.context, store is not None)
     tables = PageTables(config.max_running, source.context, config.page_size, device, layout.groups)
     graphs, graph_bytes = _open_graphs(
         config, model, spec, tables, states, cells, store, source.pooling is not None
     )
     pool = plan_pages(config, shape, source.dtype, device, graph_bytes, layout, adapter_bytes)
     model.set_context(pool.max_model_len)
+    begin = time.monotonic()
     kvs = allocate_pool(spec, layout.layer_pages(pool.pages), config.page_size, cells, device)
     recurrent = None
     if pool.states:
         recurrent = RecurrentStates(spec, pool.states, config.max_running, source.dtype, device)
     if not spec.is_empty:
         log.info(
-            "KV cache: %s tokens of %s in %s; running a test step",
+            "KV cache: %s tokens of %s in %s, allocated in %.1f s; running a test step",
             f"{pool.num_pages * config.page_size:,}",
             str(cells).removeprefix("torch."),
             in_units(layout.bytes(pool.num_pages)),
+            time.monotonic() - begin,
         )
     adapters = [] if bank is None else bank.load_all(config.loras)
     pooling, pooler = source.open_pooler(model, config.max_running)
     state = DeviceState(model, kvs, tables, states, recurrent, pooler, bank)
+    begin = time.monotonic()
     runner = _start_runner(config, source, state, pool, store, graphs)
+    log.info("the test step took %.1f s", time.monotonic() - begin)
     ready = ModelReady(
         groups=[
             CacheGroup(len(group.layers), group.reach, pages, size, group.in_chunks)
@@ -121,7 +127,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     if store is not None:
         # If bit-equal results are promised, pages that other kernels computed must not be restored.
         computed = (arithmetic(),) if config.deterministic else ()
-        described = (shape, config.page_size, cells, *computed)
+        described = (shape, config.page_size, cells, layout.groups, *computed)
         positions = model.describe_positions()
         ready.page_model = page_model(store, described, source.dtype, positions, source.checkpoint.files)
         ready.host_pages = store.pool.places
@@ -171,7 +177,10 @@ def _start_runner(
             memory.start(everything=config.kv_memory is not None)
         if state.model.is_recordable and state.pooler is None and not config.enforce_eager:
             executor = CpuExecutor(state, config.deterministic)
-    mover = PageMover(state.kvs, store, states=state.recurrent) if store is not None else None
+    groups = [group.layers for group in state.tables.groups]
+    mover = None
+    if store is not None:
+        mover = PageMover(state.kvs, store, states=state.recurrent, groups=groups)
     runner = Runner(state, executor, mover, page_memory)
     if not warm_up(runner, state.model, pool, config):
         source.explain_bad_logits()

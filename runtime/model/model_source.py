@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,10 +118,11 @@ class ModelSource:
         return self.architecture.config
 
     def load(self, device: torch.device, batch_invariant: bool) -> Model:
-        progress = ProgressLine()
+        begin, progress = time.monotonic(), ProgressLine()
         loader = ProjectionLoader(self.checkpoint, self.choose_format, self.dtype, device, batch_invariant)
         model = self.architecture.load(loader, progress.show)
         progress.end()
+        log.info("read the weights in %.1f s", time.monotonic() - begin)
         if self.architecture.needs_chunk_check:
             check_chunks(model, device)
         return model

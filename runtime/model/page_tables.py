@@ -58,11 +58,11 @@ class PageTables:
         """The slot's page table: a view, which shows later changes."""
         return self._pages[group, slot, : self._counts[group, slot]]
 
-    def find_written(self, row: Row) -> NDArray[np.int32]:
-        """A view of the pages that the row of the next step writes."""
+    def find_written(self, row: Row, group: int = 0) -> NDArray[np.int32]:
+        """A view of the group's pages that the row of the next step writes."""
         start = row.start if row.tokens else int(self.lengths[row.slot])
         end = start + (len(row.tokens) // TOKEN_BYTES or 1)
-        return self.table(row.slot)[start // self.page_size : -(-end // self.page_size)]
+        return self.table(row.slot, group)[start // self.page_size : -(-end // self.page_size)]
 
     def starts(self, slots: NDArray[np.int64], group: int = 0) -> NDArray[np.int64]:
         """Where the tables of these slots begin in `on_device`."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +68,8 @@ class Runner:
     def read_adapter(self, message: ReadAdapter) -> AdapterRead:
         assert self._adapters is not None, "the process has no places for adapters"
         try:
-            return AdapterRead(message.place, self._adapters.load(message.place, Path(message.path)))
+            digest = self._adapters.load(message.place, Path(message.path), message.name)
+            return AdapterRead(message.place, digest)
         except (ConfigError, OSError, torch.OutOfMemoryError, MemoryError) as error:
             return AdapterRead(message.place, "", str(error))
 
@@ -153,12 +153,13 @@ class Runner:
         for memory in self._page_memory[group] if self._page_memory else ():
             memory.prepare(int(pages.max()))
 
-    def _find_written_pages(self, plan: StepPlan) -> list[int]:
-        """The pages that the rows and copies of a step write."""
-        return [
-            *(copy.destination for copy in plan.copies),
-            *chain.from_iterable(self._tables.find_written(row).tolist() for row in plan.rows),
-        ]
+    def _find_written_pages(self, plan: StepPlan) -> Iterator[tuple[int, int]]:
+        """The group and number of the pages that the rows and copies of a step write."""
+        for copy in plan.copies:
+            yield copy.group, copy.destination
+        for row in plan.rows:
+            for group in range(len(self._tables.groups)):
+                yield from ((group, page) for page in self._tables.find_written(row, group).tolist())
 
     def _score_prompts(self, inputs: StepInputs, hidden: torch.Tensor) -> list[ScoredPrompt]:
         """Scores prompt tokens. hidden: the hidden states of all output tokens"""

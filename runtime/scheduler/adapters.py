@@ -172,7 +172,7 @@ class AdapterRegistry:
     def _read(self, reading: _Reading) -> None:
         place = self._free.pop()
         self._reading[place] = reading
-        self._to_model.append(ReadAdapter(place, reading.adapter.path))
+        self._to_model.append(ReadAdapter(place, reading.adapter.path, reading.adapter.name))
 
     def _restore(self, known: list[Adapter]) -> None:
         """Makes the adapters those of an earlier replica."""

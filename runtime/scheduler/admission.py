@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from ...radix_cache import PrefixCache, PrefixMatch, common_tokens
-from ..messages import NO_STATE
 from .constraint import AutomatonConstraint
 from .fairness import Bounds, Fairness
 from .lifecycle import Lifecycle, Start
@@ -245,8 +244,8 @@ def find_awaited_prefix(request: Request, matched: int, residents: Iterable[Requ
             common = common_tokens(tokens, other.slice(0, allocation.prefill_end))
             whole_pages = min(common, request.most_cached) // page_size * page_size
             coming = whole_pages if whole_pages > matched else min(whole_pages, allocation.restore_end)
-            lacks_state = allocation.restored_place != NO_STATE and coming < allocation.restore_end
-            if allocation.planned < coming and not lacks_state:
+            is_too_short = allocation.restores_only_end and coming < allocation.restore_end
+            if allocation.planned < coming and not is_too_short:
                 allocation.stops.add(coming)
                 request.awaits = AwaitedPrefix(other, allocation, coming)
                 return True

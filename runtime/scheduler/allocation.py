@@ -75,7 +75,13 @@ class Allocation:
     @property
     def restoring(self) -> bool:
         """Whether some pages or the state are still to be restored from the page store."""
-        return self.planned < self.restore_end or self.restored_place != NO_STATE
+        return self.planned < self.restore_end or self.restores_only_end
+
+    @property
+    def restores_only_end(self) -> bool:
+        """Whether the state or windowed pages are still to be restored, without which no request can go on
+        before `restore_end`."""
+        return self.restored_place != NO_STATE or self.lock.lacks_windows
 
     @property
     def to_restore(self) -> int:

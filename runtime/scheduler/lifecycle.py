@@ -269,20 +269,21 @@ def allocate(
     reserve: pages that stay available to running requests
 
     The match ends at a page boundary if pages run short, because the source of a partial copy would lock one
-    more page, or if the page store has more of the prompt than the tree. In the latter case a match of
-    recurrent layers ends at no checkpoint: the state is restored too.
+    more page, or if the page store has more of the prompt than the tree. In the latter case a match may end
+    where the tree lacks a state or windowed pages: those at the end of the fetch are restored too.
     """
     fetched = request.stored.end * cache.page_size
     restoring = fetched > found.length
-    restores_state = restoring and cache.stores_states
+    has_only_end = request.stored.fetch is not None and request.stored.fetch.only_end is not None
+    only_end = fetched if restoring and has_only_end else 0
     tokens = request.length + (1 if request.length < request.max_length else 0)
     if restoring or not cache.has_room(found, tokens, reserve):
-        limit = fetched if restores_state else request.most_cached
-        prompt, needs_state = request.freeze_tokens(), not restores_state
-        found = cache.match(request.namespace, prompt, limit, whole_pages=True, needs_state=needs_state)
-        if not cache.has_room(found, tokens, reserve):
+        limit, only_pages = only_end or request.most_cached, only_end > 0
+        prompt = request.freeze_tokens()
+        found = cache.match(request.namespace, prompt, limit, whole_pages=True, only_pages=only_pages)
+        if not cache.has_room(found, tokens, reserve, only_end):
             return None
-    lock = cache.acquire(found, request.length)
+    lock = cache.acquire(found, request.length, only_end)
     is_extended = cache.extend(lock, tokens, reserve)
     assert is_extended, "the cache has as many pages as it said"
     allocation = Allocation(
@@ -294,7 +295,7 @@ def allocate(
         allocation.stops.add(found.paged)
     if restoring:
         allocation.restore_end = fetched
-    if restores_state:
+    if only_end and lock.state is not None:
         place = cache.make_checkpoint(lock, fetched)
         assert place is not None, "each slot has a place for one checkpoint"
         allocation.restored_place = allocation.load_state = place

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -67,16 +67,18 @@ class PageSaver:
     def write_through(self, requests: Sequence[Request], at_once: bool = False) -> list[SavePages]:
         """Messages that save the new full pages of these requests; no messages while there are few pages.
 
-        at_once: save even a few pages
+        at_once: save even a few pages, and the windowed pages before the end
         """
         fresh = sum(
             max(0, self._count_full(request) - request.allocation.saved_pages) for request in requests
         )
-        if fresh < (1 if at_once else self._most):
+        if fresh < self._most and not at_once:
             return []
         states = [state for request in requests for state in self._take_fresh_states(request)]
         saves = [save for request in requests if (save := self._take_fresh(request)) is not None]
-        return [SavePages(saves, states)]
+        if at_once:
+            saves += [save for request in requests for save in self._list_windows(request)]
+        return [SavePages(saves, states)] if saves or states else []
 
     def find_keys(self, request: Request) -> bytes:
         """Keys of a request's full pages that may be stored; empty without write-through."""
@@ -101,6 +103,12 @@ class PageSaver:
         self._evicted.forget(matches)
         self._evicted_states = [state for state in self._evicted_states if not matches(state.namespace)]
 
+    def discard(self, keys: Collection[bytes]) -> None:
+        """Drops the evicted pages and states with these keys, which may be wrong."""
+        self._take_evicted()
+        self._evicted.discard(keys)
+        self._evicted_states = [state for state in self._evicted_states if state.key not in keys]
+
     def _take_evicted(self) -> None:
         if self._cache.keys is not None:
             self._evicted.add(self._cache.keys.take_evicted())
@@ -118,6 +126,22 @@ class PageSaver:
         pages = allocation.lock.pages_at(first * size, last * size)
         return _pack(KeyedPages(request.namespace, keys, pages))
 
+    def _list_windows(self, request: Request) -> Iterator[SavedPages]:
+        """The windowed pages with which another request can go on after the last full page that this one has
+        computed; none if it has computed no full page."""
+        full, size = self._count_full(request), self._cache.page_size
+        allocation = request.allocation
+        if full * size <= max(allocation.lock.matched, allocation.restore_end):
+            return
+        for table in allocation.lock.windows:
+            first = max(table.first, table.group.find_first_kept(full * size))
+            pages = [page.id for page in table.pages[first:full] if page is not None]
+            if pages and first + len(pages) == full:
+                assert request.namespace is not None and self._cache.keys is not None
+                page_keys = self._keys(request, full)[first * KEY_BYTES :]
+                keys = self._cache.keys.name_others(page_keys)[table.group.number - 1]
+                yield _pack(KeyedPages(request.namespace, keys, pages, table.group.number))
+
     def _take_fresh_states(self, request: Request) -> Iterator[SavedState]:
         """The request's checkpoints at ends of pages that were not offered to the page store."""
         allocation, size = request.allocation, self._cache.page_size
@@ -127,7 +151,7 @@ class PageSaver:
                 allocation.saved_state = position
                 assert request.namespace is not None and self._cache.keys is not None
                 page_key = self._keys(request, position // size)[-KEY_BYTES:]
-                key = self._cache.keys.name_states(page_key)
+                [key] = self._cache.keys.name_others(page_key)
                 yield SavedState(request.namespace, key, checkpoint.place)
 
     def _count_full(self, request: Request) -> int:
@@ -154,15 +178,15 @@ class PageSaver:
         return request.stored.keys[: pages * KEY_BYTES]
 
 
-def _list_overwritten(plan: StepPlan, flight: StepInFlight) -> Iterator[int]:
-    """The pages that a step may write."""
+def _list_overwritten(plan: StepPlan, flight: StepInFlight) -> Iterator[tuple[int, int]]:
+    """The group and number of the pages that a step may write."""
     for request, row in flight.rows:
         start = row.start if row.tokens else request.length - 1
-        yield from request.allocation.lock.pages_at(start, request.allocation.planned)
+        yield from request.allocation.lock.list_written(start, request.allocation.planned)
     for part in plan.restores:
-        yield from np.frombuffer(part.pages, np.int32).tolist()
+        yield from ((part.group, page) for page in np.frombuffer(part.pages, np.int32).tolist())
     for copy in plan.copies:
-        yield copy.destination
+        yield copy.group, copy.destination
 
 
 def _pack_state(state: KeyedState) -> SavedState:
@@ -170,4 +194,4 @@ def _pack_state(state: KeyedState) -> SavedState:
 
 
 def _pack(pages: KeyedPages) -> SavedPages:
-    return SavedPages(pages.namespace, pages.keys, np.array(pages.pages, np.int32).tobytes())
+    return SavedPages(pages.namespace, pages.keys, np.array(pages.pages, np.int32).tobytes(), pages.group)

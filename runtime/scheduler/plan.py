@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...radix_cache import PrefixCache
+from ...radix_cache import Lock, PrefixCache, list_runs
 from ..messages import (
     NO_STATE,
     TOKEN_BYTES,
@@ -24,6 +24,7 @@ from .budget import StepBudget
 from .groups import order_and_group
 from .refusals import Limits
 from .request import Phase, Request
+from .stored_prefix import Fetch
 
 MAX_STEPS_IN_FLIGHT = 2
 CHECKPOINT_TOKENS = 512  # minimal distance of checkpoints in a prompt, apart from branches and its end
@@ -187,7 +188,8 @@ class StepPlanner:
     def _add_restores(
         self, plan: StepPlan, flight: StepInFlight, prefilling: Sequence[Request], tokens: int
     ) -> None:
-        """Restores pages of about `tokens` tokens, but at least one page, and a state after its last page."""
+        """Restores pages of about `tokens` tokens, but at least one page, and after a request's last one its
+        state or windowed pages."""
         left = max(1, tokens // self._page_size)
         for request in prefilling:
             pages = min(left, request.allocation.to_restore // self._page_size)
@@ -211,6 +213,9 @@ class StepPlanner:
             plan.restored_states.append(RestoredState(fetch.id, allocation.restored_place))
             allocation.restored_place = NO_STATE
         self._cache.commit(allocation.lock, request.slice(0, allocation.planned))
+        if allocation.lock.lacks_windows and not allocation.to_restore:
+            plan.restores += _restore_windows(allocation.lock, fetch)
+            self._cache.enter_restored(allocation.lock)
 
     def _add_decode(self, plan: StepPlan, flight: StepInFlight, request: Request) -> None:
         allocation = request.allocation
@@ -307,6 +312,15 @@ class StepPlanner:
         allocation = request.allocation
         whole = allocation.planned // self._page_size * self._page_size
         return _pack(allocation.lock.pages_at(0, whole))
+
+
+def _restore_windows(lock: Lock, fetch: Fetch) -> Iterator[RestoredPages]:
+    """The fetched windowed pages that the request's page tables lack."""
+    for table, fetched in zip(lock.windows, fetch.windows, strict=True):
+        for start, end in list_runs([fetched.index(index) for index in table.lacking]):
+            ids = table.list_ids()
+            pages = [ids[index] for index in fetched[start:end]]
+            yield RestoredPages(fetch.id, start, _pack(pages), table.group.number)
 
 
 def step_masks(flight: StepInFlight, words: int) -> StepMasks:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import numpy as np
+
 from ...radix_cache import PrefixCache, PrefixMatch, split_keys
 from ..messages import (
     CacheDropped,
@@ -14,6 +16,7 @@ from ..messages import (
     FindPages,
     FlushPages,
     ForgetPages,
+    NeededEntries,
     PagesFetched,
     PagesFound,
     PageStoreInbox,
@@ -64,22 +67,21 @@ class StoredPages:
 
     def _look_up(self, request: Request, attempt: int) -> None:
         assert request.namespace is not None, "a request without a namespace shares no pages"
-        assert self._cache.keys is not None, "a cache with a page store has keys"
         tokens = request.slice(0, request.most_cached)
-        has_states = self._cache.stores_states
-        start = self._cache.match(request.namespace, tokens).length if has_states else None
-        missing = self._cache.keys.find_missing(request.namespace, tokens, start)
-        pages = split_keys(missing.keys)
-        keys = [*pages, *split_keys(missing.states)]
+        missing = self._cache.find_missing(request.namespace, tokens)
+        keys = split_keys(missing.keys + b"".join(other.keys for other in missing.others))
         in_copy = {key for key in keys if self._saver.is_in_copy(key)}
-        request.stored.lookup = StoreLookup(missing.first, start or 0, keys, in_copy, attempt)
+        request.stored.lookup = StoreLookup(missing, keys, in_copy, attempt)
         if not keys:
             return
-        self._saver.prioritize(pages)
+        self._saver.prioritize(keys)
         self._last += 1
         request.stored.fetch = Fetch(self._last, missing.first)
         self._unanswered[self._last] = request
-        self._to_store.append(FindPages(self._last, request.namespace, missing.keys, missing.states))
+        others = [
+            NeededEntries(keys, np.array(needed, np.int32).tobytes()) for keys, needed in missing.others
+        ]
+        self._to_store.append(FindPages(self._last, request.namespace, missing.keys, others))
 
     def take_found(self, message: PagesFound) -> None:
         request = self._unanswered.pop(message.fetch, None)
@@ -87,14 +89,12 @@ class StoredPages:
             return  # the fetch was ended
         fetch, lookup = request.stored.fetch, request.stored.lookup
         assert fetch is not None and lookup is not None
-        if self._cache.stores_states:
-            lookup.answer_state(message.before_state is not None)
-        else:
-            lookup.answer(message.pages)
+        lookup.answer(message.pages)
         if message.pages:
             fetch.found = message.pages
-            if message.before_state is not None:
-                fetch.state_end = fetch.first + message.before_state
+            if message.end is not None:
+                fetch.only_end = fetch.first + message.end
+                fetch.windows = lookup.list_windows(fetch.only_end) if self._cache.windows else []
             self._may_fetch = True
             self._found[message.fetch] = request
         else:
@@ -132,7 +132,7 @@ class StoredPages:
         self._held_pages -= fetch.size - message.pages
         self._may_fetch = True
         fetch.pages = message.pages
-        if not message.pages or (is_incomplete and fetch.state_end is not None):
+        if not message.pages or (is_incomplete and fetch.only_end is not None):
             self.end(request)
 
     def awaits(self, request: Request, found: PrefixMatch, busy: bool) -> bool:
@@ -154,13 +154,28 @@ class StoredPages:
             return False
         if busy and any(map(self._saver.is_in_copy, lookup.in_copy)):
             return True
-        has_lost_pages = found.paged // self._cache.page_size < lookup.first
-        has_lost_state = fetch is None and found.length < lookup.start
-        if has_lost_pages or has_lost_state or self._store_has_more(lookup):
+        has_lost_pages = found.paged // self._cache.page_size < lookup.asked.first
+        if fetch is None:
+            has_lost_pages |= found.length < lookup.asked.start
+        else:
+            has_lost_pages |= self._lacks_windows(request, fetch)
+        if has_lost_pages or self._store_has_more(lookup):
             self.end(request)
             if lookup.attempt < MAX_LOOKUPS:
                 self._look_up(request, lookup.attempt + 1)
         return request.stored.fetch is not None and request.stored.fetch.unanswered
+
+    def _lacks_windows(self, request: Request, fetch: Fetch) -> bool:
+        """Whether the tree has lost windowed pages that were not fetched, because it had them."""
+        if fetch.only_end is None or not fetch.windows:
+            return False
+        assert request.namespace is not None, "a request without a namespace shares no pages"
+        lacking = self._cache.list_lacking_windows(
+            request.namespace, request.freeze_tokens(), fetch.only_end * self._cache.page_size
+        )
+        return any(
+            not set(pages) <= set(fetched) for pages, fetched in zip(lacking, fetch.windows, strict=True)
+        )
 
     def _store_has_more(self, lookup: StoreLookup) -> bool:
         """Whether the store has got pages or states since the look-up and may be asked again."""
@@ -202,8 +217,7 @@ class StoredPages:
         keys = self._saver.find_keys(request)
         if keys:
             assert self._cache.keys is not None, "a cache with a page store has keys"
-            states = self._cache.keys.name_states(keys) if self._cache.stores_states else b""
-            self._to_store.append(UsedPages(keys, states))
+            self._to_store.append(UsedPages(keys, self._cache.keys.name_others(keys)))
         self._to_model += self._saver.write_through([request], at_once=True)
 
     def flush(self) -> None:
@@ -233,9 +247,10 @@ class StoredPages:
         if self.enabled and request.namespace is not None:
             assert self._cache.keys is not None, "a cache with a page store has keys"
             keys = self._cache.keys.compute(request.namespace, bytes(request.tokens))
-            states = self._cache.keys.name_states(keys) if self._cache.stores_states else b""
             if keys:
-                self._to_model.append(DiscardPages(request.namespace, keys, states))
+                others = self._cache.keys.name_others(keys)
+                self._saver.discard({key for some in (keys, *others) for key in split_keys(some)})
+                self._to_model.append(DiscardPages(request.namespace, keys, others))
 
     def take_messages(self) -> list[PageStoreInbox]:
         """Returns the messages to the page store since the last call."""

@@ -23,7 +23,9 @@ CHATS = (
 
 
 def chat(page: Page, texts: tuple[str, ...]) -> None:
-    page.click("#new-chat")
+    """Begins a chat, unless the page shows an empty one."""
+    if page.locator(".message").count():
+        page.click("#new-chat")
     for number, text in enumerate(texts, 1):
         page.fill("#message", text)
         page.press("#message", "Enter")
@@ -34,16 +36,29 @@ def opened(browser: Browser, url: str, **options: Any) -> Page:
     page = browser.new_context(**options).new_page()
     page.goto(url)
     expect(page.locator("#model option").first).to_be_attached()
-    page.evaluate("document.getElementById('settings-box').open = true")
-    page.fill("#temperature", "0")
+    page.click("#open-settings")
+    page.fill("#temperature-field", "0")
+    page.keyboard.press("Escape")
     return page
+
+
+def begin_branch(page: Page, text: str) -> None:
+    """Asks another last question in place of the one that the chat has."""
+    page.press("#message", "ArrowUp")
+    page.fill("#message", text)
+    page.press("#message", "Enter")
+    expect(page.locator(".branches")).to_have_count(1)
+    expect(page.locator(".message.reply:not([aria-busy])")).to_have_count(2)
 
 
 def make(browser: Browser, url: str) -> None:
     page = opened(browser, url, viewport={"width": 1360, "height": 800})
+    page.wait_for_timeout(2500)
+    page.screenshot(path=IMAGES / "start.png")
     for texts in CHATS:
         chat(page, texts)
     chat(page, CHATS[0][:2])
+    begin_branch(page, "What can you do?")
     page.locator(".prompt summary").last.click()
     expect(page.locator(".rendered mark")).to_be_visible()
     page.locator("#chat-tree [role=treeitem]").nth(1).click()
@@ -63,7 +78,6 @@ def make(browser: Browser, url: str) -> None:
     page.screenshot(path=IMAGES / "server.png")
     phone = {"width": 390, "height": 760}
     page = opened(browser, url, viewport=phone, color_scheme="dark", is_mobile=True, has_touch=True)
-    page.evaluate("document.getElementById('settings-box').open = false")
     chat(page, CHATS[0][:2])
     page.screenshot(path=IMAGES / "phone.png")
 

@@ -52,6 +52,7 @@ def test_a_refused_message_leaves_the_conversation_and_returns_to_the_box(
 def test_a_message_beside_a_mistaken_schema_is_in_no_later_prompt(page: Page) -> None:
     settle(page, schema='{"type": "strin"}')
     say(page, "A refused text.")
+    page.keyboard.press("Escape")
     expect(page.locator(".message.error")).to_contain_text("schema.type")
     expect(page.locator("#message")).to_have_value("A refused text.")
     settle(page, schema="")

@@ -33,7 +33,7 @@ def test_the_tree_is_used_with_the_keyboard(page: Page) -> None:
     tree.locator("[role=treeitem]").first.focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
-    expect(tree.locator(".node-text")).to_contain_text("You are a helpful assistant.")
+    expect(tree.locator(".node-text")).to_contain_text("My name is Ada.")
     expect(tree.locator('[aria-selected="true"]')).to_have_count(1)
     tree.get_by_role("button", name="Zoom in").click()
     expect(tree.locator("[role=treeitem]").first).to_have_attribute("aria-selected", "true")

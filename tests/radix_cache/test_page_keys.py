@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 
-from arbora.radix_cache import KEY_BYTES, PrefixCache, TreeKeys
+from arbora.radix_cache import KEY_BYTES, NeededKeys, PrefixCache, TreeKeys
 from arbora.radix_cache.page_keys import PageKeys
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -88,10 +88,15 @@ def test_the_missing_pages_of_a_sequence_have_their_keys(
     missing = keys_in(cache).find_missing("a", pack(wanted))
     assert missing.first == len(cache.whole_pages("a", pack(wanted)))
     assert missing.keys == keys_alone("a", wanted)[missing.first * KEY_BYTES :]
+    with_states = PrefixCache(100, PAGE, check_invariants=True, model=b"model", states=8, slots=2)
+    for tokens in sequences:
+        serve(with_states, "a", tokens)
     for start in range(missing.first * PAGE + 1):
-        with_states = keys_in(cache).find_missing("a", pack(wanted), start)
-        expected = keys_in(cache).name_states(keys_alone("a", wanted)[start // PAGE * KEY_BYTES :])
-        assert with_states == missing._replace(states=expected)
+        found = keys_in(with_states).find_missing("a", pack(wanted), start)
+        after = keys_alone("a", wanted)[start // PAGE * KEY_BYTES :]
+        [names] = keys_in(with_states).name_others(after)
+        states = NeededKeys(names, [1] * (len(after) // KEY_BYTES))
+        assert found == missing._replace(start=start, others=[states] if after else ())
 
 
 @given(sequences=SEQUENCES)

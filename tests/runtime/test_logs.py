@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import logging
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
-from arbora.runtime.logs import CLEAR, PROGRESS_VARIABLE
+from arbora.runtime.logs import CLEAR, PROGRESS_VARIABLE, BackgroundWriter
 from arbora.runtime.model.compiling import CompilationNotice
 from numba.core.event import install_listener
 
@@ -116,3 +118,51 @@ def test_a_file_gets_no_progress() -> None:
         [sys.executable, "-c", SHOWS_PROGRESS], env=environment, capture_output=True, check=True
     )
     assert said.stderr == b"arbora: news\n"
+
+
+class SlowStderr(io.StringIO):
+    """A stream that takes nothing until it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_busy, self.may_take = threading.Event(), threading.Event()
+
+    def write(self, text: str) -> int:
+        self.is_busy.set()
+        self.may_take.wait(10)
+        return super().write(text)
+
+
+def test_a_slow_reader_of_the_log_delays_nobody_and_learns_how_much_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stderr = SlowStderr()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    writer = BackgroundWriter(max_pending=60)
+    writer.write("the first line\n")
+    assert stderr.is_busy.wait(10)
+    for number in range(100):  # would never return if it waited for stderr
+        writer.write(f"line {number:02}, twenty chars\n"[:20] + "\n")
+    writer.drain(0.01)
+    assert stderr.getvalue() == ""
+    stderr.may_take.set()
+    writer.drain()
+    first, second, third, missing = stderr.getvalue().splitlines()
+    assert (first, second[:7], third[:7]) == ("the first line", "line 00", "line 01")
+    assert missing == "arbora: warning: 98 messages are missing here: stderr is read too slowly"
+
+
+def test_lines_that_wait_are_written_before_the_process_ends() -> None:
+    says = "from arbora.runtime.logs import write_in_background, write_log\nimport logging\n"
+    says += 'write_log("info")\nwrite_in_background()\n'
+    says += 'for number in range(500): logging.getLogger("a").info("line %d", number)'
+    said = subprocess.run([sys.executable, "-c", says], capture_output=True, text=True, check=True)
+    assert said.stderr.splitlines() == [f"arbora: line {number}" for number in range(500)]
+
+
+def test_a_closed_stderr_ends_no_process() -> None:
+    says = "import os, logging\nfrom arbora.runtime.logs import write_in_background, write_log\n"
+    says += 'write_log("info")\nwrite_in_background()\nos.close(2)\n'
+    says += 'for number in range(50): logging.getLogger("a").info("line %d", number)\nprint("done")'
+    said = subprocess.run([sys.executable, "-c", says], capture_output=True, text=True, timeout=60)
+    assert said.stdout == "done\n"

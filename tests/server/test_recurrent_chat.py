@@ -60,30 +60,3 @@ def test_an_explanation_names_a_missing_checkpoint(server: Served) -> None:
         answer = server.http.post("/cache/explain", json={"messages": messages}).json()
         assert (answer["causes"].get("checkpoint", 0) > 50) == lacks_one
         ask(server, messages)
-
-
-@pytest.mark.parametrize("policy", ["write_back", "write_through"])
-def test_a_conversation_goes_on_after_its_eviction_and_on_another_server(
-    checkpoint: Path, policy: str, tmp_path: Path
-) -> None:
-    options = ("--disk-cache", str(tmp_path), "--write-policy", policy)
-    exact = ("--dtype", "float32")
-    small = (*exact, "--kv-memory", "4MiB", "--max-model-len", "2048", "--max-running", "1")
-    messages: list[Any] = [said("system", SYSTEM), said("user", facts("Turn 1"))]
-    with serve(checkpoint, *options, *small) as server:
-        first = ask(server, messages)
-        messages += [said("assistant", "So it is."), said("user", facts("Turn 2"))]
-        for number in range(6):
-            ask(server, [said("user", facts(f"Another conversation, {number}"))])
-        second = ask(server, messages)
-        cached = second["usage"]["prompt_tokens_details"]["cached_tokens"]
-        assert cached >= first["usage"]["prompt_tokens"] // 16 * 16
-        assert server.metrics()["arbora_pages_restored_total"] > 0
-    with serve(checkpoint, *options, *exact) as server:
-        again = ask(server, messages)
-        assert again["choices"] == second["choices"]
-        assert again["usage"]["prompt_tokens_details"]["cached_tokens"] >= cached
-        assert server.http.delete("/cache").status_code == 200
-        alone = ask(server, messages)
-    assert alone["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-    assert alone["choices"][0]["message"] == second["choices"][0]["message"]

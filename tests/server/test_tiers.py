@@ -13,6 +13,7 @@ import pytest
 import torch
 from arbora import Engine
 from arbora.runtime.messages import RestoredPages, SavedPages, StepPlan
+from arbora.runtime.model.tiers.fetches import _Fetch
 from safetensors.torch import load_file, save_file
 from served import Served, eventually, serve
 from step_driver import StepDriver, packed
@@ -161,7 +162,8 @@ def test_the_runner_saves_before_it_overwrites_and_restores_before_it_reads(serv
     driver.runner.run(plan, lambda: None)
     entries = [mover._store.pool.hold(key) for key in (keys[:16], keys[16:])]
     assert all(entries)
-    mover._store._fetches._ready[7] = [entry for entry in entries if entry is not None]
+    held = [entry for entry in entries if entry is not None]
+    mover._store._fetches._ready[7] = _Fetch(7, "", [entry.key for entry in held], entries=held)
     driver.start(2)
     driver.lengths[2] = 7
     driver._give(2, [driver._free.pop(), driver._free.pop()])

@@ -7,7 +7,8 @@ to DIRECTORY/events what it is told, a scheduler likewise.
 
 Behaviours: work; refuse (Failed, then exits); crash (exits with 3 after some words on stderr);
 crash-later (the same, once it has been ready); mute (a model that is never ready); stores (a model with
-a page store); deaf (ignores SIGTERM and Drain); unaware (a tokenizer that never knows the replica).
+a page store); deaf (ignores SIGTERM and Drain); unaware (a tokenizer that never knows the replica);
+chatty (a tokenizer that writes 4 MB to stderr before it ends).
 """
 
 from __future__ import annotations
@@ -99,6 +100,8 @@ def tokenizer(
         note(arguments, f"tokenizer {type(message).__name__} {getattr(message, 'epoch', '')}".rstrip())
         if isinstance(message, messages.PeerUp) and behaviour != "unaware":
             supervisor.send(messages.KnowsReplica(arguments.client))
+        if isinstance(message, messages.Drain) and behaviour == "chatty":
+            sys.stderr.write(40_000 * f"{99 * 'x'}\n")
         if isinstance(message, messages.Drain) and behaviour != "deaf":
             supervisor.send(messages.Drained("tokenizer", arguments.client))
             supervisor.close()

@@ -111,13 +111,13 @@ class FakeModel:
         self.page_size = page_size
         self.contents = np.full((num_pages, page_size), -1, np.int64)
         self.states: dict[int, list[int]] = {}  # the tokens of each recurrent state, by place
-        self.store = FakeStore(self.contents, most_stored, self.states)
         self._reaches = [reach for reach, _ in windows]
         self._windows = [np.full((pages, page_size), -1, np.int64) for _, pages in windows]
         """for each token a hash of all tokens up to it"""
+        self.store = FakeStore([self.contents, *self._windows], most_stored, self.states)
         self.slots: dict[int, _Slot] = {}
         self.plans: list[StepPlan] = []
-        self._in_flight = PagesInFlight(page_size)
+        self._in_flight = PagesInFlight(page_size, self._reaches)
         self.saves_after: dict[int, list[SavePages]] = {}  # by the step that they follow
         self.masks: dict[int, StepMasks] = {}
         self.loaded: list[int] = []  # grammar ids, once for each load
@@ -206,7 +206,7 @@ class FakeModel:
             vectors=[
                 RowVector(row.slot, pack(self._held(self.slots[row.slot]))) for row in plan.rows if row.pools
             ],
-            restored_ms=float(sum(len(unpack(part.pages)) for part in plan.restores)),
+            restored_ms=float(sum(len(unpack(part.pages)) for part in plan.restores if part.group == 0)),
         )
 
     def _choose_count(self, row: Row) -> int:

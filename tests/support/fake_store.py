@@ -36,23 +36,25 @@ def keys_of(keys: bytes) -> list[bytes]:
 
 
 class FakeStore:
-    """`contents` are the device's pages, `states` the tokens of each state by its place. Holds `most` pages
-    and as many states beside those of fetches. A state takes `PIECES` places."""
+    """`contents` are the device's pages of each group, `states` the tokens of each state by its place. Holds
+    `most` pages and as many states beside those of fetches. A state or a windowed page takes `PIECES`
+    places."""
 
-    def __init__(self, contents: Page, most: int, states: dict[int, list[int]]) -> None:
+    def __init__(self, contents: list[Page], most: int, states: dict[int, list[int]]) -> None:
         self.contents = contents
         self.device_states = states
         self.most = most
         self.pages: dict[bytes, tuple[str, Page]] = {}
         self.states: dict[bytes, tuple[str, list[int]]] = {}
-        self.held: dict[int, list[Page]] = {}
+        self.held: dict[int, list[list[Page]]] = {}  # of each group
         self.held_states: dict[int, list[int]] = {}
-        self.found: dict[int, list[bytes]] = {}
+        self.found: dict[int, list[list[bytes]]] = {}
         self.found_states: dict[int, bytes] = {}
         self.asked: list[PageStoreInbox] = []
         self.forgotten: list[PagesForgotten] = []
         self.located: list[PagesLocated] = []
         self.restored = 0
+        self.restored_windows = 0
         self.restored_states = 0
         self.saved = 0
         self.used: list[list[bytes]] = []
@@ -61,7 +63,7 @@ class FakeStore:
         for part in saves:
             ids = np.frombuffer(part.pages, np.int32)
             for key, page in zip(keys_of(part.keys), ids, strict=True):
-                content = self.contents[page].copy()
+                content = self.contents[part.group][page].copy()
                 assert -1 not in content, "a page that was never written is saved"
                 self.saved += key not in self.pages
                 known = self.pages.pop(key, None)
@@ -91,14 +93,15 @@ class FakeStore:
         for message in asked:
             match message:
                 case FindPages():
-                    answers.append(self._find_state(message) if message.states else self._find(message))
+                    answers.append(self._find_end(message) if message.others else self._find(message))
                 case FetchPages():
-                    keys = self._stored(self.found.pop(message.fetch))
-                    self.held[message.fetch] = [self.pages[key][1] for key in keys]
+                    found = list(map(self._stored, self.found.pop(message.fetch)))
+                    self.held[message.fetch] = [[self.pages[key][1] for key in keys] for keys in found]
                     pieces, state = 0, self.found_states.pop(message.fetch, b"")
                     if state in self.states:
                         pieces, self.held_states[message.fetch] = PIECES, self.states[state][1]
-                    answers.append(PagesFetched(message.fetch, len(keys) + pieces))
+                    pages, windowed = len(found[0]), sum(map(len, found[1:]))
+                    answers.append(PagesFetched(message.fetch, pages + PIECES * windowed + pieces))
                 case EndFetch():
                     for of_fetch in (self.found, self.held, self.found_states, self.held_states):
                         of_fetch.pop(message.fetch, None)
@@ -112,23 +115,35 @@ class FakeStore:
 
     @property
     def held_pages(self) -> int:
-        return sum(map(len, self.held.values())) + PIECES * len(self.held_states)
+        groups = [group for held in self.held.values() for group in held]
+        return sum(map(len, groups)) + PIECES * len(self.held_states)
 
     def _find(self, message: FindPages) -> PagesFound:
         found = self._stored(keys_of(message.keys))
         if found:
-            self.found[message.fetch] = found
+            self.found[message.fetch] = [found]
         return PagesFound(message.fetch, len(found))
 
-    def _find_state(self, message: FindPages) -> PagesFound:
-        keys, states = keys_of(message.keys), keys_of(message.states)
-        found = self._stored(keys)
-        for number in reversed(range(len(states))):
-            before = len(keys) - len(states) + number + 1
-            if before <= len(found) and states[number] in self.states:
-                self.found[message.fetch] = found[: max(0, before)]
-                self.found_states[message.fetch] = states[number]
-                return PagesFound(message.fetch, max(0, before) + PIECES, before)
+    def _find_end(self, message: FindPages) -> PagesFound:
+        """The last possible end before which all is stored. Tries one after the other."""
+        keys = keys_of(message.keys)
+        found, ends = self._stored(keys), len(message.others[0].needed) // 4
+        for number in reversed(range(ends)):
+            before = len(keys) - ends + number + 1
+            others = []
+            for other in message.others:
+                names, needed = keys_of(other.keys), np.frombuffer(other.needed, np.int32)[number]
+                last = len(names) - (len(keys) - before)
+                assert 0 <= last - needed <= last <= len(names)
+                others.append([name for name in names[last - needed : last] if any(name)])
+            wanted = [name for names in others for name in names]
+            if before <= len(found) and all(name in self.pages or name in self.states for name in wanted):
+                self.found[message.fetch] = [found[: max(0, before)]]
+                if len(self.contents) > 1:
+                    self.found[message.fetch] += others
+                else:
+                    [self.found_states[message.fetch]] = wanted
+                return PagesFound(message.fetch, max(0, before) + PIECES * len(wanted), before)
         return PagesFound(message.fetch, 0)
 
     def _located(self, keys: bytes) -> PagesInTiers:
@@ -142,8 +157,9 @@ class FakeStore:
     def restore(self, restores: list[RestoredPages]) -> None:
         for part in restores:
             for at, page in enumerate(np.frombuffer(part.pages, np.int32), part.first):
-                self.contents[page] = self.held[part.fetch][at]
-                self.restored += 1
+                self.contents[part.group][page] = self.held[part.fetch][part.group][at]
+                self.restored += part.group == 0
+                self.restored_windows += part.group > 0
 
     def end(self, fetches: list[int]) -> None:
         for fetch in fetches:
@@ -165,7 +181,6 @@ class FakeStore:
                 del self.states[key]
 
     def discard(self, message: DiscardPages) -> None:
-        for key in keys_of(message.keys):
+        for key in [*keys_of(message.keys), *(key for other in message.others for key in keys_of(other))]:
             self.pages.pop(key, None)
-        for key in keys_of(message.states):
             self.states.pop(key, None)

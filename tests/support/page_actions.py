@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from playwright.sync_api import Page, expect
 
+BADGES = {"schema": "#schema-badge", "tools": "#tools-badge"}
+
 
 def settle(page: Page, **fields: str) -> None:
-    """Fills fields of the settings by their ids."""
+    """Fills the system prompt, the schema, the tools, and sampling fields by their names."""
     for name, text in fields.items():
-        page.fill(f"#{name.replace('_', '-')}", text)
+        page.click(BADGES.get(name, "#open-settings"))
+        page.fill(f"#{name}" if name in (*BADGES, "system") else f"#{name}-field", text)
+        page.keyboard.press("Escape")
 
 
 def say(page: Page, text: str) -> None:

@@ -13,6 +13,7 @@ from arbora.runtime.messages import (
     FindPages,
     FlushPages,
     LocatePages,
+    NeededEntries,
     PagesFetched,
     PagesForgotten,
     PagesFound,
@@ -60,15 +61,20 @@ class World:
         limit: int = LIMIT,
         remote: RemoteStore | None = None,
         states: int = 0,
+        groups: Sequence[Sequence[int]] = (),
     ) -> None:
-        """states: places for states of recurrent layers"""
+        """states: places for states of recurrent layers. groups: the layers of each group, of which the first
+        has `LAYERS`; empty: there is no windowed group"""
         shape = (2, HEADS, PAGES, PAGE_SIZE, HEAD_DIM)
-        self.kvs = [torch.randn(shape, device=DEVICE) for _ in range(LAYERS)]
+        self.kvs = [torch.randn(shape, device=DEVICE) for _ in range(sum(map(len, groups)) or LAYERS)]
         pool = HostPool(HostMemory(places * PAGE_BYTES, pinned=DEVICE.type == "cuda"), PAGE_BYTES)
         tiers = LowerTiers(DiskStore(directory, limit) if disk else None, remote)
-        self.store = PageStore(pool, tiers, STATES.state_bytes(torch.float32) if states else 0)
+        pieces = [1, *(-(-len(group) // LAYERS) for group in groups[1:])]
+        if states:
+            pieces.append(-(-STATES.state_bytes(torch.float32) // PAGE_BYTES))
+        self.store = PageStore(pool, tiers, pieces)
         self.states = RecurrentStates(STATES, states, 1, torch.float32, DEVICE)
-        self.mover = PageMover(self.kvs, self.store, states=self.states)
+        self.mover = PageMover(self.kvs, self.store, states=self.states, groups=groups)
         self.counts = StoreCounts()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         self._fetches = 0
@@ -141,6 +147,17 @@ class World:
         if isinstance(message, StoreReport):
             self.counts = message.counts
         return message
+
+
+def find_end(
+    world: World, keys: list[int], others: Sequence[tuple[list[int], list[int]]], fetch: int = 1
+) -> PagesFound:
+    """others: keys and how many of them each end needs (see `NeededEntries`)"""
+    needs = [NeededEntries(key_bytes(each), packed(needed)) for each, needed in others]
+    world.outbox.send(FindPages(fetch, "", key_bytes(keys), needs))
+    while not isinstance(message := world.receive(), PagesFound):
+        pass
+    return message
 
 
 def packed(pages: list[int]) -> bytes:

@@ -16,7 +16,7 @@ from ....runtime.errors import RequestError
 from ...core.work.caller import Caller, ClientGoneError
 from ...http.endpoint import GenerationEndpoint, refusal_of
 from ...http.http_service import HttpService
-from ...http.outcome import ERROR_CODE, observe
+from ...http.outcome import ERROR, observe
 from ...http.server.exchange import UPGRADE, Upgrade
 from ...http.tenants import SENT_KEY, caller_of
 from ...http.websocket import SocketError, WebSocket, accept
@@ -162,7 +162,7 @@ def _endpoint(http: HttpService, id: str) -> ASGIApp:
         except Exception as error:
             refusal = refusal_of(error, "a request over a WebSocket failed")
             http.metrics.failed.labels(refusal.status).inc()
-            scope[ERROR_CODE] = refusal.code
+            scope[ERROR] = refusal
             await send({"type": "http.response.start", "status": refusal.status, "headers": []})
             await send({"type": "http.response.body", "body": form.error(refusal)})
 

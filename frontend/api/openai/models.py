@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ....runtime.config import BUILTIN_MODEL
 from ...core.service import Service
 from ...http.apis import json_response
 from ...http.http_service import HttpService
@@ -36,4 +38,7 @@ def _card(service: Service, name: str) -> ModelCard:
         root=served if adapter is None else adapter.path,
         parent=None if adapter is None else served,
         max_model_len=model.max_model_len if model else None,
+        device=service.config.device,
+        sampling=msgspec.structs.asdict(model.sampling) if model else None,
+        is_builtin=adapter is None and service.config.model == BUILTIN_MODEL,
     )

@@ -41,10 +41,14 @@ from .pooling_protocol import (
 )
 
 _encode = msgspec.json.encode
+OTHER_NAMES = {"activation": "use_activation", "softmax": "use_activation"}
+"""Other servers' names of fields."""
 _EMBEDDINGS = BodyKind(
-    EmbeddingRequest, POOLING_INERT, {EmbeddingRequest: Binding(("dimensions", "encoding_format"))}
+    EmbeddingRequest, POOLING_INERT, {EmbeddingRequest: Binding(EmbeddingRequest.__struct_fields__)}
 )
-_CLASSIFY = BodyKind(ClassifyRequest, POOLING_INERT)
+_CLASSIFY = BodyKind(
+    ClassifyRequest, POOLING_INERT, {ClassifyRequest: Binding(ClassifyRequest.__struct_fields__, OTHER_NAMES)}
+)
 
 
 async def prepare_embeddings(http: HttpService, http_request: Request) -> HttpPooling:

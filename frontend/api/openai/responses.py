@@ -216,6 +216,11 @@ class ModelCard(Struct, kw_only=True):
     root: str
     parent: str | None = None
     max_model_len: int | None
+    device: str
+    sampling: dict[str, float] | None
+    """the values of sampling fields that a request leaves out; None while the model is starting"""
+    is_builtin: bool
+    """whether the model is the small one that comes with Arbora, as a demonstration"""
 
 
 class ModelList(Struct):

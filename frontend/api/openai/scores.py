@@ -17,16 +17,21 @@ from ...core.prepare import new_id
 from ...core.service import Service
 from ...core.validation import check_count, invalid_field
 from ...core.work.thread_pool import Steps
-from ...http.body_kind import BodyKind
+from ...http.body_kind import Binding, BodyKind
 from ...http.endpoint import Incoming, read_body
 from ...http.http_service import HttpService
 from ...http.pooling_endpoint import HttpPooling, prepare_inputs
 from .fields import POOLING_INERT
-from .pooling import check_request, count_usage, list_fields, make_draft
+from .pooling import OTHER_NAMES, check_request, count_usage, list_fields, make_draft
 from .pooling_protocol import Document, RankedDocument, Ranking, RerankRequest, Score, ScoreRequest, Scores
 
-_SCORE = BodyKind(ScoreRequest, POOLING_INERT)
-_RERANK = BodyKind(RerankRequest, POOLING_INERT)
+_IN_RANKINGS = {**OTHER_NAMES, "top_k": "top_n", "texts": "documents", "return_text": "return_documents"}
+_SCORE = BodyKind(
+    ScoreRequest, POOLING_INERT, {ScoreRequest: Binding(ScoreRequest.__struct_fields__, OTHER_NAMES)}
+)
+_RERANK = BodyKind(
+    RerankRequest, POOLING_INERT, {RerankRequest: Binding(RerankRequest.__struct_fields__, _IN_RANKINGS)}
+)
 _PAIRS = (("text_1", "text_2"), ("data_1", "data_2"), ("queries", "documents"), ("queries", "items"))
 _encode = msgspec.json.encode
 T = TypeVar("T", ScoreRequest, RerankRequest)

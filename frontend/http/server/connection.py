@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Scope
 from ....runtime.errors import RequestError
 from ...core.replica.engine_client import shutting_down
 from .connections import Connections, StartLimit, too_many_connections
-from .exchange import BODY_WRITER, UPGRADE, Exchange, Headers, Upgrade, render_head
+from .exchange import BODY_WRITER, REFUSAL, UPGRADE, Exchange, Headers, Upgrade, render_head
 from .head import Head, HeadReader, read_part
 from .limited_transport import LimitedTransport
 from .limits import Limits
@@ -23,6 +23,9 @@ _log = logging.getLogger(__name__)
 RenderError: TypeAlias = Callable[[str, Headers, RequestError], tuple[int, Headers, bytes]]
 """Takes the path of a request, empty if it is unknown, and the headers that are known. Returns the status,
 the headers and the body of the refusal."""
+LogRefusal: TypeAlias = Callable[[str, str, int, Headers, RequestError], None]
+"""Takes the method and the path of a request, empty if they are unknown, and the status, the headers and the
+error of its refusal."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,9 @@ class ServerSettings:
 
     `always_served` are the paths that are answered at once, and even on connections beyond the limit. Bodies
     on the paths `uploads` may be longer than others; requests on the paths `websockets` may become
-    WebSockets. `on_refused` gets the status of each refusal, whose answer `render_error` makes; `progress` is
-    called for each new connection, each piece of input and each request that starts.
+    WebSockets. `on_refused` gets the status of each refusal, whose answer `render_error` makes; `log_refusal`
+    gets those of requests that the application does not see. `progress` is called for each new connection,
+    each piece of input and each request that starts.
     """
 
     limits: Limits
@@ -40,6 +44,7 @@ class ServerSettings:
     on_refused: Callable[[int], None]
     progress: Callable[[], None]
     render_error: RenderError
+    log_refusal: LogRefusal = lambda method, path, status, headers, error: None
     uploads: Collection[str] = ()
     websockets: Collection[str] = ()
 
@@ -74,6 +79,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waits_for_start = False
         self._body: RequestBody | None = None  # the body that is being read
         self._exchange: Exchange | None = None  # the request that is read or answered
+        self._request: Scope = {}  # the scope of that request
         self._ahead = b""  # bytes after a request that waits for its start or is being answered
         self._is_extra = False  # whether it exceeds the limit, so that only `always_served` paths work
         self._is_refused = False
@@ -96,6 +102,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._exchange is not None:
             self._exchange.disconnect()
         self._exchange = self._upgrade = None
+        self._request = {}
 
     def pause_writing(self) -> None:
         self._transport.pause_writing()
@@ -210,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport, head, head.keeps_alive and not self._is_extra, self._end_exchange
         )
         scope = self._scope(head)
-        self._exchange = exchange
+        self._exchange, self._request = exchange, scope
         if head.length == 0 and head.asks_for_websocket and head.served_path in self._settings.websockets:
             # All further bytes are for the application, and its answer is the last of the connection.
             self._upgrade = scope[UPGRADE] = Upgrade(asyncio.Event(), self._set_busy)
@@ -293,6 +300,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _await_request(self) -> None:
         self._head = self._exchange = None
+        self._request = {}
         self._deadline = self._loop.time() + self._limits.idle_seconds
         self._connections.waits(self)
         self._take_ahead()
@@ -306,6 +314,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_refused = True
         if self._exchange is None or not self._exchange.is_started:
             self._settings.on_refused(error.status)
+            self._request[REFUSAL] = error
             self._transport.write(self._refusal(error))
         self._close()
         if self._exchange is not None:
@@ -317,6 +326,8 @@ class Connection(asyncio.BufferedProtocol):
         else:
             method, path, headers = read_part(self._head_reader.text)
         status, sent, body = self._settings.render_error(path, headers, error)
+        if self._exchange is None:
+            self._settings.log_refusal(method, path, status, sent, error)
         return render_head(status, [*sent, (b"connection", b"close")]) + (b"" if method == "HEAD" else body)
 
 

@@ -23,6 +23,9 @@ BODY_WRITER = "arbora.body_writer"
 UPGRADE = "arbora.upgrade"
 """Key in the ASGI scope of a request that asks for a WebSocket: its `Upgrade`."""
 
+REFUSAL = "arbora.refusal"
+"""Key in the ASGI scope of a request that the connection has refused while its body was read: the error."""
+
 BodyWriter: TypeAlias = PartWriter[bytes]
 """Writes a part of a streamed answer at once, so that a token needs no task. `send` must have sent the
 headers before, and it sends the last part. The writer is not ready while the client reads too slowly: then

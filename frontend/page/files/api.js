@@ -3,6 +3,18 @@ import { EventReader } from "./events.js";
 
 const KEY = "arbora-key";
 
+/** The tab's session storage; where a browser forbids it, one that ends with the page. */
+export const tabStorage = openTabStorage();
+
+function openTabStorage() {
+  try {
+    return sessionStorage;
+  } catch {
+    const items = new Map();
+    return { getItem: (name) => items.get(name) ?? null, setItem: (name, value) => items.set(name, value), removeItem: (name) => items.delete(name) };
+  }
+}
+
 /** An answer of the server with an error status; `message` is the server's own. */
 export class ServerError extends Error {
   constructor(status, message) {
@@ -12,16 +24,21 @@ export class ServerError extends Error {
 }
 
 export function hasKey() {
-  return sessionStorage.getItem(KEY) !== null;
+  return tabStorage.getItem(KEY) !== null;
+}
+
+/** The key of this tab; null for none. */
+export function currentKey() {
+  return tabStorage.getItem(KEY);
 }
 
 /** Keeps a key that the server takes. Otherwise throws the server's error. */
 export async function keepKey(key) {
   await send("v1/models", undefined, undefined, key);
-  sessionStorage.setItem(KEY, key);
+  tabStorage.setItem(KEY, key);
 }
 
-async function send(path, body, signal, key = sessionStorage.getItem(KEY)) {
+async function send(path, body, signal, key = tabStorage.getItem(KEY)) {
   const headers = {};
   if (key !== null) headers.authorization = `Bearer ${key}`;
   if (body !== undefined) headers["content-type"] = "application/json";

@@ -1,171 +1,374 @@
-// The chat: sends the conversation and shows the replies as they arrive.
+// The chat: sends the branch that is shown, shows the replies as they arrive, and keeps them in the tree of messages.
 import { ServerError, stream } from "./api.js";
-import { byId } from "./dom.js";
-import { ReplyView, errorMessage, toolResult, userMessage } from "./messages.js";
-import { asMessage, emptyReply, extend } from "./reply.js";
-import { readSettings } from "./settings.js";
+import { asSent } from "./chat_file.js";
+import { Composer } from "./composer.js";
+import { byId, element } from "./dom.js";
+import { MessageTree, readTree } from "./message_tree.js";
+import { ReplyView, branchSwitch, errorMessage, toolResult, userMessage } from "./messages.js";
+import { asMessage, emptyReply, extend, keptReply, speedOf } from "./reply.js";
+import { keptSettings, modelCard, readSettings, showSettings } from "./settings.js";
+import { startScreen } from "./start_screen.js";
 
 const NEAR_END = 80; // pixels: a list that is scrolled to its end follows the reply
+const MAX_TITLE = 60; // characters
+const NO_SPEED = { first: null, rate: null };
 
 export class Chat {
-  #turns = []; // {message, element}
-  #running = null; // the AbortController of the reply that is being written
-  #onChange;
-  #onUnauthorized;
+  #chat = newChat();
+  #views = new Map(); // by the ids of messages: {element, askForResults, form}
+  #running = null; // the request whose reply is being written, as `#request` makes it
+  #editing = null; // the id of the message beside which the box's text begins a branch
+  #composer;
+  #hooks;
 
-  /** `onChange` is called while and after a reply is written; `onUnauthorized` asks for a key and resolves to whether it got one. */
-  constructor(onChange, onUnauthorized) {
-    this.#onChange = onChange;
-    this.#onUnauthorized = onUnauthorized;
-    byId("composer").addEventListener("submit", (event) => {
-      event.preventDefault();
-      this.#send();
-    });
-    byId("message").addEventListener("keydown", (event) => {
-      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-      event.preventDefault();
-      this.#send();
-    });
-    byId("stop").addEventListener("click", () => this.#running?.abort());
-    byId("new-chat").addEventListener("click", () => this.#goBack(0, ""));
+  /** `hooks`: `onChange` is called while and after a reply is written; `onUnauthorized` asks for a key and resolves to whether it got one;
+   * `onSave` keeps a chat. */
+  constructor(hooks) {
+    this.#hooks = hooks;
+    this.#composer = new Composer({ send: () => this.#send(), stop: () => this.#stop(), editLast: () => this.#editLast(), escape: () => this.#escape() });
+    window.addEventListener("pagehide", () => this.#running && this.#keep(this.#running, "The page was closed before the reply ended."));
+    this.draw();
+  }
+
+  get id() {
+    return this.#chat.id;
+  }
+
+  /** Whether a reply is being written or is waiting for a key. */
+  get isBusy() {
+    return this.#running !== null;
+  }
+
+  /** Shows a chat that was kept, or a new one with the present settings. */
+  open(kept) {
+    if (this.#running) this.#chat.settings = keptSettings();
+    this.#stop();
+    this.#setRunning(null);
+    this.#chat = kept ? { ...kept, tree: readTree(kept.tree) } : newChat();
+    if (kept) showSettings(kept.settings);
+    this.#views.clear();
+    this.#composer.put();
+    this.#edit(null);
+    byId("announcement").textContent = kept ? `Chat: ${kept.title}` : "A new chat.";
+    this.#follow(true);
+    this.#composer.focus();
+  }
+
+  /** Gives the chat a name of the user's. */
+  rename(title) {
+    Object.assign(this.#chat, { title, isNamed: true });
+  }
+
+  /** Shows what the server has said of the model. */
+  showModel() {
+    if (this.#chat.tree.isEmpty) this.draw();
+  }
+
+  /** Keeps the settings with the chat. */
+  saveSettings() {
+    if (this.#chat.tree.isEmpty) this.draw();
+    else this.#save(this.#chat);
+  }
+
+  #save(chat) {
+    if (chat === this.#chat) chat.settings = keptSettings();
+    if (!chat.isNamed) chat.title = titleOf(chat.tree);
+    this.#hooks.onSave(chat);
   }
 
   #send() {
-    const text = byId("message").value;
-    if (this.#running || !text.trim()) return;
-    this.#setAside();
-    const place = this.#turns.length;
-    this.#add({ role: "user", content: text }, userMessage(text, () => this.#goBack(place, text)));
-    byId("message").value = "";
-    this.#reply(place);
+    const written = this.#composer.read();
+    if (this.#running || !written) return;
+    const { tree } = this.#chat;
+    const before = { leaf: tree.leaf, editing: this.#editing, written };
+    if (this.#editing !== null) tree.goTo(tree.get(this.#editing).parent);
+    const { text, documents } = written;
+    const node = tree.add(tree.leaf, { role: "user", content: text }, documents.length ? { documents } : {});
+    this.#composer.put();
+    this.#edit(null);
+    this.#reply({ parent: node.id, added: [node.id], before, rounds: 0 });
   }
 
-  /** Takes away what would begin another reply: "Try again", and the results of calls that the user passes over. */
-  #setAside() {
-    for (const shown of byId("messages").querySelectorAll(".message.error")) shown.remove();
-    for (const form of byId("messages").querySelectorAll("form.results")) form.hidden = true;
+  #stop() {
+    this.#running?.controller.abort();
   }
 
-  #add(message, element) {
-    this.#turns.push({ message, element });
-    byId("messages").append(element);
-    this.#follow(true);
+  #escape() {
+    if (this.#editing !== null) {
+      this.#composer.put();
+      this.#edit(null);
+    } else if (this.#running) this.#stop();
+    else return false;
+    return true;
   }
 
-  /** Drops the turns from number `place` on and offers `text` for a new one. */
-  #goBack(place, text) {
-    this.#running?.abort();
-    this.#setRunning(null);
-    this.#turns.length = Math.min(this.#turns.length, place);
-    byId("messages").replaceChildren(...this.#turns.map((turn) => turn.element));
-    const results = this.#turns.at(-1)?.element.querySelector("form.results");
-    if (results) results.hidden = false;
-    byId("message").value = text;
-    byId("message").focus();
+  #editLast() {
+    const last = this.#chat.tree.path().findLast(({ message }) => message.role === "user");
+    if (last && !this.#running) this.#startEdit(last);
+    return Boolean(last);
   }
 
-  /** Asks for the reply to the turns from number `place` on, which leave the conversation if there is none. */
-  async #reply(place) {
+  #startEdit(node) {
+    this.#stop();
+    this.#composer.put({ text: node.message.content, documents: node.documents });
+    this.#edit(node.id);
+    this.#composer.focus(true);
+  }
+
+  #edit(id) {
+    this.#editing = id;
+    this.#composer.showEditing(id !== null);
+    this.draw();
+  }
+
+  #regenerate(id) {
+    if (this.#running) return;
+    const { tree } = this.#chat;
+    const before = { leaf: tree.leaf, editing: null, written: null };
+    tree.goTo(tree.get(id).parent);
+    this.#edit(null);
+    this.#composer.focus();
+    this.#reply({ parent: tree.leaf, added: [], before, rounds: 0, retry: () => this.#regenerate(id) });
+  }
+
+  /** Adds the results of a reply's calls and asks for the next reply, unless a reply is being written. */
+  #addResults(id, calls, texts, rounds) {
+    if (this.#running) return;
+    const { tree } = this.#chat;
+    const before = { leaf: tree.leaf, editing: null, written: null };
+    tree.goTo(id);
+    let parent = id;
+    const added = calls.map((call, index) => {
+      const message = { role: "tool", tool_call_id: call.id, content: texts[index] };
+      parent = tree.add(parent, message, { name: call.name }).id;
+      return parent;
+    });
+    this.#edit(null);
+    this.#reply({ parent, added, before, rounds, retry: () => this.#views.get(id)?.form?.requestSubmit() });
+  }
+
+  /** Asks for the reply to message `parent`. If there is none, the `added` messages leave the tree, and all is as `before`. `rounds`:
+   * how many times mock values have answered calls since the user did something. */
+  async #reply({ parent, added, before, rounds, retry = null }) {
     const settings = readSettings();
+    const run = { chat: this.#chat, parent, added, before, rounds, retry, settings, reply: emptyReply(performance.now()), controller: new AbortController(), isOver: false };
     if (settings.error) {
-      byId("settings-box").open = true;
-      this.#refuse(place, settings.error);
+      byId(settings.place).showModal();
+      this.#refuse(run, settings.error);
       return;
     }
-    const request = this.#request(settings);
-    const view = new ReplyView(settings.schema);
-    const running = new AbortController();
-    const reply = emptyReply();
-    this.#setRunning(running);
-    byId("messages").append(view.element);
+    run.body = bodyOf(this.#chat.tree.path(parent), settings);
+    run.view = new ReplyView(settings.schema);
+    this.#setRunning(run);
+    this.draw();
+    byId("messages").append(run.view.element);
+    this.#follow(true);
     let error = null;
     try {
-      await this.#read(request, running, reply, view);
+      await this.#read(run);
     } catch (caught) {
       error = caught;
     }
-    if (this.#running === running) this.#setRunning(null);
-    if (!view.element.isConnected) return; // the conversation went back before this reply
-    this.#finish(reply, view, request, error, place);
+    await this.#finish(run, error);
   }
 
-  #request({ fields, system }) {
-    const messages = this.#turns.map((turn) => turn.message);
-    if (system) messages.unshift({ role: "system", content: system });
-    return { ...fields, messages, stream: true, stream_options: { include_usage: true }, explain_cache: true };
-  }
-
-  async #read(request, running, reply, view) {
+  async #read({ body, controller, reply, view }) {
     let drawing = 0;
     const draw = () => {
       drawing = 0;
       if (reply.finish === null) view.show(reply);
       this.#follow();
     };
+    const request = { ...body, stream: true, stream_options: { include_usage: true, continuous_usage_stats: true }, explain_cache: true };
     try {
-      for await (const chunk of stream("v1/chat/completions", request, running.signal)) {
-        extend(reply, chunk);
+      for await (const chunk of stream("v1/chat/completions", request, controller.signal)) {
+        extend(reply, chunk, performance.now());
         drawing ||= requestAnimationFrame(draw);
-        this.#onChange();
+        this.#hooks.onChange(false);
       }
     } finally {
       cancelAnimationFrame(drawing);
     }
   }
 
-  #finish(reply, view, request, error, place) {
+  async #finish(run, error) {
+    const { chat, reply, view } = run;
+    if (run.isOver) {
+      if (this.#running === run) this.#setRunning(null);
+      return;
+    }
     const isStopped = error?.name === "AbortError";
     if (error && !isStopped && !reply.content && !reply.calls.length) {
       view.element.remove();
-      this.#fail(error, place);
+      await this.#fail(run, error);
       return;
     }
     // The calls of a reply that did not end may be incomplete, and the server would refuse them.
-    const calls = error ? [] : reply.calls;
-    this.#turns.push({ message: asMessage({ ...reply, calls }), element: view.element });
-    view.finish(reply, request, isStopped ? "You stopped the reply." : error?.message);
-    if (calls.length) view.askForResults(calls, (texts) => this.#addResults(calls, texts));
+    if (error) reply.calls = [];
+    if (this.#running === run) this.#setRunning(null);
+    const node = this.#keep(run, isStopped ? "You stopped the reply." : error?.message);
+    if (chat !== this.#chat) return;
+    this.#views.set(node.id, this.#finishView(view, node));
+    this.draw();
     byId("announcement").textContent = reply.content || "The reply has ended.";
     this.#follow();
-    this.#onChange(true);
+    this.#hooks.onChange(true);
+    if (reply.calls.length && chat.tree.leaf === node.id) this.#answerCalls(run, node);
   }
 
-  async #fail(error, place) {
+  /** Adds the reply, whole or not, to the tree and keeps the chat. Returns its node. */
+  #keep(run, note) {
+    run.isOver = true;
+    const { reply, settings, body } = run;
+    const { usage, explanation, unenforced, finish } = reply;
+    const details = { usage, explanation, unenforced, finish, note, speed: speedOf(reply), system: settings.system, tools: body.tools, schema: settings.schema, model: body.model };
+    const node = run.chat.tree.add(run.parent, asMessage(reply), details);
+    run.chat.updated = Date.now();
+    this.#save(run.chat);
+    return node;
+  }
+
+  /** Answers the calls by the tools' mock values, or asks the user for their results. */
+  #answerCalls({ reply, settings, rounds }, node) {
+    const texts = reply.calls.map((call) => settings.mocks[call.name]);
+    if (texts.every((text) => text !== undefined) && rounds < settings.rounds) {
+      this.#addResults(node.id, reply.calls, texts, rounds + 1);
+      return;
+    }
+    const { form } = this.#views.get(node.id);
+    if (rounds) form.prepend(element("p", { class: "note" }, `Mock values have answered ${rounds} rounds of calls. The next one is yours.`));
+    form.querySelector("textarea").focus();
+  }
+
+  async #fail(run, error) {
     const needsKey = error instanceof ServerError && error.status === 401;
-    if (needsKey && (await this.#onUnauthorized(error.message))) this.#reply(place);
-    else this.#refuse(place, error.message);
+    const hasKey = needsKey && (await this.#hooks.onUnauthorized(error.message));
+    if (this.#running === run) this.#setRunning(null);
+    if (hasKey && run.chat === this.#chat) this.#reply(run);
+    else this.#refuse(run, error.message);
   }
 
-  /** Takes the turns from number `place` on back: the user's text into the box, results into their form. */
-  #refuse(place, reason) {
-    const [refused] = this.#turns.splice(place);
-    const isText = refused.message.role === "user"; // the results that it passed over are shown again too
-    const texts = [isText ? refused.message.content : "", byId("message").value];
-    this.#goBack(place, texts.filter(Boolean).join("\n"));
-    const form = isText ? byId("composer") : byId("messages").querySelector("form.results:not([hidden])");
-    byId("messages").append(errorMessage(reason, () => form.requestSubmit()));
+  /** Takes the added messages back: the user's text into the box, results into their form. */
+  #refuse({ chat, added, before, retry }, reason) {
+    for (const id of added.toReversed()) chat.tree.remove(id);
+    chat.tree.goTo(before.leaf);
+    if (chat !== this.#chat) return;
+    for (const id of added) this.#views.delete(id);
+    if (before.written) {
+      const meanwhile = this.#composer.read();
+      const text = [before.written.text, meanwhile?.text].filter(Boolean).join("\n");
+      this.#composer.put({ text, documents: [...before.written.documents, ...(meanwhile?.documents ?? [])] });
+    }
+    this.#edit(before.editing);
+    byId("messages").append(errorMessage(reason, retry ?? (() => byId("composer").requestSubmit())));
+    if (before.written) this.#composer.focus();
     this.#follow(true);
   }
 
-  /** Adds the results of calls and asks for the next reply, unless a reply is being written. */
-  #addResults(calls, texts) {
-    if (this.#running) return;
-    this.#setAside();
-    const place = this.#turns.length;
-    calls.forEach((call, index) => {
-      this.#add({ role: "tool", tool_call_id: call.id, content: texts[index] }, toolResult(call.name, texts[index]));
+  /** Shows the branch, and nothing else: errors go. */
+  draw() {
+    const path = this.#chat.tree.path();
+    const shown = path.map((node) => this.#view(node));
+    const edited = path.findIndex(({ id }) => id === this.#editing);
+    path.forEach((node, index) => {
+      const { element: made, form } = shown[index];
+      if (form) form.hidden = this.#running !== null || (index < path.length - 1 && index !== edited - 1);
+      made.classList.toggle("left-aside", edited >= 0 && index >= edited);
+      this.#showBranches(node, made);
     });
-    this.#reply(place);
+    if (path.length) showOnly(byId("messages"), [...shown.map((view) => view.element), ...this.#offerReply(path.at(-1))]);
+    else byId("messages").replaceChildren(startScreen(modelCard(), (example) => this.#fillIn(example)));
+  }
+
+  /** A button that asks for the reply to the last message, if it has none because the page was closed meanwhile. */
+  #offerReply({ id, message }) {
+    if (message.role === "assistant" || this.#running) return [];
+    const ask = () => this.#reply({ parent: id, added: [], before: { leaf: id, editing: null, written: null }, rounds: 0, retry: ask });
+    return [element("p", { class: "note" }, "This message has no reply. ", element("button", { type: "button", onclick: ask }, "Ask for one"))];
+  }
+
+  #showBranches({ id }, made) {
+    const siblings = this.#chat.tree.siblings(id);
+    made.querySelector(".branches")?.remove();
+    const place = siblings.findIndex((each) => each.id === id);
+    const branches = branchSwitch(place, siblings.length, (to) => this.#showBranch(siblings[to].id, to > place));
+    if (branches) made.querySelector(".actions")?.prepend(branches);
+  }
+
+  #showBranch(id, isForward) {
+    if (this.#running) return;
+    this.#chat.tree.show(id);
+    this.#edit(null);
+    this.#save(this.#chat);
+    const branches = this.#views.get(id).element.querySelector(".branches");
+    const [back, forward] = branches.querySelectorAll("button");
+    (isForward ? !forward.disabled : back.disabled) ? forward.focus() : back.focus();
+    byId("announcement").textContent = branches.getAttribute("aria-label");
+  }
+
+  #view(node) {
+    if (!this.#views.has(node.id)) this.#views.set(node.id, this.#makeView(node));
+    return this.#views.get(node.id);
+  }
+
+  #makeView(node) {
+    const { role, content } = node.message;
+    if (role === "user") return { element: userMessage(content, node.documents ?? [], () => this.#startEdit(node)) };
+    if (role === "tool") return { element: toolResult(node.name ?? "a call", content) };
+    return this.#finishView(new ReplyView(node.schema), node);
+  }
+
+  #finishView(view, node) {
+    const reply = keptReply(node);
+    const path = this.#chat.tree.path(node.parent);
+    const request = () => bodyOf(path, { fields: { model: node.model ?? byId("model").value, tools: node.tools }, system: node.system });
+    view.finish(reply, node.speed ?? NO_SPEED, request, node.note, () => this.#regenerate(node.id));
+    if (!reply.calls.length) return { element: view.element };
+    const form = view.askForResults(reply.calls, readSettings().mocks ?? {}, (texts) => this.#addResults(node.id, reply.calls, texts, 0));
+    return { element: view.element, form };
+  }
+
+  #fillIn({ message, documents, settings = {} }) {
+    const { schema, tools, mustCall } = { schema: "", tools: "", mustCall: false, ...settings };
+    showSettings({ ...keptSettings(), schema, tools, mustCall });
+    this.#composer.put({ text: message, documents });
+    this.#composer.focus();
   }
 
   #setRunning(running) {
     this.#running = running;
-    byId("stop").hidden = running === null;
-    byId("send").hidden = running !== null;
+    this.#composer.showRunning(running !== null);
   }
 
   #follow(always = false) {
     const list = byId("messages");
     if (always || list.scrollHeight - list.scrollTop - list.clientHeight < NEAR_END) list.scrollTop = list.scrollHeight;
   }
+}
+
+/** Makes `wanted` the children of `list`. Those that it has already stay where they are, with the focus. */
+function showOnly(list, wanted) {
+  for (const child of [...list.children]) if (!wanted.includes(child)) child.remove();
+  wanted.forEach((each, index) => list.children[index] !== each && list.insertBefore(each, list.children[index] ?? null));
+}
+
+function newChat() {
+  const bytes = crypto.getRandomValues(new Uint8Array(12));
+  const id = [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  return { id, title: "", isNamed: false, updated: Date.now(), settings: {}, tree: new MessageTree() };
+}
+
+/** The beginning of the first message that the branch has. */
+function titleOf(tree) {
+  const { message, documents } = tree.path().find((node) => node.message.role === "user") ?? {};
+  const line = message?.content.trim().split("\n")[0] || documents?.[0]?.name || "Chat";
+  return line.length > MAX_TITLE ? `${line.slice(0, MAX_TITLE - 1)}…` : line;
+}
+
+/** The request for the reply to the last message of `path`. A tool must be called only in the first reply to a message of the user. */
+function bodyOf(path, { fields, system, mustCall = false }) {
+  const messages = path.map(asSent);
+  const must = mustCall && fields.tools && messages.at(-1)?.role === "user" ? { tool_choice: "required" } : {};
+  if (system) messages.unshift({ role: "system", content: system });
+  return { ...fields, ...must, messages };
 }

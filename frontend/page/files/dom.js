@@ -1,5 +1,8 @@
 // Elements of the page. Texts become text nodes, never HTML.
 
+const NOTICE_SECONDS = 10;
+let noticeEnd = 0; // the timer that hides the notice
+
 /** An element with attributes (`onclick` and the like are listeners) and children (elements or texts). */
 export function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -18,6 +21,46 @@ export function drawn(tag, attributes = {}, ...children) {
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
   made.append(...children);
   return made;
+}
+
+/** A drawing of index.html by the name after `icon-`. */
+export function icon(name) {
+  return drawn("svg", { class: "icon", "aria-hidden": "true", viewBox: "0 0 24 24" }, drawn("use", { href: `#icon-${name}` }));
+}
+
+/** A button with a drawing; `label` is its name and its tooltip. */
+export function iconButton(name, label, onclick, attributes = {}) {
+  return element("button", { type: "button", class: "icon-button", "aria-label": label, title: label, onclick, ...attributes }, icon(name));
+}
+
+/** A button that copies what `read` returns and says so for a moment. */
+export function copyButton(read, label) {
+  const button = iconButton("copy", label, async () => {
+    const isCopied = await copyText(read());
+    button.replaceChildren(icon(isCopied ? "done" : "close"));
+    button.title = isCopied ? "Copied" : "The browser did not let the page copy it";
+    setTimeout(() => {
+      button.replaceChildren(icon("copy"));
+      button.title = label;
+    }, 1500);
+  });
+  return button;
+}
+
+/** Copies a text, also on a page without HTTPS, where `navigator.clipboard` is missing. Resolves to whether it did. */
+export async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const field = element("textarea", { class: "only-read" });
+    field.value = text;
+    (document.querySelector("dialog[open]") ?? document.body).append(field);
+    field.select();
+    const isCopied = document.execCommand("copy");
+    field.remove();
+    return isCopied;
+  }
 }
 
 export function byId(id) {
@@ -44,4 +87,22 @@ export function size(bytes) {
   const units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
   const power = bytes < 1 ? 0 : Math.min(units.length - 1, Math.floor(Math.log2(bytes) / 10));
   return `${(bytes / 1024 ** power).toFixed(power ? 1 : 0)} ${units[power]}`;
+}
+
+/** Shows `text` for some seconds above the foot of the page; `action` is the `{label, run}` of a button, such as one that undoes what has happened. */
+export function showNotice(text, action = null) {
+  clearTimeout(noticeEnd);
+  const run = () => {
+    hideNotice();
+    action.run();
+  };
+  const button = action && element("button", { type: "button", onclick: run }, action.label);
+  byId("notice").replaceChildren(element("span", {}, text), button ?? "", iconButton("close", "Close this notice", hideNotice));
+  byId("notice").classList.add("shown");
+  noticeEnd = setTimeout(hideNotice, NOTICE_SECONDS * 1000);
+}
+
+function hideNotice() {
+  byId("notice").classList.remove("shown");
+  byId("notice").replaceChildren();
 }

@@ -1,14 +1,18 @@
 // Begins the page: views, the key, and what is fetched again and again.
 import { ServerError, hasKey, keepKey } from "./api.js";
 import { Chat } from "./chat.js";
+import { ChatList } from "./chat_list.js";
 import { byId } from "./dom.js";
+import { watchEditors } from "./editors.js";
 import { ServerView } from "./server.js";
 import { showModels, watchSettings } from "./settings.js";
+import { watchSidebar } from "./sidebar.js";
 import { TreeView } from "./tree.js";
 
 const SECONDS = 2; // between two refreshes of a view
 const views = ["chat", "server"];
 let asking = null; // the key dialog's promise while it is open
+let list = null; // the list of chats
 let isDeclined = false; // the dialog was closed without a key, so it opens only for a request of the user
 
 /** Asks for a key and resolves to whether the user gave one. All that need one wait for the same answer. */
@@ -23,6 +27,7 @@ function askForKey(reason) {
   }).then((isKept) => {
     asking = null;
     isDeclined = !isKept;
+    if (isKept) list.changeOwner();
     byId("change-key").hidden = false;
     return isKept;
   });
@@ -58,6 +63,7 @@ function shownView() {
 }
 
 function showView() {
+  for (const id of ["toggle-chats", "model", "open-settings"]) byId(id).hidden = shownView() !== "chat";
   for (const view of views) {
     const isShown = view === shownView();
     byId(view).hidden = !isShown;
@@ -67,9 +73,11 @@ function showView() {
 }
 
 async function begin() {
-  watchSettings();
   const wide = matchMedia("(min-width: 1100px)");
-  byId("settings-box").open = wide.matches;
+  let chat = null;
+  watchSettings(() => chat.saveSettings());
+  watchEditors();
+  watchSidebar();
   const besideChat = new TreeView(document.querySelector("#chat-tree .tree"));
   const server = new ServerView(SECONDS);
   const serverTree = new TreeView(byId("server-tree"), () => byId("salt").value);
@@ -78,7 +86,8 @@ async function begin() {
     if (shownView() === "server") await attempt(() => Promise.all([server.refresh(), serverTree.refresh()]));
     else if (wide.matches) await attempt(() => besideChat.refresh());
   };
-  new Chat((isOver) => isOver && refresh(), askForKey);
+  chat = new Chat({ onChange: (isOver) => isOver && refresh(), onUnauthorized: askForKey, onSave: (kept) => list.keep(kept) });
+  list = new ChatList(chat);
   window.addEventListener("hashchange", () => {
     showView();
     refresh();
@@ -88,11 +97,12 @@ async function begin() {
   byId("change-key").addEventListener("click", () => askForKey("").then(refresh));
   byId("change-key").hidden = !hasKey();
   showView();
-  while (byId("model").length === 0) {
-    await attempt(showModels);
-    if (byId("model").length === 0) await new Promise((resolve) => setTimeout(resolve, SECONDS * 1000));
-  }
   byId("message").focus();
+  for (let hasStarted = false; !hasStarted; ) {
+    await attempt(async () => (hasStarted = await showModels()));
+    chat.showModel();
+    if (!hasStarted) await new Promise((resolve) => setTimeout(resolve, SECONDS * 1000));
+  }
   for (;;) {
     await refresh();
     await new Promise((resolve) => setTimeout(resolve, SECONDS * 1000));

@@ -1,5 +1,5 @@
 // Markdown as elements: marked reads it, and only the elements below are made. HTML in it stays text.
-import { element } from "./dom.js";
+import { copyText, element } from "./dom.js";
 import { lexer } from "./vendor/marked.js";
 
 const SAFE_LINK = /^(https?:|mailto:)/i;
@@ -104,7 +104,7 @@ function verbatim(text) {
 }
 
 function code(token) {
-  const copy = element("button", { type: "button", class: "copy", onclick: () => navigator.clipboard?.writeText(token.text) }, "Copy");
+  const copy = element("button", { type: "button", class: "copy", onclick: () => copyText(token.text) }, "Copy");
   const language = token.lang ? element("span", { class: "language" }, token.lang) : null;
   return element("div", { class: "code" }, language, copy, element("pre", { tabindex: 0 }, element("code", {}, token.text)));
 }

@@ -1,7 +1,7 @@
 // The messages of a conversation as elements.
-import { element } from "./dom.js";
+import { copyButton, element, iconButton } from "./dom.js";
 import { GrowingMarkdown } from "./markdown.js";
-import { promptView } from "./prompt_view.js";
+import { promptView, speedText } from "./prompt_view.js";
 import { SchemaView } from "./schema_view.js";
 
 const ENDS = {
@@ -10,10 +10,15 @@ const ENDS = {
   error: "The reply ended with an error.",
 };
 
-/** A message of the user, with a button that takes the conversation back to it. */
-export function userMessage(text, onEdit) {
-  const edit = element("button", { type: "button", class: "quiet", onclick: onEdit, title: "Go back to this message and write it anew" }, "Edit");
-  return element("article", { class: "message user", "aria-label": "You" }, element("p", { class: "plain" }, text), edit);
+/** A message of the user with its documents. `onEdit` begins a branch beside it. */
+export function userMessage(text, documents, onEdit) {
+  const chips = documents.map(({ name, text: whole }) => documentView(name, whole));
+  const actions = element("div", { class: "actions" }, copyButton(() => text, "Copy the message"), iconButton("edit", "Edit", onEdit));
+  return element("article", { class: "message user", "aria-label": "You" }, ...chips, text ? element("p", { class: "plain" }, text) : null, actions);
+}
+
+function documentView(name, text) {
+  return element("details", { class: "document" }, element("summary", {}, name), element("pre", { tabindex: 0, "aria-label": `Text of ${name}` }, text));
 }
 
 export function toolResult(name, text) {
@@ -25,6 +30,19 @@ export function errorMessage(text, onRetry) {
   return element("article", { class: "message error", role: "alert" }, element("p", {}, text), retry);
 }
 
+/** Arrows between the branches at a message, `place` (from 0) of `count`; nothing for a single one. */
+export function branchSwitch(place, count, onMove) {
+  if (count < 2) return null;
+  const move = (name, label, to) => iconButton(name, label, () => onMove(to), { disabled: to < 0 || to >= count });
+  return element(
+    "span",
+    { class: "branches", role: "group", "aria-label": `Branch ${place + 1} of ${count}` },
+    move("left", "Previous branch", place - 1),
+    element("span", { "aria-hidden": "true" }, `${place + 1}/${count}`),
+    move("right", "Next branch", place + 1),
+  );
+}
+
 /** A reply of the model that grows. `schema` is that of its JSON, if it has one. */
 export class ReplyView {
   #reasoning = element("div", { class: "reasoning-text" });
@@ -32,12 +50,14 @@ export class ReplyView {
   #content = element("div", { class: "content" });
   #calls = element("div", { class: "calls" });
   #end = element("div", { class: "end" });
+  #actions = element("div", { class: "actions" });
+  #foot = element("div", { class: "foot", hidden: true }, this.#actions);
   #markdown = new GrowingMarkdown(this.#content);
   #schema = null;
 
   constructor(schema) {
     this.element = element("article", { class: "message reply", "aria-label": "The model", "aria-busy": "true" });
-    this.element.append(this.#reasoningBox, this.#content, this.#calls, this.#end);
+    this.element.append(this.#reasoningBox, this.#content, this.#calls, this.#end, this.#foot);
     if (schema) {
       this.#schema = new SchemaView(schema);
       this.#content.replaceWith(this.#schema.element);
@@ -54,8 +74,8 @@ export class ReplyView {
     this.#calls.replaceChildren(...reply.calls.filter(Boolean).map(callView));
   }
 
-  /** Shows how the reply ended, and the cached part of its prompt. */
-  finish(reply, request, note) {
+  /** Shows how the reply ended, how fast it was, and the cached part of its prompt. `request` returns the request. */
+  finish(reply, speed, request, note, onRegenerate) {
     this.element.removeAttribute("aria-busy");
     this.show(reply, true);
     const text = note ?? ENDS[reply.finish];
@@ -63,19 +83,26 @@ export class ReplyView {
     for (const { path } of reply.unenforced) {
       this.#end.append(element("p", { class: "note" }, `The reply was not held to ${path} of the schema.`));
     }
-    if (reply.usage) this.#end.append(promptView(reply.usage, reply.explanation, request));
+    if (reply.usage) this.#foot.append(promptView(reply.usage, speed, reply.explanation, request));
+    else if (speed.first !== null) this.#foot.append(element("p", { class: "prompt" }, speedText(speed)));
+    this.#actions.append(copyButton(() => reply.content, "Copy the reply"), iconButton("again", "Regenerate", onRegenerate));
+    this.#foot.hidden = false;
   }
 
-  /** Asks for the results of the reply's calls; `onResults` gets a text for each. */
-  askForResults(calls, onResults) {
-    const fields = calls.map((call) => element("textarea", { rows: 2, required: true, "aria-label": `Result of ${call.name}`, placeholder: `What ${call.name} returns` }));
+  /** A form for the results of the reply's calls; `onResults` gets a text for each. `mocks` are results by the tools' names. */
+  askForResults(calls, mocks, onResults) {
+    const fields = calls.map((call) => {
+      const field = element("textarea", { rows: 2, required: true, "aria-label": `Result of ${call.name}`, placeholder: `What ${call.name} returns` });
+      field.value = mocks[call.name] ?? "";
+      return field;
+    });
     const form = element("form", { class: "results" }, ...fields, element("button", { type: "submit" }, "Send the results"));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       onResults(fields.map((field) => field.value));
     });
     this.#end.prepend(form);
-    fields[0].focus();
+    return form;
   }
 }
 

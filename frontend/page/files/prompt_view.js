@@ -1,6 +1,6 @@
 // The prompt of a reply: how much of it was cached, its text with the cached part shaded, and why the rest was not.
 import { postJson } from "./api.js";
-import { count, element, plural } from "./dom.js";
+import { count, decimal, element, plural } from "./dom.js";
 import { cachedShare } from "./reply.js";
 
 const CAUSES = {
@@ -16,17 +16,26 @@ const CAUSES = {
   off: "the cache was off",
 };
 
-/** A line with the cached share. Opening it fetches the prompt of the `request`, and opening it again does so if that failed. */
-export function promptView(usage, explanation, request) {
+/** When the first piece came and how fast the others did, in words; empty where that is not known. */
+export function speedText({ first, rate }) {
+  const parts = [];
+  if (first !== null) parts.push(first < 1000 ? `first after ${first} ms` : `first after ${(first / 1000).toFixed(1)} s`);
+  if (rate !== null) parts.push(`${decimal(rate)} tokens/s`);
+  return parts.join(" · ");
+}
+
+/** A line with the cached share and the speed. Opening it fetches the prompt of the request that `request` returns, and opening it again does so if that failed. */
+export function promptView(usage, speed, explanation, request) {
   const { prompt, cached, percent } = cachedShare(usage);
-  const bar = element("meter", { min: 0, max: prompt, value: cached, "aria-label": "Cached part of the prompt" });
-  const text = `${plural(prompt, "prompt token")}, ${count(cached)} cached (${percent} %), ${plural(usage.completion_tokens, "token")} in the reply`;
+  const bar = element("meter", { min: 0, max: prompt, value: cached, "aria-label": "Cached part of the prompt", title: `${percent} %` });
+  const cachedText = `${count(cached)} of ${plural(prompt, "prompt token")} cached`;
+  const text = [cachedText, plural(usage.completion_tokens, "token"), speedText(speed)].filter(Boolean).join(" · ");
   const place = element("div");
   const view = element("details", { class: "prompt" }, element("summary", {}, bar, text), place);
   const open = async () => {
     if (!view.open) return;
     view.removeEventListener("toggle", open);
-    if (!(await fill(place, explanation, request, cached))) view.addEventListener("toggle", open);
+    if (!(await fill(place, explanation, request(), cached))) view.addEventListener("toggle", open);
   };
   view.addEventListener("toggle", open);
   return view;

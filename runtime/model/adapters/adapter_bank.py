@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +14,13 @@ from ....kernels.adapters import FIELDS, RANK, ProductAdapters
 from ...config import MAX_LORA_RANK, ServeConfig
 from ...errors import ConfigError
 from ...messages import Adapter
+from ...option_values import show
 from ..interface.model import Model
 from .peft_checkpoint import LowRank, Shape, hash_adapter, read_adapter
 from .peft_config import read_peft_config
 
 DEFAULT_RANK = 16
+log = logging.getLogger(__name__)
 
 
 def rank_limit(config: ServeConfig) -> int:
@@ -68,8 +72,9 @@ class AdapterBank:
         )
         return self.places * self._max_rank * elements * self._dtype.itemsize
 
-    def load(self, place: int, directory: Path) -> str:
+    def load(self, place: int, directory: Path, name: str) -> str:
         """Reads an adapter into a place. Returns its digest. Raises ConfigError if it can't be used."""
+        begin = time.monotonic()
         matrices = read_adapter(directory, self._modules, self._max_rank, self._model.progress)
         digest = hash_adapter(directory)
         kept, entries = [], torch.zeros(self._table.shape[1:], dtype=torch.int64)
@@ -83,6 +88,14 @@ class AdapterBank:
         self._table[place] = entries.to(self._device)
         self._kept[place] = kept
         self._count_users()
+        log.info(
+            "adapter %s: rank %d, for %s; read from %s in %.1f s",
+            show(name),
+            max(len(each.down) for each in matrices.values()),
+            ", ".join(sorted({module.rpartition(".")[2] for module in matrices})),
+            directory,
+            time.monotonic() - begin,
+        )
         return digest
 
     def load_all(self, loras: Sequence[tuple[str, Path]]) -> list[Adapter]:
@@ -90,7 +103,7 @@ class AdapterBank:
         loaded = []
         for place, (name, path) in enumerate(loras):
             with _naming(name, path):
-                loaded.append(Adapter(name, str(path), self.load(place, path)))
+                loaded.append(Adapter(name, str(path), self.load(place, path, name)))
         return loaded
 
     def drop(self, place: int) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import accumulate, chain
 
-from ...messages import PagesFound
-from .host_pool import Entry, HostPool, list_pieces
+import numpy as np
+
+from ...messages import NeededEntries, PagesFound
+from .host_pool import KEY_BYTES, Entry, HostPool, list_pieces, split_keys
 from .lower_tiers import LowerTiers
 
+NO_KEY = bytes(KEY_BYTES)
+"""stands for a page that is in the KV cache"""
 PAGES_AT_ONCE = 8
 """The thread reads at most this many pages before it looks at the inbox again."""
 
@@ -19,26 +24,63 @@ class _Fetch:
     number: int
     namespace: str
     keys: Sequence[bytes]
-    """keys of the found pages, then those of a state's pieces"""
+    """of the found pages, then of the pieces of each windowed group's pages or of a state"""
+    starts: Sequence[int] = (0,)
+    """where the pages' keys begin, then those of each windowed group or of the state"""
     entries: list[Entry] = field(default_factory=list)
-    """held entries of the first of these pages"""
+    """held entries of the first of these keys"""
+
+
+class _Needs:
+    """What a windowed group or recurrent layers need at each possible end of a fetch. Ends are numbers of
+    pages from the first asked one."""
+
+    def __init__(self, entries: NeededEntries, pages: int) -> None:
+        """pages: that were asked for"""
+        self._keys = split_keys(entries.keys)
+        self._needed: list[int] = np.frombuffer(entries.needed, np.int32).tolist()
+        self._first_end = pages - len(self._needed) + 1
+        self._first_key = pages - len(self._keys)  # the page of the first key, from the first asked page
+
+    def list_keys(self, pages: int) -> list[bytes]:
+        """The keys of what any end up to `pages` may need."""
+        return [key for key in self._keys[: max(0, pages - self._first_key)] if key != NO_KEY]
+
+    def list_ends(self, pages: int, stored: Set[bytes]) -> Iterator[int]:
+        """The ends up to `pages` of which all needed keys are stored."""
+        lacking, seen = -1, 0
+        for end, needed in enumerate(self._needed, self._first_end):
+            if end > pages:
+                return
+            last = end - self._first_key
+            for index in range(seen, last):
+                if self._keys[index] != NO_KEY and self._keys[index] not in stored:
+                    lacking = index
+            seen = last
+            if lacking < last - needed:
+                yield end
+
+    def list_needed(self, end: int) -> list[bytes]:
+        """The keys that are needed at an end."""
+        last = end - self._first_key
+        keys = self._keys[last - self._needed[end - self._first_end] : last]
+        return [key for key in keys if key != NO_KEY]
 
 
 class Fetches:
     """A fetch is found, read and ended when the scheduler says so; it may be ended at any time.
 
-    Only `places`, `state_places` and `end_restored` are called by the model's thread, the others by the
-    store's.
+    Only `places` and `end_restored` are called by the model's thread, the others by the store's.
     """
 
-    def __init__(self, pool: HostPool, tiers: LowerTiers, pieces: int) -> None:
-        """pieces: of a state"""
+    def __init__(self, pool: HostPool, tiers: LowerTiers, pieces: Sequence[int]) -> None:
+        """pieces: see `PageStore`"""
         self._pool = pool
         self._tiers = tiers
         self._pieces = pieces
         self._found: dict[int, _Fetch] = {}
         self._queue: deque[_Fetch] = deque()
-        self._ready: dict[int, list[Entry]] = {}
+        self._ready: dict[int, _Fetch] = {}
         self.host_hits = 0
 
     def find(self, number: int, namespace: str, keys: Sequence[bytes]) -> int:
@@ -48,24 +90,28 @@ class Fetches:
             self._found[number] = _Fetch(number, namespace, keys[:found])
         return found
 
-    def find_state(
-        self, number: int, namespace: str, keys: Sequence[bytes], states: Sequence[bytes]
+    def find_end(
+        self, number: int, namespace: str, keys: Sequence[bytes], others: Sequence[NeededEntries]
     ) -> PagesFound:
-        """Begins a fetch of the pages before the last stored state and of its pieces (see `FindPages`), which
-        fit into host memory together."""
-        pages = self._count(namespace, keys)
-        usable = states[: len(states) - len(keys) + pages]
-        found = self._tiers.find(namespace, usable, self._pool.__contains__)
-        for before in range(pages, pages - len(usable), -1):
-            state = states[before - len(keys) - 1]
-            if state not in found:
-                continue
-            pieces = list_pieces(state, self._pieces)
-            all_keys = [*keys[: max(0, before)], *pieces]
+        """Begins a fetch of the pages before the last end at which all others are stored too (see
+        `FindPages`), and of those, which fit into host memory together."""
+        pages, lacked = self._count(namespace, keys), len(keys)
+        needs = [_Needs(each, lacked) for each in others]
+        wanted = {key for each in needs for key in each.list_keys(pages)}
+        stored = self._tiers.find(namespace, [*wanted], self._pool.__contains__)
+        ends = [set(each.list_ends(pages, stored)) for each in needs]
+        for end in sorted(set.intersection(*ends), reverse=True):
+            pieces = [
+                [piece for key in each.list_needed(end) for piece in list_pieces(key, count)]
+                for each, count in zip(needs, self._pieces[1:], strict=True)
+            ]
+            parts = [keys[: max(0, end)], *pieces]
+            all_keys, all_pieces = list(chain(*parts)), list(chain(*pieces))
             fits = len(all_keys) <= self._pool.places
-            if fits and self._count(namespace, pieces) == len(pieces):
-                self._found[number] = _Fetch(number, namespace, all_keys)
-                return PagesFound(number, len(all_keys), before)
+            if fits and self._count(namespace, all_pieces) == len(all_pieces):
+                starts = list(accumulate(map(len, parts[:-1]), initial=0))
+                self._found[number] = _Fetch(number, namespace, all_keys, starts)
+                return PagesFound(number, len(all_keys), end)
         return PagesFound(number, 0)
 
     def _count(self, namespace: str, keys: Sequence[bytes]) -> int:
@@ -78,21 +124,23 @@ class Fetches:
     def end(self, number: int) -> None:
         """Ends a fetch in any state."""
         self._found.pop(number, None)
-        self._pool.release(self._ready.pop(number, ()))
+        if number in self._ready:
+            self.end_restored(number)
         for fetch in [fetch for fetch in self._queue if fetch.number == number]:
             self._queue.remove(fetch)
             self._pool.release(fetch.entries)
 
     def end_restored(self, number: int) -> None:
-        self._pool.release(self._ready.pop(number))
+        self._pool.release(self._ready.pop(number).entries)
 
-    def places(self, number: int, first: int, count: int) -> list[int]:
-        """The places in host memory of some pages of a ready fetch."""
-        return [entry.place for entry in self._ready[number][first : first + count]]
+    def places(self, number: int, first: int, count: int, group: int = 0) -> list[int]:
+        """The places in host memory of some pages of a ready fetch, each with all its pieces.
 
-    def state_places(self, number: int) -> list[int]:
-        """The places in host memory of the pieces of a ready fetch's state."""
-        return [entry.place for entry in self._ready[number][-self._pieces :]]
+        group: of layers; 1 of a model with recurrent layers has one page, the state
+        """
+        fetch, pieces = self._ready[number], self._pieces[group]
+        start = fetch.starts[group] + first * pieces
+        return [entry.place for entry in fetch.entries[start : start + count * pieces]]
 
     @property
     def busy(self) -> bool:
@@ -113,7 +161,7 @@ class Fetches:
             return None
         if self._tiers.disk is not None:
             self._tiers.disk.touch([entry.key for entry in fetch.entries])
-        self._ready[fetch.number] = fetch.entries
+        self._ready[fetch.number] = fetch
         return fetch.number, len(fetch.entries)
 
     def _read_some(self, fetch: _Fetch) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,31 +28,32 @@ if TYPE_CHECKING:
 HOST_BYTES_BEFORE_OTHERS = 1 << 30
 """bytes of host memory that buffer the lower tiers, if --host-cache is not set"""
 HASHES_NAME = "weights.json"
-LAYOUT = 1
+LAYOUT = 2
 """version of the layout of a page's bytes"""
 log = logging.getLogger(__name__)
 
 
 def open_page_store(
-    config: ServeConfig, page_bytes: int, device: torch.device, state_bytes: int = 0
+    config: ServeConfig, page_bytes: int, device: torch.device, pieces: Sequence[int] = (1,), most: int = 1
 ) -> PageStore | None:
     """Opens the page store; None if no tier is configured. An unreadable disk cache only causes a warning.
 
     On CUDA devices host memory is pinned in the background, so call it early. Raises ConfigError if there is
-    less host memory, it cannot hold a page and a state, the disk cache cannot hold the pages that are written
-    at once, or the remote cache's URL is invalid.
+    less host memory, it cannot hold what a request needs at once, the disk cache cannot hold the pages that
+    are written at once, or the remote cache's URL is invalid.
 
-    state_bytes: size of the state that recurrent layers have after a prefix; 0: no layer is recurrent
+    page_bytes: of the group of layers that see all tokens. pieces: see `PageStore`. most: number of places
+    that a request may need at once, with a page of that group and a state or all pages of windows
     """
     disk = _open_disk(config.disk_cache, config.disk_cache_size, page_bytes)
     tiers = LowerTiers(disk, _open_remote(config.remote_cache))
     if not config.host_cache and not tiers:
         return None
-    store = PageStore(_open_pool(config, page_bytes, device), tiers, state_bytes)
-    if state_bytes and store.pool.places <= store.pieces:
+    store = PageStore(_open_pool(config, page_bytes, device), tiers, pieces)
+    if store.pool.places < most:
         raise ConfigError(
-            f"--host-cache {as_given(host_bytes(config))}: a state of this model's recurrent layers and a "
-            f"page take {page_bytes * (store.pieces + 1):,} bytes; raise it."
+            f"--host-cache {as_given(host_bytes(config))}: a page and the state or windows before its end "
+            f"take {page_bytes * most:,} bytes in this model; raise it."
         )
     return store
 

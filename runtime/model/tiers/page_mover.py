@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -22,14 +24,27 @@ from ...messages import (
     SavePages,
     StepPlan,
 )
-from .copies import Copies, CopyStream, CudaCopyStream, HostCopyStream, HostRestore, Restore, StreamRestore
-from .host_pool import KEY_BYTES, Entry, list_pieces, split_keys
+from .copies import (
+    Copies,
+    CopyStream,
+    CudaCopyStream,
+    HostCopyStream,
+    HostRestore,
+    LoadLayers,
+    Restore,
+    StreamRestore,
+)
+from .host_pool import KEY_BYTES, Entry, split_keys
 from .page_store import PageStore
 
 PAGES_AT_ONCE = 8
 """A flush copies this many pages while the store writes the previous ones."""
 FLUSH_TIMEOUT_S = 5.0
 """A flush waits this long for a place in memory, which a page frees when it is written to disk."""
+
+
+Page = tuple[int, int]
+"""group of layers, and number of the page"""
 
 
 class StatePlaces(Protocol):
@@ -52,7 +67,7 @@ class CopyStreams(NamedTuple):
 class Save:
     """Consecutive pages that are copied to host memory together. The page store can't find them yet."""
 
-    pages: Set[int]
+    pages: Set[Page]
     entries: list[Entry]
     copies: Copies
     forgotten: list[Entry] = field(default_factory=list)
@@ -70,6 +85,7 @@ class StepMoves:
     restore: Restore | None
     saves: list[Save]
     fetches_over: Sequence[int]
+    restored_windows: Sequence[Copies] = ()
 
 
 class PageMover:
@@ -84,12 +100,22 @@ class PageMover:
         store: PageStore,
         streams: CopyStreams | None = None,
         states: StatePlaces | None = None,
+        groups: Sequence[Sequence[int]] = (),
     ) -> None:
-        """streams: of copies; None: the default streams of the device. states: None: no layer is recurrent"""
-        self._kvs, self._states = kvs, states
+        """streams: of copies; None: the default streams of the device. states: None: no layer is recurrent.
+        groups: the numbers of each group's layers; empty: there is one group"""
+        self._states = states
         self._store = store
-        kv = kvs[0]
-        shape = (store.pool.places, len(kvs), kv.shape[0] * kv.shape[1], -1)
+        self._layers = len(kvs)
+        self._first_group = groups[0] if groups else range(len(kvs))
+        size = len(self._first_group)
+        self._pieces = [
+            [[kvs[layer] for layer in group[at : at + size]] for at in range(0, len(group), size)]
+            for group in groups or [self._first_group]
+        ]
+        """of each group, the caches of the layers in each piece of a page"""
+        kv = kvs[self._first_group[0]]
+        shape = (store.pool.places, size, kv.shape[0] * kv.shape[1], -1)
         self._memory = store.pool.memory.view(kv.dtype).view(shape)
         self._streams = streams or _streams(kv.device)
         self._open: list[Save] = []
@@ -101,9 +127,10 @@ class PageMover:
         """Compiles the kernels of copies; page 0 keeps its contents."""
         entry = self._store.pool.reserve(bytes(KEY_BYTES))
         if entry is not None:
-            moves = page_moves(self._kvs, [0], self._memory, [entry.place])
+            [kvs] = self._pieces[0]
+            moves = page_moves(kvs, [0], self._memory, [entry.place])
             self._streams.saving.launch(moves.save, after_steps=True)
-            self._streams.saving.launch(lambda: moves.load(range(len(self._kvs)))).wait()
+            self._streams.saving.launch(lambda: moves.load(range(len(kvs)))).wait()
             self._store.pool.release([entry])
 
     @torch.inference_mode()
@@ -117,7 +144,7 @@ class PageMover:
             case _:
                 self.forget(message)
 
-    def begin(self, plan: StepPlan, written: Callable[[], Iterable[int]]) -> StepMoves:
+    def begin(self, plan: StepPlan, written: Callable[[], Iterable[Page]]) -> StepMoves:
         """Launches a step's saves and restores before the step. Its writes wait for the saves of their pages.
 
         The copies need not wait for the steps before: a page is evicted, and given to another request, only
@@ -131,14 +158,18 @@ class PageMover:
         if running:
             for copies in _copies_of(running, set(written())):
                 copies.precede_launches()
-        restore = self._restore(plan.restores, running) if plan.restores else None
+        pages = [part for part in plan.restores if part.group == 0]
+        restore = self._restore(pages, running) if pages else None
+        windows = [copies for part in plan.restores for copies in self._restore_windows(part, running)]
         self._restore_states(plan.restored_states)
-        return StepMoves(restore, self._take_begun(), plan.fetches_over)
+        return StepMoves(restore, self._take_begun(), plan.fetches_over, windows)
 
     def finish(self, moves: StepMoves) -> float:
         """Waits for the copies of a computed step, publishes saved pages and ends fetches. Returns the
         milliseconds that restoring took."""
         restored_ms = 0.0 if moves.restore is None else moves.restore.finish()
+        for copies in moves.restored_windows:
+            copies.wait()  # a step without rows has waited for nothing
         self._publish(moves.saves)
         for fetch in moves.fetches_over:
             self._store.end(fetch)
@@ -178,24 +209,44 @@ class PageMover:
 
         after_steps: running steps may still write some of the pages
         """
-        pool = self._store.pool
         for part in saves:
-            pages, entries, known = [], [], []
-            ids = np.frombuffer(part.pages, np.int32).tolist()
-            for page, key in zip(ids, split_keys(part.keys), strict=True):
-                there = pool.hold(key)
-                if there is not None:
-                    known.append(there)
-                    continue
-                entry = pool.reserve(key, part.namespace, timeout)
-                if entry is None:
-                    self._store.count_lost(1)
-                    continue
-                pages.append(page)
-                entries.append(entry)
-            pool.release(known)  # so that its pages count as used
-            if entries:
-                self._launch(pages, entries, after_steps)
+            pages = np.frombuffer(part.pages, np.int32).tolist()
+            keys = self._store.list_pieces(part.keys, part.group)
+            pieces = self._pieces[part.group]
+            for number, kvs in enumerate(pieces):
+                save = self._copy_pages(kvs, pages, keys[number :: len(pieces)], part, timeout, after_steps)
+                if save is not None:
+                    self._begin_save(save)
+
+    def _copy_pages(
+        self,
+        kvs: Sequence[torch.Tensor],
+        pages: Sequence[int],
+        keys: Sequence[bytes],
+        part: SavedPages,
+        timeout: float,
+        after_steps: bool,
+    ) -> Save | None:
+        """Copies a piece of each page to host memory; None if there is nothing to copy. See `save`."""
+        pool, copied, known = self._store.pool, list[tuple[int, Entry]](), list[Entry]()
+        for page, key in zip(pages, keys, strict=True):
+            there = pool.hold(key)
+            if there is not None:
+                known.append(there)
+                continue
+            entry = pool.reserve(key, part.namespace, timeout)
+            if entry is None:
+                self._store.count_lost(1)
+                continue
+            self._memory[entry.place, len(kvs) :] = 0  # bytes of another page, perhaps of another namespace
+            copied.append((page, entry))
+        pool.release(known)  # so that its pages count as used
+        if not copied:
+            return None
+        ids, entries = [page for page, _ in copied], [entry for _, entry in copied]
+        moves = page_moves(kvs, ids, self._memory, [entry.place for entry in entries])
+        copies = self._streams.saving.launch(moves.save, after_steps=after_steps)
+        return Save({(part.group, page) for page in ids}, entries, copies)
 
     def save_states(self, states: Sequence[SavedState], timeout: float = 0.0) -> None:
         """Copies states to host memory. Later launches wait for it. A state for which no place is free within
@@ -203,7 +254,7 @@ class PageMover:
         for state in states:
             assert self._states is not None
             packed = self._states.pack(state.place).split(self._store.pool.place_bytes)
-            pieces = list(zip(list_pieces(state.key, len(packed)), packed, strict=True))
+            pieces = list(zip(self._store.list_pieces(state.key, 1), packed, strict=True))
             at_once = self._pages_at_once if timeout else len(pieces)
             for at in range(0, len(pieces), at_once):
                 if not self._save_pieces(pieces[at : at + at_once], state.namespace, timeout):
@@ -248,33 +299,45 @@ class PageMover:
         self.save([self._select_unsaved(part) for part in message.saves], after_steps=True)
         self.save_states(self._select_unsaved_states(message.states))
 
-    def _launch(self, pages: list[int], entries: list[Entry], after_steps: bool) -> None:
-        moves = page_moves(self._kvs, pages, self._memory, [entry.place for entry in entries])
-        copies = self._streams.saving.launch(moves.save, after_steps=after_steps)
-        self._begin_save(Save(frozenset(pages), entries, copies))
-
     def _begin_save(self, save: Save) -> None:
         self._open.append(save)
         self._begun.append(save)
 
     def _restore(self, restores: Sequence[RestoredPages], running: Sequence[Save]) -> Restore:
-        """Copies fetched pages to the device."""
-        pages, places = [], []
+        """Copies fetched pages of the first group to the device."""
+        pages, places = list[int](), list[int]()
         for part in restores:
             ids = np.frombuffer(part.pages, np.int32).tolist()
             pages += ids
             places += self._store.places(part.fetch, part.first, len(ids))
-        load, layers = page_moves(self._kvs, pages, self._memory, places).load, len(self._kvs)
+        [kvs] = self._pieces[0]
+        load = _load_first_group(page_moves(kvs, pages, self._memory, places).load, self._first_group)
         if self._streams.restoring is None:
-            return HostRestore(load, layers)
+            return HostRestore(load, self._layers)
         size = len(pages) * self._memory[0].nbytes
-        return StreamRestore(self._streams.restoring, load, layers, size, _copies_of(running, set(pages)))
+        before = _copies_of(running, {(0, page) for page in pages})
+        return StreamRestore(self._streams.restoring, load, self._layers, size, before)
+
+    def _restore_windows(self, part: RestoredPages, running: Sequence[Save]) -> Iterator[Copies]:
+        """Copies fetched pages of a windowed group to the device, before all later launches; nothing if they
+        are of the first group."""
+        if part.group == 0:
+            return
+        pages, pieces = np.frombuffer(part.pages, np.int32).tolist(), self._pieces[part.group]
+        places = self._store.places(part.fetch, part.first, len(pages), part.group)
+        before = _copies_of(running, {(part.group, page) for page in pages})
+        stream = self._streams.restoring or self._streams.saving
+        for number, kvs in enumerate(pieces):
+            moves = page_moves(kvs, pages, self._memory, places[number :: len(pieces)])
+            copies = stream.launch(partial(moves.load, range(len(kvs))), before)
+            copies.precede_launches()
+            yield copies
 
     def _restore_states(self, restores: Sequence[RestoredState]) -> None:
         """Copies fetched states to the device, before all later launches."""
         for restore in restores:
             assert self._states is not None
-            places = self._store.state_places(restore.fetch)
+            places = self._store.places(restore.fetch, 0, 1, group=1)
             self._states.unpack(restore.place, self._store.pool.memory[places].reshape(-1))
 
     def forget(self, message: ForgetPages | DiscardPages) -> None:
@@ -293,36 +356,52 @@ class PageMover:
         self.finish(StepMoves(None, self._take_begun(), message.fetches_over))
         if not self._store.tiers:
             return
-        of_states = [key for state in message.states for key in list_pieces(state.key, self._store.pieces)]
-        of_pages = [key for part in message.saves for key in split_keys(part.keys)]
+        of_states = [key for state in message.states for key in self._store.list_pieces(state.key, 1)]
+        of_pages = [key for part in message.saves for key in self._store.list_pieces(part.keys, part.group)]
         self._store.expect([*of_states, *of_pages])
         self._store.write_again([key for key in of_states if self._store.tiers.needs(key)])
         self.save_states(self._select_unsaved_states(message.states), timeout=FLUSH_TIMEOUT_S)
         for part in message.saves:
-            for few in _divide(self._select_unsaved(part), self._pages_at_once):
-                self._store.write_again(split_keys(few.keys))
+            at_once = max(1, self._pages_at_once // self._store.pieces[part.group])
+            for few in _divide(self._select_unsaved(part), at_once):
+                self._store.write_again(self._store.list_pieces(few.keys, few.group))
                 self.save([few], timeout=FLUSH_TIMEOUT_S)
                 self.publish_saves()
         self._store.finish()
 
     def _select_unsaved_states(self, states: Sequence[SavedState]) -> list[SavedState]:
         """The states of which the lower tiers lack a piece."""
-        needs, pieces = self._store.tiers.needs, self._store.pieces
-        return [state for state in states if any(map(needs, list_pieces(state.key, pieces)))]
+        return [state for state in states if self._needs(state.key, 1)]
+
+    def _needs(self, key: bytes, group: int) -> bool:
+        """Whether a lower tier lacks a piece of the group's page, or of the state."""
+        return any(map(self._store.tiers.needs, self._store.list_pieces(key, group)))
 
     def _select_unsaved(self, part: SavedPages) -> SavedPages:
         """The pages that no lower tier has yet."""
         pages = zip(split_keys(part.keys), np.frombuffer(part.pages, np.int32).tolist(), strict=True)
-        lacking = [(key, page) for key, page in pages if self._store.tiers.needs(key)]
+        lacking = [(key, page) for key, page in pages if self._needs(key, part.group)]
         ids = np.array([page for _, page in lacking], np.int32)
-        return SavedPages(part.namespace, b"".join(key for key, _ in lacking), ids.tobytes())
+        return SavedPages(part.namespace, b"".join(key for key, _ in lacking), ids.tobytes(), part.group)
 
 
 def _divide(part: SavedPages, pages: int) -> Iterator[SavedPages]:
     """Splits into parts of at most `pages` pages."""
     for at in range(0, len(part.pages) // PAGE_ID_BYTES, pages):
         keys = part.keys[at * KEY_BYTES : (at + pages) * KEY_BYTES]
-        yield SavedPages(part.namespace, keys, part.pages[at * PAGE_ID_BYTES : (at + pages) * PAGE_ID_BYTES])
+        ids = part.pages[at * PAGE_ID_BYTES : (at + pages) * PAGE_ID_BYTES]
+        yield SavedPages(part.namespace, keys, ids, part.group)
+
+
+def _load_first_group(load: LoadLayers, group: Sequence[int]) -> LoadLayers:
+    """Loads those of a model's layers that are in the group. load: takes the layers' places in the group"""
+
+    def load_some(layers: range) -> None:
+        some = range(bisect_left(group, layers.start), bisect_left(group, layers.stop))
+        if some:
+            load(some)
+
+    return load_some
 
 
 def _streams(device: torch.device) -> CopyStreams:
@@ -331,6 +410,6 @@ def _streams(device: torch.device) -> CopyStreams:
     return CopyStreams(CudaCopyStream(device), CudaCopyStream(device))
 
 
-def _copies_of(saves: Sequence[Save], pages: set[int]) -> list[Copies]:
+def _copies_of(saves: Sequence[Save], pages: set[Page]) -> list[Copies]:
     """The copies that save any of these pages."""
     return [save.copies for save in saves if not pages.isdisjoint(save.pages)]

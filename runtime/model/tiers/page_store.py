@@ -9,7 +9,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
 from ...messages import (
@@ -74,12 +74,12 @@ class PageStore:
     Pages of a fetch are held in host memory until it is ended.
     """
 
-    def __init__(self, pool: HostPool, tiers: LowerTiers, state_bytes: int = 0) -> None:
-        """state_bytes: size of the state that recurrent layers have after a prefix. It is divided into pieces
-        as large as a page. 0: no layer is recurrent"""
+    def __init__(self, pool: HostPool, tiers: LowerTiers, pieces: Sequence[int] = (1,)) -> None:
+        """pieces: number of places that a page of each group of layers takes, or after that of pages a state
+        of recurrent layers. The first group's page takes one"""
         self.pool = pool
         self.tiers = tiers
-        self.pieces = -(-state_bytes // pool.place_bytes)
+        self.pieces = pieces
         self._fetches = Fetches(pool, tiers, self.pieces)
         self._wake: Callable[[], None] = lambda: None
         self._to_forget: deque[ForgetPages | DiscardPages] = deque()
@@ -125,15 +125,10 @@ class PageStore:
         self._lost_pages += pages
         self._wake()
 
-    def places(self, fetch: int, first: int, count: int) -> list[int]:
-        """Places in host memory of a fetch's pages, for a step that restores them."""
-        self._restored_pages += count
-        return self._fetches.places(fetch, first, count)
-
-    def state_places(self, fetch: int) -> list[int]:
-        """Places in host memory of the pieces of a fetch's state, for a step that restores it."""
-        self._restored_pages += self.pieces
-        return self._fetches.state_places(fetch)
+    def places(self, fetch: int, first: int, count: int, group: int = 0) -> list[int]:
+        """Places in host memory of a fetch's pages, for a step that restores them (see `Fetches.places`)."""
+        self._restored_pages += count * self.pieces[group]
+        return self._fetches.places(fetch, first, count, group)
 
     def end(self, fetch: int) -> None:
         """Ends a fetch whose pages are restored."""
@@ -145,10 +140,14 @@ class PageStore:
         self._wake()
 
     def list_discarded(self, message: DiscardPages) -> list[bytes]:
-        """The keys of pages and of all pieces of states. A piece that stayed would become a part of the state
-        that is saved next under the same key."""
-        pieces = (list_pieces(state, self.pieces) for state in split_keys(message.states))
-        return [*split_keys(message.keys), *chain.from_iterable(pieces)]
+        """The keys of pages and of all pieces of the others. A piece that stayed would become a part of what
+        is saved next under the same key."""
+        others = [self.list_pieces(keys, group) for group, keys in enumerate(message.others, 1)]
+        return [*split_keys(message.keys), *chain.from_iterable(others)]
+
+    def list_pieces(self, keys: bytes, group: int) -> list[bytes]:
+        """The keys of all pieces of a group's pages, or of states."""
+        return [piece for key in split_keys(keys) for piece in list_pieces(key, self.pieces[group])]
 
     def expect(self, order: list[bytes]) -> None:
         """Tells the tiers which pages are about to be saved, the most recently used first."""
@@ -212,22 +211,22 @@ class PageStore:
                 self._fetches.end(message.fetch)
             case UsedPages():
                 self._uses.add(message.keys)
-                self._note_used_states(split_keys(message.states))
+                for group, keys in enumerate(message.others, 1):
+                    self._note_used(keys, group)
             case LocatePages():
                 groups = [self._locate(split_keys(keys)) for keys in message.groups]
                 scheduler.send(PagesLocated(message.question, groups))
 
     def _find(self, message: FindPages) -> PagesFound:
         asked = (message.fetch, message.namespace, split_keys(message.keys))
-        if message.states:
-            return self._fetches.find_state(*asked, split_keys(message.states))
+        if message.others:
+            return self._fetches.find_end(*asked, message.others)
         return PagesFound(message.fetch, self._fetches.find(*asked))
 
-    def _note_used_states(self, states: list[bytes]) -> None:
-        stored = [state for state in states if state in self.pool or state in self.tiers.on_disk]
-        pieces = b"".join(piece for state in stored for piece in list_pieces(state, self.pieces))
-        if pieces:
-            self._uses.add(pieces)
+    def _note_used(self, keys: bytes, group: int) -> None:
+        stored = [key for key in split_keys(keys) if key in self.pool or key in self.tiers.on_disk]
+        if stored:
+            self._uses.add(b"".join(self.list_pieces(b"".join(stored), group)))
 
     def _locate(self, keys: list[bytes]) -> PagesInTiers:
         """Counts pages in host memory and on disk. Asking the remote tier would take a round trip."""

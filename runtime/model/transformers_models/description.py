@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +33,8 @@ from .split_model import SplitModel
 
 PROBE_TOKENS = 3
 MAX_PROBLEM = 160
+_KERNELS = "transformers.integrations.hub_kernels"
+"""The logger that asks for packages of kernels, such as causal_conv1d, which we do not use."""
 """characters of an error of transformers in our messages"""
 _CHANGING_ROPES = ("dynamic", "longrope")
 """kinds of stretched positions whose values change when a context exceeds the original one"""
@@ -129,6 +132,7 @@ def read_config(model: Path) -> PreTrainedConfig:
 
 def build(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
     """The model with our functions for attention and experts, on the current device."""
+    logging.getLogger(_KERNELS).setLevel(logging.ERROR)
     with quiet():
         model: PreTrainedModel = AutoModelForCausalLM.from_config(
             config, attn_implementation="eager", experts_implementation=experts.NAME, dtype=dtype

@@ -324,3 +324,37 @@ async def test_ollama_s_client_gets_embeddings_of_the_length_1() -> None:
         assert (await client.embeddings(model=MODEL, prompt="")).embedding == []
         shown = await client.show(MODEL)
         assert shown.capabilities == ["embedding"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "meant"),
+    [
+        ("/v1/embeddings", {"input": "a", "dimension": 2}, "dimensions"),
+        ("/v1/embeddings", {"input": "a", "truncate_prompt_token": 5}, "truncate_prompt_tokens"),
+        ("/v1/classify", {"input": "a", "activation": True}, "use_activation"),
+        ("/v1/score", {"text_1": "a", "text_2": "b", "use_activations": True}, "use_activation"),
+        ("/v1/score", {"text_1": "a", "text_2": "b", "softmax": True}, "use_activation"),
+        ("/v1/score", {"text_1": "a", "text2": "b"}, "text_2"),
+        ("/v1/rerank", {"query": "a", "documents": ["b"], "top_k": 1}, "top_n"),
+        ("/v1/rerank", {"query": "a", "documents": ["b"], "topn": 1}, "top_n"),
+        ("/v1/rerank", {"query": "a", "documents": ["b"], "return_document": True}, "return_documents"),
+    ],
+)
+async def test_a_misspelt_field_is_refused_with_its_right_name(
+    path: str, body: dict[str, Any], meant: str
+) -> None:
+    async with world_of(EMBEDS) as world:
+        error = await error_of(world, path, body)
+    assert error["code"] == "unknown_parameter"
+    assert error["message"].endswith(f"is no known field. Did you mean {meant}?")
+
+
+@pytest.mark.parametrize("path", ["/v1/score", "/v1/rerank", "/v1/embeddings"])
+async def test_an_unknown_field_that_means_nothing_here_is_ignored_with_a_warning(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    texts = {"/v1/score": {"text_1": "a", "text_2": "b"}, "/v1/embeddings": {"input": "a"}}
+    body = texts.get(path, {"query": "a", "documents": ["b"]})
+    async with world_of(EMBEDS) as world:
+        await post(world, path, **body, billing_tag="x")
+    assert "unknown request field 'billing_tag'" in caplog.text

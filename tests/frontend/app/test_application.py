@@ -323,6 +323,18 @@ async def test_probes_need_no_key(guarded: HttpWorld, path: str) -> None:
     assert (await guarded.http.get(path)).status_code == 200
 
 
+async def test_a_model_tells_its_context_device_and_sampling(world: HttpWorld) -> None:
+    (card,) = (await world.http.get("/v1/models")).json()["data"]
+    assert (card["max_model_len"], card["device"], card["is_builtin"]) == (256, "cpu", False)
+    assert card["sampling"] == {
+        "temperature": 1.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+    }
+
+
 async def test_a_text_is_tokenized(world: HttpWorld) -> None:
     body = {"model": MODEL, "prompt": "Hello, how", "return_token_strs": True}
     answer = (await world.http.post("/tokenize", json=body)).json()

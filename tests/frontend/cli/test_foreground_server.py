@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,9 @@ from pathlib import Path
 
 import pytest
 from arbora.frontend.launch.directory import PREFIX
+from arbora.frontend.launch.serve import next_step, ready_line
+from arbora.runtime.config import ServeConfig
+from arbora.runtime.messages import CacheGroup, ModelReady, Pooling
 from processes import is_alive
 
 FAKE_SERVER = Path(__file__).parents[2] / "support" / "fake_server.py"
@@ -83,12 +87,37 @@ def test_a_signal_drains_the_server_which_says_so_and_leaves_no_process(
         0,
         STARTING,
         "arbora: stopped",
-        3,
+        4,
     )
-    assert lines[1].startswith("arbora: open http://")
-    assert "in another terminal with `arbora chat --url http://" in lines[1]
+    assert re.fullmatch(r"arbora: ready after \d+\.\d s", lines[1])
+    assert lines[2].startswith("arbora: open http://")
+    assert "in another terminal with `arbora chat --url http://" in lines[2]
     assert not any(map(is_alive, children))
     assert list(short_directory.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "path"), [([], "/v1/embeddings"), (["one"], "/v1/rerank"), (["a", "b"], "/v1/classify")]
+)
+def test_an_encoder_s_ready_lines_name_neither_a_kv_cache_nor_a_chat(labels: list[str], path: str) -> None:
+    config = ServeConfig(model=Path("/nowhere"), served_model_name="fake")
+    pooling = Pooling(4, is_normalized=True, reads_cache=False, takes_whole=True, labels=labels)
+    ready = ModelReady([CacheGroup(1, None, 9, 64)], 512, 512, 8, 100, "cpu", pooling=pooling)
+    assert ready_line(config, ready, "http://a") == (
+        "Arbora serves fake at http://a on cpu (inputs of up to 512 tokens)"
+    )
+    said = next_step(config, ready, "http://a")
+    assert said == f"its API is http://a/v1; this model serves {path}"
+    ready.pooling = None
+    assert "KV cache 4,608 tokens" in ready_line(config, ready, "http://a")
+    assert "arbora chat --url http://a" in next_step(config, ready, "http://a")
+
+
+def test_a_full_pipe_of_stderr_stops_neither_the_server_nor_its_processes(short_directory: Path) -> None:
+    server = Process(short_directory, "work", "work", "chatty")
+    server.popen.terminate()
+    assert server.popen.wait(PATIENCE) == 0  # nobody reads its stderr
+    server.finish()
 
 
 def test_a_server_under_nohup_outlives_its_terminal(short_directory: Path) -> None:

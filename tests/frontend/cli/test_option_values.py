@@ -45,7 +45,8 @@ def test_allowed_hosts_are_names_alone(model: Path) -> None:
         (["MODEL", "--log-requests"], "text"),
         (["--log-requests", "json", "MODEL"], "json"),
         (["MODEL", "--log-requests=json", "--port", "0"], "json"),
-        (["MODEL"], None),
+        (["MODEL"], "text"),
+        (["MODEL", "--log-requests", "off"], None),
     ],
 )
 def test_the_log_of_requests_has_a_form_which_may_be_left_out(
@@ -60,6 +61,18 @@ def test_an_unknown_form_of_the_log_of_requests_is_refused(model: Path) -> None:
     arguments = ["serve", str(model), "--log-requests", "xml"]
     with pytest.raises(ConfigError, match=r"--log-requests xml: expected one of text, json, json\+texts\."):
         serve_config(vars(build_parser().parse_args(arguments)), {})
+
+
+def test_a_quiet_server_logs_only_warnings_and_errors(model: Path) -> None:
+    assert (
+        configured(model, "--quiet").log_level == configured(model, ARBORA_QUIET="1").log_level == "warning"
+    )
+    assert configured(model, ARBORA_QUIET="0").log_level == configured(model).log_level == "info"
+    for flags in (("--log-level", "debug"), ("--log-requests", "json")):
+        with pytest.raises(
+            ConfigError, match=rf"^--quiet: .* so {flags[0]} would have no effect\. Leave one"
+        ):
+            configured(model, "--quiet", *flags)
 
 
 def test_texts_are_logged_only_in_json_lines(model: Path) -> None:

@@ -91,6 +91,42 @@ async def test_a_browser_must_say_that_it_sends_json(world: HttpWorld) -> None:
     assert (await posted(world)).status == 200  # no browser
 
 
+CURL = ("Content-Type: application/x-www-form-urlencoded",)
+
+
+async def sent_by_curl(world: HttpWorld, *headers: str, host: str = "localhost:11434", path: str) -> Answer:
+    """The answer to what `curl -d BODY` sends, with further headers."""
+    body = b'{"model": "tiny", "prompt": "the cat", "stream": false}'
+    lines = [f"POST {path} HTTP/1.1", f"Host: {host}", f"Content-Length: {len(body)}", *CURL, *headers]
+    return await asked(world.url, "\r\n".join([*lines, "", ""]).encode() + body)
+
+
+@on_module_loop
+@pytest.mark.parametrize("path", ["/api/generate", "/v1/completions", "/generate"])
+async def test_curl_need_not_say_that_it_sends_json(world: HttpWorld, path: str) -> None:
+    assert (await sent_by_curl(world, path=path)).status == 200
+
+
+@on_module_loop
+@pytest.mark.parametrize("path", ["/api/generate", "/v1/completions", "/generate"])
+@pytest.mark.parametrize(
+    ("header", "host", "refusal"),
+    [
+        ("Origin: http://localhost:3000", "localhost", (415, "unsupported_media_type")),
+        ("Sec-Fetch-Site: same-origin", "localhost", (415, "unsupported_media_type")),
+        ("Sec-Fetch-Site: cross-site", "localhost", (403, "origin_not_allowed")),
+        ("Origin: https://evil.example", "localhost", (403, "origin_not_allowed")),
+        ("Origin: null", "localhost", (403, "origin_not_allowed")),
+        ("Accept: */*", "evil.example", (403, "host_not_allowed")),
+    ],
+)
+async def test_a_page_can_t_send_what_curl_sends(
+    world: HttpWorld, path: str, header: str, host: str, refusal: tuple[int, str]
+) -> None:
+    answer = await sent_by_curl(world, header, host=host, path=path)
+    assert answer.status == refusal[0] and f'"code":"{refusal[1]}"' in answer.body.decode()
+
+
 @on_module_loop
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "GZIP, identity"])
 async def test_a_compressed_body_is_refused_by_name(world: HttpWorld, coding: str) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
+from dataclasses import replace
 
 import pytest
-from arbora.frontend.http.request_log import MAX_TOKENS
+from arbora.frontend.http.outcome import Outcome
+from arbora.frontend.http.request_log import MAX_LINES, MAX_TOKENS, RequestLog
+from arbora.frontend.http.server.limits import Limits
 from arbora.runtime.api_keys import ApiKey, key_hash
 from arbora.runtime.messages import Generate
 from fake_scheduler import unpacked
 from http_world import HttpWorld, http_world
+from raw_http import asked, connection, request
 
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 HELLO = [{"role": "user", "content": "a very private question"}]
 
 
@@ -38,8 +44,9 @@ async def test_a_reply_is_logged_with_its_numbers_and_no_text(
         response = await world.http.post("/v1/chat/completions", json=body, headers=headers)
         logged = await line(world, caplog)
     assert re.fullmatch(
-        rf"POST /v1/chat/completions 200 {response.headers['x-request-id']} key=[0-9a-f]{{16}} prompt=\d+ "
-        r"cached=\d+ output=\d+ first_token=\d\.\d+ finish=stop seconds=\d\.\d+",
+        rf"{TIME} POST /v1/chat/completions 200 {response.headers['x-request-id']} key=[0-9a-f]{{16}} "
+        r"prompt=\d+ cached=\d+ output=\d+ first_token=\d\.\d+ tokens_per_s=\d+\.\d finish=stop "
+        r"seconds=\d\.\d+",
         logged,
     )
     assert "secret" not in logged and "private" not in logged
@@ -50,7 +57,8 @@ async def test_a_refused_request_is_logged_with_its_status(caplog: pytest.LogCap
     async with http_world(log_requests="text") as world:
         answer = await world.http.post("/v1/chat/completions", json={"messages": []})
         assert re.fullmatch(
-            rf"POST /v1/chat/completions 400 {answer.headers['x-request-id']} code=invalid_value seconds=.*",
+            rf"{TIME} POST /v1/chat/completions 400 {answer.headers['x-request-id']} seconds=\d\.\d+ "
+            r"code=invalid_value reason=messages must .*",
             await line(world, caplog),
         )
 
@@ -59,9 +67,9 @@ async def test_a_request_without_its_key_is_logged_with_why(caplog: pytest.LogCa
     caplog.set_level(logging.INFO)
     async with http_world(log_requests="text", api_keys=("the-secret",)) as world:
         id = (await world.http.get("/v1/models")).headers["x-request-id"]
-        assert re.fullmatch(
-            rf"GET /v1/models 401 {id} code=invalid_api_key seconds=.*", await line(world, caplog)
-        )
+        logged = await line(world, caplog)
+    assert re.match(rf"{TIME} GET /v1/models 401 {id} seconds=", logged)
+    assert " code=invalid_api_key reason=This request has no API key." in logged
 
 
 async def test_a_stream_that_is_cut_by_the_shutdown_is_logged_with_its_tokens(
@@ -78,7 +86,7 @@ async def test_a_stream_that_is_cut_by_the_shutdown_is_logged_with_its_tokens(
                     world.supervisor.give_up()
         logged = await line(world, caplog)
     assert " prompt=" in logged and " output=1 " in logged
-    assert " finish=error-503 code=shutting_down seconds=" in logged
+    assert " finish=error-503 seconds=" in logged and " code=shutting_down reason=" in logged
 
 
 async def test_a_json_line_has_the_numbers_and_no_text(caplog: pytest.LogCaptureFixture) -> None:
@@ -163,11 +171,189 @@ async def test_a_json_line_of_a_refusal_has_its_code(caplog: pytest.LogCaptureFi
         logged = json.loads(await line(world, caplog))
     assert (logged["method"], logged["status"], logged["code"]) == ("GET", 404, "not_found")
     assert logged["id"] == answer.headers["x-request-id"]
-    assert logged.keys() == {"time", "id", "method", "path", "status", "code", "total_s"}
+    assert logged["reason"].startswith("There is no /nothing on this server.")
+    assert logged.keys() == {"time", "id", "method", "path", "status", "code", "reason", "total_s"}
 
 
-async def test_nothing_is_logged_unless_it_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_request_is_logged_if_the_log_is_off_or_quiet(caplog: pytest.LogCaptureFixture) -> None:
+    for level, form in ((logging.INFO, None), (logging.WARNING, "text")):
+        caplog.set_level(level)
+        async with http_world(log_requests=form) as world:
+            assert (await world.http.get("/v1/models")).status_code == 200
+            await world.http.get("/nothing")
+    assert not lines_of(caplog)
+
+
+async def test_requests_that_only_look_at_the_server_are_logged_if_they_fail(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO)
     async with http_world() as world:
-        assert (await world.http.get("/health")).status_code == 200
-        assert not lines_of(caplog)
+        for path in ("/", "/health", "/health/live", "/ping", "/version", "/metrics", "/openapi.json"):
+            assert (await world.http.get(path)).status_code == 200, path
+        assert (await world.http.head("/")).status_code == 200
+        await world.http.get("/page/1/missing.js")
+        logged = await line(world, caplog)
+    assert " GET /page/1/missing.js 404 " in logged
+
+
+def test_only_reading_the_cache_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    log = RequestLog("text", "tiny")
+    for method, path in (("GET", "/cache"), ("GET", "/cache/tree"), ("DELETE", "/cache"), ("GET", "/caches")):
+        log.add({}, replace(outcome_of(200), method=method, path=path))
+    assert [logged.split(" ")[1:3] for logged in lines_of(caplog)] == [
+        ["DELETE", "/cache"],
+        ["GET", "/caches"],
+    ]
+
+
+async def test_the_health_is_logged_while_it_is_bad(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with http_world(replica=False) as world:
+        assert (await world.http.get("/health")).status_code == 503
+        logged = await line(world, caplog)
+    assert " GET /health 503 " in logged and " code=model_not_ready reason=The model is starting" in logged
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_goes_away_is_told_of(caplog: pytest.LogCaptureFixture, stream: bool) -> None:
+    caplog.set_level(logging.INFO)
+    body = json.dumps({"messages": HELLO, "stream": stream}).encode()
+    async with http_world() as world:
+        world.running.pauses = True
+        async with connection(world.url) as raw:
+            head = request(
+                "POST",
+                "/v1/chat/completions",
+                "Content-Type: application/json",
+                f"Content-Length: {len(body)}",
+            )
+            await raw.send(head + body)
+            await world.until(lambda: bool(world.running.of_kind(Generate)))
+        logged = await line(world, caplog)
+    status = "200" if stream else "499"
+    assert re.match(rf"{TIME} POST /v1/chat/completions {status} \S+ ", logged)
+    assert " finish=abort client=gone seconds=" in logged
+
+
+async def test_a_line_names_the_model_if_there_are_several_names(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with http_world(more_model_names=("other",)) as world:
+        for body in ({"model": "other"}, {}, {"model": "no such model"}):
+            await world.http.post("/v1/completions", json={"prompt": "a", "max_tokens": 1, **body})
+        await world.until(lambda: len(lines_of(caplog)) == 3)
+    other, default, unknown = lines_of(caplog)
+    assert " model=other prompt=" in other and " model=tiny prompt=" in default
+    assert " model=" not in unknown and " code=model_not_found reason=" in unknown
+    assert "no such model" in unknown
+
+
+async def test_no_client_forges_a_line_or_makes_it_long(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    field = "x\narbora: 2026-01-01T00:00:00Z GET / 200 \x1b[2J\u2028\u202e" + 300 * "y"
+    async with http_world() as world:
+        body = {"messages": HELLO, "response_format": {"type": "text", field: "z"}}
+        assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 400
+        await world.http.get("/no%0Apath%20200%20id%1B")
+        await world.until(lambda: len(lines_of(caplog)) == 2)
+    for logged in lines_of(caplog):
+        assert logged.isprintable() and logged.splitlines() == [logged] and len(logged) < 500
+    first, second = lines_of(caplog)
+    assert " reason=response_format.x\\narbora: " in first
+    assert " GET /no\\npath%20200%20id\\x1b 404 " in second
+
+
+PRIVATE = "Zebra's \"plan"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": PRIVATE},
+        {"messages": [PRIVATE]},
+        {"messages": [{"role": PRIVATE, "content": "a"}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": [PRIVATE]}]}]},
+        {"messages": HELLO, "max_tokens": PRIVATE},
+        {"messages": HELLO, "max_tokens": 60 * "a" + PRIVATE},
+        {"messages": HELLO, "stop": 9 * [PRIVATE], "n": PRIVATE},
+        {"messages": HELLO, "tools": [PRIVATE]},
+        {"messages": HELLO, "response_format": PRIVATE},
+        {"messages": HELLO, "modalities": [PRIVATE]},
+        [PRIVATE],
+        PRIVATE,
+    ],
+)
+async def test_the_reason_has_none_of_the_request_s_texts(
+    caplog: pytest.LogCaptureFixture, body: object
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with http_world() as world:
+        assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 400
+        logged = await line(world, caplog)
+    assert " reason=" in logged and "Zebra" not in logged and "plan" not in logged
+
+
+async def test_a_request_that_is_no_http_has_a_line_too(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with http_world() as world:
+        answer = await asked(world.url, b"GET /v1/models HTTP/1.1\r\nHost : localhost\r\n\r\n")
+        logged = await line(world, caplog)
+    assert answer.status == 400
+    id = answer.headers["x-request-id"]
+    assert re.match(rf"{TIME} GET /v1/models 400 {id} seconds=0\.000 code=invalid_http reason=", logged)
+
+
+async def test_a_body_that_does_not_arrive_has_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    limits = Limits(body_seconds=0.2)
+    async with http_world(limits=limits) as world:
+        head = request("POST", "/v1/completions", "Content-Type: application/json", "Content-Length: 99")
+        assert (await asked(world.url, head + b"{")).status == 408
+        logged = await line(world, caplog)
+    assert " 408 " in logged and " code=request_timeout reason=The request's body did not arrive" in logged
+
+
+def outcome_of(status: int) -> Outcome:
+    return Outcome("POST", "/v1/completions", "id", status, None, None, 1e9, 0.5)
+
+
+async def test_beyond_some_lines_a_second_requests_are_only_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    now = 100.0
+    log = RequestLog("text", "tiny", clock=lambda: now)
+    for _ in range(MAX_LINES):
+        log.write(outcome_of(200))
+    for status in (*410 * (200,), 429, 429):
+        log.write(outcome_of(status))
+    assert len(lines_of(caplog)) == MAX_LINES
+    now = 101.0
+    log.write(outcome_of(200))
+    *_, counted, last = lines_of(caplog)
+    assert re.fullmatch(rf"{TIME} and 412 more requests: 410 × 200, 2 × 429", counted)
+    assert last.startswith("2001-09-09T01:46:40Z POST /v1/completions 200 id ")
+    assert len(lines_of(caplog)) == MAX_LINES + 2
+
+
+async def test_the_count_comes_at_the_end_of_its_second_if_no_request_follows(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    now = 100.0
+    log = RequestLog("text", "tiny", clock=lambda: now)
+    log.write(outcome_of(200))
+    now = 100.95
+    for _ in range(MAX_LINES):
+        log.write(outcome_of(200))
+    await asyncio.sleep(0.2)
+    assert lines_of(caplog)[-1].endswith("and 1 more requests: 1 × 200")
+
+
+async def test_json_lines_are_not_limited(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    log = RequestLog("json", "tiny")
+    for _ in range(3 * MAX_LINES):
+        log.write(outcome_of(200))
+    assert len(lines_of(caplog)) == 3 * MAX_LINES

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from arbora.frontend.page.assets import FOLDER
+from page_module import PageModule
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from py_mini_racer import MiniRacer
 
 VALUES: list[Any] = [
     {"a": [1, {"b": 'x A \n " \\ é 😀'}, True, None], "n": -1.5e3, "o": {}, "l": [[], [0]], "": False},
@@ -20,27 +18,6 @@ VALUES: list[Any] = [
     None,
     {"__proto__": {"x": 1}, "constructor": 2},
 ]
-
-
-_EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const))", re.MULTILINE)
-
-
-class PageModule:
-    """One module that imports no others. Its exported names are globals of its own V8 context."""
-
-    def __init__(self, name: str) -> None:
-        source = (FOLDER / f"{name}.js").read_text()
-        assert "import {" not in source, f"{name}.js imports other modules"
-        self._context = MiniRacer()
-        self._context.eval(_EXPORT.sub("", source))
-
-    def run(self, expression: str, **values: Any) -> Any:
-        """The value of an expression, as JSON has it. `values` are names in it."""
-        names = ", ".join(values)
-        given = ", ".join(json.dumps(value) for value in values.values())
-        text = self._context.eval(f"JSON.stringify((({names}) => ({expression}))({given})) ?? 'null'")
-        assert isinstance(text, str)
-        return json.loads(text)
 
 
 @pytest.fixture(scope="module")
@@ -326,7 +303,8 @@ def test_a_reply_with_calls_is_put_together_from_its_chunks() -> None:
     unenforced = [{"keyword": "minLenght", "path": "#/properties/a"}]
     chunks.append({"choices": [], "usage": {"prompt_tokens": 40}, "unenforced": unenforced})
     replies = PageModule("reply")
-    reply = replies.run("chunks.reduce(extend, emptyReply())", chunks=chunks)
+    grown = "chunks.reduce((reply, chunk, index) => extend(reply, chunk, 100 * index), emptyReply())"
+    reply = replies.run(grown, chunks=chunks)
     assert (reply["content"], reply["reasoning"], reply["finish"]) == ("I ask.", "Hm. ", "tool_calls")
     assert reply["unenforced"] == unenforced
     message = replies.run("asMessage(reply)", reply=reply)
@@ -335,8 +313,28 @@ def test_a_reply_with_calls_is_put_together_from_its_chunks() -> None:
         for each in message["tool_calls"]
     ]
     assert calls == [("c1", "weather", '{"city":"Oslo"}'), ("c2", "time", "{}")]
+    assert (reply["first"], reply["last"]) == (100, 600)
+    kept = replies.run("asMessage(keptReply({ message }))", message=message)
+    assert kept == message
     usage = {"prompt_tokens": 40, "prompt_tokens_details": {"cached_tokens": 30}}
     assert replies.run("cachedShare(usage)", usage=usage) == {"prompt": 40, "cached": 30, "percent": 75}
+
+
+@pytest.mark.parametrize(
+    ("times", "tokens", "expected"),
+    [
+        ((1000, None, None), 0, (None, None)),
+        ((1000, 1250.4, 2250.4), 11, (250, 10)),
+        ((1000, 1250, 1290), 11, (250, None)),
+        ((1000, 1250, 2250), 1, (250, None)),
+    ],
+)
+def test_the_speed_of_a_reply_is_that_after_its_first_piece(times: Any, tokens: int, expected: Any) -> None:
+    begun, first, last = times
+    reply = {"begun": begun, "first": first, "last": last, "usage": {"completion_tokens": tokens}}
+    assert PageModule("reply").run("speedOf(reply)", reply=reply) == dict(
+        zip(("first", "rate"), expected, strict=True)
+    )
 
 
 @pytest.mark.parametrize(

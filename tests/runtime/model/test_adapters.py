@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -79,17 +80,21 @@ def test_every_logit_of_a_prompt_in_chunks_equals_the_merged_weights(
 
 
 def test_an_adapter_can_be_loaded_and_dropped_between_steps(
-    base: PreTrainedModel, checkpoint: Path, adapters: list[Path]
+    base: PreTrainedModel, checkpoint: Path, adapters: list[Path], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     driver = StepDriver.load(checkpoint, max_loras=2)
     prompt = random_tokens(20)
     for path in adapters[:3]:
-        read = driver.runner.read_adapter(ReadAdapter(1, str(path)))
+        read = driver.runner.read_adapter(ReadAdapter(1, str(path), "more"))
         assert not read.error and len(read.digest) == 64
         driver.start(0, EVERY_LOGPROB, adapter=1)
         got = driver.prompt_logprobs(0, prompt, chunk=64)
         assert_close(got, expected_logprobs(merge(base, path), prompt)[:-1])
         driver.runner.drop_adapter(DropAdapter(1))
+    lines = [each for each in caplog.messages if each.startswith("adapter ")]
+    assert len(lines) == 3
+    assert lines[1].startswith(f"adapter more: rank 2, for down_proj, gate_proj; read from {adapters[1]} in ")
     driver.start(0, EVERY_LOGPROB)
     assert_close(driver.prompt_logprobs(0, prompt, chunk=64), expected_logprobs(base, prompt)[:-1])
 

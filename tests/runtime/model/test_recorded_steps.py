@@ -128,7 +128,7 @@ def test_rows_of_adapters_are_replayed_in_programs_that_outlive_the_adapters(
         driver.run([driver.row(2, [3, 4]), driver.row(0, [5], samples=0)])
         driver.run([driver.row(1)])
         driver.runner.drop_adapter(DropAdapter(1))
-        assert not driver.runner.read_adapter(ReadAdapter(1, str(paths[2]))).error
+        assert not driver.runner.read_adapter(ReadAdapter(1, str(paths[2]), "third")).error
     assert compared.replayed == [3, 3, 1] * 2
     assert [size[-1] for size in compared.programs] == [True, True, False]
 

@@ -63,7 +63,7 @@ class World:
 def test_a_loaded_adapter_is_listed_once_it_is_read_and_its_rows_name_its_place() -> None:
     world = World(FIRST)
     world.handle(LoadAdapter(0, 7, "second", "/second", False))
-    assert world.orders == [ReadAdapter(1, "/second")] and world.answers == []
+    assert world.orders == [ReadAdapter(1, "/second", "second")] and world.answers == []
     world.handle(AdapterRead(1, SECOND.digest))
     assert world.answers == [AdapterChanged(7, SECOND)] and world.names[-1] == ["first", "second"]
     world.submit("a", SECOND)
@@ -109,7 +109,7 @@ def test_an_unloaded_adapter_stays_until_its_requests_have_ended() -> None:
     world.bench.run()
     assert world.orders == [DropAdapter(0)]
     world.handle(LoadAdapter(0, 2, "second", "/second", False))
-    assert world.orders == [ReadAdapter(0, "/second")]
+    assert world.orders == [ReadAdapter(0, "/second", "second")]
 
 
 def test_a_replaced_adapter_serves_the_requests_that_have_arrived() -> None:
@@ -119,7 +119,7 @@ def test_a_replaced_adapter_serves_the_requests_that_have_arrived() -> None:
     world.handle(LoadAdapter(0, 1, "first", "/first", True), AdapterRead(1, changed.digest))
     world.submit("new", changed)
     world.bench.plan()
-    assert world.places() == [0, 1] and ReadAdapter(1, "/first") in world.orders
+    assert world.places() == [0, 1] and ReadAdapter(1, "/first", "first") in world.orders
     world.bench.run()
     assert world.orders == [DropAdapter(0)]
 
@@ -127,7 +127,7 @@ def test_a_replaced_adapter_serves_the_requests_that_have_arrived() -> None:
 def test_after_a_restart_adapters_are_read_again_and_requests_wait_for_theirs() -> None:
     world = World(FIRST)
     world.handle(WatchAdapters(0, [SECOND]), WatchAdapters(1, [SECOND]))
-    assert world.orders == [DropAdapter(0), ReadAdapter(0, "/second")]
+    assert world.orders == [DropAdapter(0), ReadAdapter(0, "/second", "second")]
     assert world.answers == [] and world.names[-1] == ["second"]
     world.submit("a", SECOND)
     world.submit("gone", SECOND)

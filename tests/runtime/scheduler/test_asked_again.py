@@ -95,7 +95,7 @@ def evicted(namespace: str, *numbers: int) -> KeyedPages:
 def test_evicted_pages_are_copied_out_when_they_are_due_and_a_few_before_the_last_of_a_prefix_first() -> None:
     pages = EvictedPages()
     pages.add([evicted("a", 13, 14, 15), evicted("a", 11, 12), evicted("b", 20)])
-    assert pages.take([20, 12, 99], most=4) == [evicted("b", 20), evicted("a", 12, 14, 15)]
+    assert pages.take([(0, 20), (0, 12), (1, 13)], most=4) == [evicted("b", 20), evicted("a", 12, 14, 15)]
     assert pages.take([], most=1) == [evicted("a", 13)]
     assert (len(pages), key(11) in pages, key(13) in pages) == (1, True, False)
 
@@ -111,7 +111,7 @@ def test_awaited_pages_are_copied_before_others_in_their_order() -> None:
 def test_a_page_that_was_evicted_twice_is_known_until_its_last_copy_is_taken() -> None:
     pages = EvictedPages()
     pages.add([KeyedPages("a", key(1), [5]), KeyedPages("a", key(1), [6])])
-    pages.take([5], most=1)
+    pages.take([(0, 5)], most=1)
     assert key(1) in pages
-    pages.take([6], most=1)
+    pages.take([(0, 6)], most=1)
     assert key(1) not in pages

@@ -33,7 +33,7 @@ def test_pages_that_the_tree_lost_meanwhile_are_looked_up_too() -> None:
     [fetch] = bench.model.store.asked
     assert isinstance(fetch, FindPages)
     bench.answer_fetches()
-    assert 0 < len(bench.model.store.held[fetch.fetch]) < 9
+    assert 0 < len(bench.model.store.held[fetch.fetch][0]) < 9
     bench.submit("rest", long_reply_prompt(60, 4, salt=4), max_tokens=1, namespace="rest", priority=-1)
     bench.run()
     assert bench.tokens("again") == reply_alone(PROMPT, 1)

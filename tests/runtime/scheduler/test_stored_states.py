@@ -119,7 +119,7 @@ def test_a_state_without_all_pages_before_it_is_not_used() -> None:
     keys = set(bench.model.store.pages)
     bench.submit("second", [*PROMPT, *MORE], 1)
     [question] = bench.model.store.asked
-    assert isinstance(question, FindPages) and len(question.states) == 16 * 11
+    assert isinstance(question, FindPages) and len(question.others[0].keys) == 16 * 11
     assert {question.keys[at : at + 16] for at in range(0, 160, 16)} - keys
     bench.run()
     assert bench.cached("second") == 0

@@ -19,6 +19,7 @@ from arbora.runtime.messages import (
 )
 from arbora.runtime.model.tiers import copies
 from arbora.runtime.model.tiers.copies import Copies
+from arbora.runtime.model.tiers.fetches import _Fetch
 from arbora.runtime.model.tiers.host_memory import HostMemory
 from arbora.runtime.model.tiers.host_pool import Entry, HostPool
 from arbora.runtime.model.tiers.lower_tiers import LowerTiers
@@ -155,7 +156,7 @@ class Machine:
         kept = [page for page in range(PAGES) if self.keys[page] and page not in written]
         reads = [*self.random.sample(kept, min(len(kept), 2)), *chosen[: len(restores)]]
         plan = StepPlan(1, [], saves=saves, restores=restores, fetches_over=[fetch] if fetch else [])
-        step = Step(self.mover.begin(plan, lambda: written), {*reads, *chosen})
+        step = Step(self.mover.begin(plan, lambda: [(0, page) for page in written]), {*reads, *chosen})
         restore = step.moves.restore
         self.flight.append(step)
         if written or self.random.random() < 0.5:
@@ -219,7 +220,7 @@ class Machine:
         entry = self.pool.hold(self.random.choice(stored))
         assert isinstance(entry, Entry)
         number = int.from_bytes(entry.key, "big")
-        self.store._fetches._ready[number] = [entry]
+        self.store._fetches._ready[number] = _Fetch(number, "", [entry.key], entries=[entry])
         return [RestoredPages(number, 0, packed(pages))], number
 
     def _saved(self, page: int) -> SavedPages:
@@ -241,6 +242,25 @@ def test_pages_are_whole_in_any_order_that_the_streams_allow(
     monkeypatch.setattr(copies, "MAX_AT_ONCE", small)
     for seed in range(40):
         Machine(seed).run(turns=60)
+
+
+def test_a_step_without_rows_is_over_when_its_windowed_pages_are_restored() -> None:
+    machine = Machine(0)
+    store = PageStore(machine.pool, LowerTiers(None, None), (1, 1))
+    streams = CopyStreams(LazyStream(machine.device), LazyStream(machine.device))
+    shape = (2, 1, PAGES, 1, 2)
+    kvs = [torch.zeros(shape) for _ in range(2 * LAYERS)]
+    mover = PageMover(kvs, store, streams, groups=[(0, 1), (2, 3)])
+    entries = [machine.pool.reserve(key_bytes([key])) for key in (5, 6)]
+    fetched = [entry for entry in entries if entry is not None]
+    for entry in fetched:
+        machine.pool.memory[entry.place].view(torch.float32).fill_(int.from_bytes(entry.key, "big"))
+    keys = [entry.key for entry in fetched]
+    store._fetches._ready[1] = _Fetch(1, "", keys, starts=[0, 1], entries=fetched)
+    restores = [RestoredPages(1, 0, packed([3])), RestoredPages(1, 0, packed([4]), group=1)]
+    mover.finish(mover.begin(StepPlan(1, [], restores=restores, fetches_over=[1]), list))
+    assert (kvs[0][:, :, 3] == 5).all()
+    assert (kvs[3][:, :, 4] == 6).all()  # its place in host memory may be used again
 
 
 def test_warming_up_changes_no_page_and_keeps_no_place() -> None:

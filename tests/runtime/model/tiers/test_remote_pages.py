@@ -16,14 +16,14 @@ import pytest
 import redis
 import torch
 from arbora import Engine
-from arbora.runtime.messages import FindPages, FlushPages, PagesFound, SavedPages, SavedState
+from arbora.runtime.messages import FlushPages, PagesFound, SavedPages, SavedState
 from arbora.runtime.model.tiers import remote
 from arbora.runtime.model.tiers.disk import StoredPage
 from arbora.runtime.model.tiers.remote import PREFIX, RemoteStore, name
 from fakeredis import TcpFakeServer
 from hypothesis import given
 from hypothesis import strategies as st
-from page_world import World, key_bytes, packed
+from page_world import World, find_end, key_bytes, packed
 from served import eventually, serve
 
 SIZE = 100_000
@@ -391,7 +391,5 @@ def test_states_are_found_on_the_server(url: str, tmp_path: Path) -> None:
     first.mover.flush(FlushPages([SavedPages("", key_bytes([1]), packed([1]))], [], state))
     (tmp_path / "second").mkdir()
     second = World(tmp_path / "second", places=8, disk=False, remote=RemoteStore(url), states=2)
-    second.outbox.send(FindPages(1, "", key_bytes([1, 2, 3]), key_bytes([100, 200, 300])))
-    while not isinstance(found := second.receive(), PagesFound):
-        pass
+    found = find_end(second, [1, 2, 3], [([100, 200, 300], [1, 1, 1])])
     assert found == PagesFound(1, 1 + 3, 1)

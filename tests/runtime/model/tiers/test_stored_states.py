@@ -11,7 +11,6 @@ from arbora.runtime.messages import (
     CacheDropped,
     DiscardPages,
     FetchPages,
-    FindPages,
     FlushPages,
     ForgetPages,
     PagesForgotten,
@@ -26,7 +25,7 @@ from arbora.runtime.messages import (
 from arbora.runtime.model.tiers import page_mover
 from arbora.runtime.model.tiers.disk import FILE_NAME
 from arbora.runtime.model.tiers.host_pool import list_pieces
-from page_world import PAGE_BYTES, World, key_bytes, packed
+from page_world import PAGE_BYTES, World, find_end, key_bytes, packed
 from page_world import STATES as STATES_SPEC
 from served import eventually
 
@@ -38,7 +37,7 @@ def new_world(directory: Path, places: int = 16, disk: bool = False) -> World:
     world = World(directory, places, disk, states=4)
     for number, tensor in enumerate(world.states.tensors):
         tensor.copy_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(number)))
-    assert world.store.pieces == PIECES
+    assert world.store.pieces == [1, PIECES]
     return world
 
 
@@ -54,10 +53,7 @@ def save(world: World, *states: int, pages: list[int]) -> None:
 
 
 def find(world: World, keys: list[int], states: list[int], fetch: int = 1) -> PagesFound:
-    world.outbox.send(FindPages(fetch, "", key_bytes(keys), key_bytes(states)))
-    while not isinstance(message := world.receive(), PagesFound):
-        pass
-    return message
+    return find_end(world, keys, [(states, [1] * len(states))], fetch)
 
 
 def restore(world: World, place: int, fetch: int = 1) -> None:
@@ -136,8 +132,8 @@ def test_states_outlive_the_server(how: str, tmp_path: Path, monkeypatch: pytest
 def test_states_are_forgotten_with_their_namespace_and_discarded_by_their_keys(tmp_path: Path) -> None:
     world = new_world(tmp_path)
     save(world, 100, 200, pages=[1, 2])
-    world.mover.handle(DiscardPages("", b"", key_bytes([200])))
-    eventually(lambda: find(world, [1, 2], STATES[:2]).before_state == 1)
+    world.mover.handle(DiscardPages("", b"", [key_bytes([200])]))
+    eventually(lambda: find(world, [1, 2], STATES[:2]).end == 1)
     world.mover.handle(ForgetPages("", "", 0, CacheDropped(0, 0, 0)))
     while not isinstance(world.receive(), PagesForgotten):
         pass
@@ -147,7 +143,7 @@ def test_states_are_forgotten_with_their_namespace_and_discarded_by_their_keys(t
 def test_no_piece_of_a_discarded_state_becomes_a_part_of_the_next_one(tmp_path: Path) -> None:
     world = new_world(tmp_path)
     save(world, 100, pages=[1])
-    world.mover.handle(DiscardPages("", b"", key_bytes([100])))
+    world.mover.handle(DiscardPages("", b"", [key_bytes([100])]))
     eventually(lambda: len(world.store.pool) == 1)
     for tensor in world.states.tensors:
         tensor[0] += 1
@@ -196,7 +192,7 @@ def test_a_state_counts_as_used_with_its_pages(tmp_path: Path) -> None:
         )
         world.mover.publish_saves()
         world.store.finish()
-    world.outbox.send(UsedPages(key_bytes([1, 2]), key_bytes([100, 200])))
+    world.outbox.send(UsedPages(key_bytes([1, 2]), [key_bytes([100, 200])]))
 
     def oldest() -> int:
         with sqlite3.connect(tmp_path / FILE_NAME) as database:

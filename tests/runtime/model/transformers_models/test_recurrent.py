@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,17 @@ def test_states_take_at_most_half_of_the_memory(tmp_path: Path) -> None:
     ready = load_model(serve_config(tmp_path, kv_memory=1 << 18, max_running=256), no_vocabulary).ready
     assert ready.slots == (1 << 18) // 4 // ready.state_bytes
     assert "the recurrent states of one request take" in refusal(tmp_path, kv_memory=1 << 10)
+
+
+def test_the_log_does_not_ask_for_kernels_that_are_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model: PreTrainedModel = tiny_model(tiny_config("lfm2"))
+    model.save_pretrained(tmp_path)
+    library = logging.getLogger("transformers.integrations.hub_kernels")
+    told: list[str] = []
+    monkeypatch.setattr(library, "handle", lambda record: told.append(record.getMessage()))
+    library.setLevel(logging.NOTSET)
+    type(library).warning_once.cache_clear()  # type: ignore[attr-defined]
+    open_bench(tmp_path)
+    assert told == []
