@@ -23,7 +23,7 @@ def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
         elif "DIRECTORY" in words:
             setattr(action, "complete", shtab.DIRECTORY)  # noqa: B010
         action.help = None if action.help is None else action.help.replace("`", "'")
-    return shtab.complete(parser, shell)
+    return str(shtab.complete(parser, shell))
 
 
 def _walk(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:

@@ -183,7 +183,7 @@ def _check_options(config: ServeConfig, spec: CacheSpec, *, pools: bool) -> None
         raise ConfigError(
             f"{option}: the model pools, but only models that generate have adapters. Leave the option out."
         )
-    stores = {"--disk-cache": config.disk_cache, "--remote-cache": config.remote_cache}
+    stores: dict[str, object] = {"--disk-cache": config.disk_cache, "--remote-cache": config.remote_cache}
     why = "the model is an encoder, which has no KV cache"
     if spec.states and not spec.layers:
         stores["--host-cache"] = config.host_cache or None
