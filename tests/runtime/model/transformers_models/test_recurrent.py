@@ -101,8 +101,8 @@ def test_chunks_are_computed_by_token_if_the_layers_code_ignores_their_state(
     assert calls and all(call.by_token == ignores for call in calls)
 
 
-def test_a_page_store_is_refused_if_there_are_no_pages(tmp_path: Path) -> None:
-    tiny_model(tiny_config("mamba2")).save_pretrained(tmp_path)
+def test_a_page_store_is_refused_before_weights_are_read_if_there_are_no_pages(tmp_path: Path) -> None:
+    tiny_config("mamba2").save_pretrained(tmp_path)
     assert refusal(tmp_path, host_cache=1 << 20).startswith("--host-cache: all layers of this model are")
 
 
