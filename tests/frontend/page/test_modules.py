@@ -274,6 +274,94 @@ def test_a_node_tells_how_many_requests_use_it_and_wait_for_it(icicle: PageModul
     assert found == [["2 running", "13 waiting"], ["1 waiting"], []]
 
 
+# Chains of nodes
+
+
+def test_a_chain_is_one_box_with_the_sums_of_its_tokens_and_the_hits_of_its_first_node(
+    icicle: PageModule,
+) -> None:
+    chain = [node(None, 0), node(0, 16, id=1, hits=5), node(1, 8, id=2, hits=3, requests=1), node(2, 4, id=3)]
+    ends = [node(3, 2, id=4), node(3, 1, id=5)]
+    for index, below in enumerate((31, 15, 7, 3)):
+        chain[index]["tokens_below"] = below
+    tree = {"nodes": [*chain, *ends], "roots": [{"node": 0, "namespace": ""}], "is_complete": True}
+    merged = icicle.run("mergeChains(tree)", tree=tree)
+    root, box, *below = merged["nodes"]
+    assert (root["ids"], box["ids"], [each["ids"] for each in below]) == ([0], [1, 2, 3], [[4], [5]])
+    assert (box["tokens"], box["tokens_below"], box["hits"], box["requests"]) == (28, 3, 5, 0)
+    assert [each["parent"] for each in merged["nodes"]] == [None, 0, 1, 1]
+    assert merged["is_complete"]
+    assert icicle.run("namesOf(mergeChains(tree))", tree=tree) == ["page 0", "page 1", "page 4", "page 5"]
+    assert icicle.run("ancestry(nodes, 3)", nodes=merged["nodes"]) == [0, 1, 3]
+
+
+@pytest.mark.parametrize("below", [{"pins": 0}, {"leases": 1}, {"pages": 0}])
+def test_a_chain_ends_where_pins_leases_or_pages_do(icicle: PageModule, below: dict[str, int]) -> None:
+    nodes = [node(None, 0), node(0, 16, pins=1, id=1), {**node(1, 8, pins=1, id=2), **below}]
+    tree = {"nodes": nodes, "roots": [{"node": 0, "namespace": ""}]}
+    assert len(icicle.run("mergeChains(tree).nodes", tree=tree)) == 3
+
+
+def test_a_chain_ends_where_nodes_are_folded(icicle: PageModule) -> None:
+    nodes = [node(None, 0), node(0, 16, folded=3, id=1), node(1, 8, id=2)]
+    tree = {"nodes": nodes, "roots": [{"node": 0, "namespace": ""}]}
+    assert len(icicle.run("mergeChains(tree).nodes", tree=tree)) == 3
+
+
+def test_a_chain_of_evicted_nodes_adds_up_their_tiers(icicle: PageModule) -> None:
+    stored = {"pages": 2, "host": 1, "disk": 1}
+    nodes = [node(None, 0), *(node(at, 8, pages=0, id=None, stored=stored) for at in range(2))]
+    tree = {"nodes": nodes, "roots": [{"node": 0, "namespace": ""}]}
+    assert icicle.run("mergeChains(tree).nodes[1].stored", tree=tree) == {"pages": 4, "host": 2, "disk": 2}
+
+
+# The path of a chat
+
+
+@pytest.fixture(scope="module")
+def paths() -> PageModule:
+    return PageModule("dom", "events", "api", "icicle", "chat_path")
+
+
+def test_each_part_of_the_prompt_has_a_row_with_the_words_of_its_message(paths: PageModule) -> None:
+    counts = {"tokens": 9, "cached_tokens": 4, "evicted_tokens": 2, "shared_by": 3}
+    roles = [(None, "template"), (0, "user"), (1, "assistant"), (None, "template")]
+    parts = [{"index": index, "role": role, **counts} for index, role in roles]
+    call = {"function": {"name": "weather", "arguments": "{}"}}
+    sent = [{"content": " Hello\nyou "}, {"content": "", "tool_calls": [call, call]}]
+    found = paths.run("pathRows(parts, sent, [null, {place: 1, count: 3}])", parts=parts, sent=sent)
+    assert [row["words"] for row in found] == ["", "Hello⏎you", "calls weather · calls weather", ""]
+    assert [row["branch"] for row in found] == [None, None, {"place": 1, "count": 3}, None]
+    assert [found[1][name] for name in ("tokens", "cached", "evicted", "shared")] == [9, 4, 2, 3]
+
+
+def test_the_totals_of_a_path_are_said_in_words(paths: PageModule) -> None:
+    text = paths.run("totalsText({ prompt_tokens: 1512, matched_tokens: 1480 })")
+    assert text == (
+        "1,480 of 1,512 tokens of this chat are in the cache; the next turn computes about 32 and your message."
+    )
+
+
+def test_the_tier_of_an_evicted_part_is_that_of_the_only_node_of_its_length(paths: PageModule) -> None:
+    def evicted(parent: int, tokens: int, **tiers: int) -> dict[str, Any]:
+        stored = {"pages": 2, "host": 0, "disk": 0, **tiers}
+        return node(parent, tokens, pages=0, id=None, stored=stored)
+
+    nodes = [node(None, 0, id=None), node(0, 16, id=7), evicted(1, 32, host=2), evicted(1, 48, disk=2)]
+    nodes.append(evicted(0, 64, disk=2))
+    tier = "evictedTier(nodes, path)"
+
+    def path(*parts: tuple[int | None, int]) -> list[dict[str, Any]]:
+        return [{"id": id, "tokens": tokens} for id, tokens in parts]
+
+    assert paths.run(tier, nodes=nodes, path=path((7, 16), (None, 32))) == "host"
+    assert paths.run(tier, nodes=nodes, path=path((7, 16), (None, 48))) == "disk"
+    assert paths.run(tier, nodes=nodes, path=path((None, 64))) == "disk"
+    assert paths.run(tier, nodes=nodes, path=path((7, 16))) is None
+    twice = [*nodes, evicted(1, 32, disk=2)]
+    assert paths.run(tier, nodes=twice, path=path((7, 16), (None, 32))) is None
+
+
 # Replies
 
 
