@@ -73,6 +73,7 @@ def make(browser: Browser, url: str) -> None:
         page.get_by_role("link", name="Server").click()
     page.wait_for_timeout(9000)
     page.locator("#server-tree [role=treeitem]").nth(1).click()
+    page.get_by_role("button", name="Whole tree").click()
     page.wait_for_timeout(1000)
     page.set_viewport_size({"width": 1360, "height": 1060})
     page.wait_for_timeout(2500)

@@ -20,7 +20,7 @@ class Letters:
     """Each letter of ASCII is a token, and each special text another one."""
 
     special_tokens = frozenset(range(128, 128 + len(SPECIAL)))
-    eos_tokens = (128, 129, 130)
+    eos_tokens: tuple[int, ...] = (128, 129, 130)
 
     def token_bytes(self, token: int) -> bytes:
         return chr(token).encode() if token < 128 else SPECIAL[token - 128].encode()
