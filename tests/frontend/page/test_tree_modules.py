@@ -162,7 +162,8 @@ def test_each_part_of_the_prompt_has_a_row_with_the_words_of_its_message(paths: 
 
 def test_the_totals_of_a_path_are_said_in_words(paths: PageModule) -> None:
     text = paths.run("totalsText({ prompt_tokens: 1512, matched_tokens: 1480 })")
-    assert text.startswith("1,480 of 1,512 tokens of this chat are in the cache; the next turn computes about 32")
+    start = "1,480 of 1,512 tokens of this chat are in the cache; the next turn computes about 32"
+    assert text.startswith(start)
 
 
 def test_the_tier_of_an_evicted_part_is_that_of_the_only_node_of_its_length(paths: PageModule) -> None:
