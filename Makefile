@@ -46,7 +46,7 @@ ALONE = $(if $(FLOCK),flock -n Makefile true || \
   echo "waiting until another make has installed and compiled"; flock Makefile)
 
 CLIENTS := .venv-clients
-VERCEL := tests/clients/vercel_ai
+NODE_CLIENTS := tests/clients/vercel_ai tests/clients/coding_agents
 
 TEST_PROCESSES := $(shell cores=$$(env -u OMP_NUM_THREADS nproc); echo $$((cores < 4 ? cores + 2 : 5)))
 
@@ -84,7 +84,7 @@ lint: $(VENV)/.installed-for-tests $(TYPING)/arbora
 	MYPYPATH=$(TYPING):tests/support:bench:bench/lib:docs/examples $(BIN)/mypy tests bench docs/examples
 
 # The clients need versions of their own of many packages, so they are not installed beside the server.
-test-clients: $(COMPILED) $(CLIENTS)/.installed $(CLIENTS)-openai-2/.installed $(VERCEL)/node_modules
+test-clients: $(COMPILED) $(CLIENTS)/.installed $(CLIENTS)-openai-2/.installed $(addsuffix /node_modules,$(NODE_CLIENTS))
 	$(CLIENTS)/bin/pytest -c tests/clients/pytest.ini --ignore=tests/clients/openai_2 tests/clients
 	$(CLIENTS)-openai-2/bin/pytest -c tests/clients/pytest.ini tests/clients/openai_2
 
@@ -95,8 +95,8 @@ $(CLIENTS)/.installed $(CLIENTS)-openai-2/.installed:
 	$(@D)/bin/pip --disable-pip-version-check --quiet install --requirement $<
 	@touch $@
 
-$(VERCEL)/node_modules: $(VERCEL)/package.json
-	cd $(VERCEL) && npm install --no-audit --no-fund --no-package-lock
+$(addsuffix /node_modules,$(NODE_CLIENTS)): %/node_modules: %/package.json
+	cd $* && npm install --no-audit --no-fund --no-package-lock
 	@touch $@
 
 bench: $(VENV)/.installed-for-tests $(COMPILED)
@@ -114,7 +114,7 @@ sbom: $(VENV)/.installed
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find $(FOLDERS) tests bench -name __pycache__ -type d -exec rm -rf {} +
-	rm -rf $(VENV) $(CLIENTS) $(CLIENTS)-openai-2 $(VERCEL)/node_modules
+	rm -rf $(VENV) $(CLIENTS) $(CLIENTS)-openai-2 $(addsuffix /node_modules,$(NODE_CLIENTS))
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 from .lock import Lock, PrefixMatch
 from .node import Node
 from .packed import TOKEN_BYTES
+from .prompt_path import PathNode, count_other_branches, list_ghosts, list_path
 from .tree import RadixTree
 
 Prompt: TypeAlias = tuple[str | None, bytes]
@@ -40,6 +41,7 @@ class TreeNode:
     id: int | None  # id of the node's first page; None: a root, or an evicted node
     parent: int | None  # index in the list of nodes; None: a root
     namespace: str
+    lead: bytes  # last tokens before the node, packed int32
     head: bytes  # first tokens of the node, packed int32; a root has none
     tokens: int
     pages: int
@@ -105,9 +107,9 @@ class TreeWalk:
                 parents.append(parent)
         return all_listed and not queue
 
-    def list_largest(self, most: int, shown_tokens: int) -> list[TreeNode]:
-        """The `most` nodes whose branches have the most tokens, each with its first `shown_tokens` tokens.
-        Parents come before their children."""
+    def list_largest(self, most: int, shown_tokens: int, lead_tokens: int = 0) -> list[TreeNode]:
+        """The `most` nodes whose branches have the most tokens, each with its first `shown_tokens` tokens and
+        the last `lead_tokens` before it. Parents come before their children."""
         lengths = self._measure()
         tokens, sizes = self._sum(lengths), self._sum([1] * len(self._nodes))
         # A branch has no more tokens than its parent, and the parent comes first: so it is listed too.
@@ -125,6 +127,7 @@ class TreeWalk:
                 id=node.first_page,
                 parent=index.get(self._parents[place]),
                 namespace=node.namespace or "",
+                lead=_read_before(node, lead_tokens * TOKEN_BYTES),
                 head=node.tokens[: shown_tokens * TOKEN_BYTES],
                 tokens=lengths[place],
                 pages=len(node.pages),
@@ -227,9 +230,17 @@ class TreeReports:
     def divergence(self, namespace: str | None, tokens: bytes, most: int) -> Divergence:
         """Where `tokens` leave the tree, and at most `most` tokens that the tree has there instead."""
         match = self._tree.find(namespace, tokens)
-        remembered = max(match.length, _count_remembered(self._tree, match, tokens))
+        remembered = max(match.length, list_ghosts(self._tree, match, tokens)[1])
         matched, paged = self._serve(match, tokens)
         return Divergence(matched, remembered, _read_behind(match, most * TOKEN_BYTES), paged)
+
+    def path(
+        self, namespace: str | None, tokens: bytes, ends: Sequence[int]
+    ) -> tuple[list[PathNode], list[int]]:
+        """The nodes that `tokens` go through, and how many other branches go through each of the `ends`."""
+        match = self._tree.find(namespace, tokens)
+        nodes = list_path(self._tree, match, tokens)
+        return nodes, count_other_branches(self._tree, match, tokens, ends)
 
     def walk(self, namespaces: Iterable[str], waiting: Iterable[Prompt] = ()) -> TreeWalk:
         """The nodes of these namespaces. `waiting` are the prompts of waiting requests."""
@@ -259,22 +270,6 @@ def _list_children(node: Node, most: int) -> list[Node]:
     return list(islice(chain(hit, (child for child in children if not child.hits)), most))
 
 
-def _count_remembered(tree: RadixTree, match: PrefixMatch, tokens: bytes) -> int:
-    """How many leading tokens are in matched nodes or in the ghosts that continue the match."""
-    node, position = match.node, match.depth * TOKEN_BYTES
-    if match.inside is not None and match.inside_pages == len(match.inside.tokens) // tree.page_bytes:
-        node, position = match.inside, match.full_pages * tree.page_bytes
-    while ghost := node.ghosts.get(tokens[position : position + tree.page_bytes]):
-        size = len(ghost.tokens)
-        while size and not tokens.startswith(ghost.tokens[:size], position):
-            size -= tree.page_bytes
-        position += size
-        if size < len(ghost.tokens):
-            break
-        node = ghost
-    return position // TOKEN_BYTES
-
-
 def _read_behind(match: PrefixMatch, most: int) -> bytes:
     """At most `most` bytes of the tokens that follow the match, along the path that was used last."""
     node, found = match.node, b""
@@ -285,3 +280,12 @@ def _read_behind(match: PrefixMatch, most: int) -> bytes:
         node = max(node.children.values(), key=lambda child: (child.locks > 0, child.last_use))
         found += node.tokens
     return found[:most]
+
+
+def _read_before(node: Node, most: int) -> bytes:
+    """At most `most` bytes of the tokens between the root and the beginning of the node."""
+    found = b""
+    while len(found) < most and node.parent is not None:
+        node = node.parent
+        found = node.tokens[-(most - len(found)) :] + found
+    return found

@@ -21,6 +21,7 @@ from .option_values import (
     options_of,
     read_adapters,
     read_certificate,
+    read_chat_template,
     read_data_dir,
     read_disk_cache,
     read_host,
@@ -64,8 +65,7 @@ class ServeConfig:
     served_model_name: str
     """the model's name in replies"""
     more_model_names: tuple[str, ...] = option(
-        "the model's names in the API; replies show the first (default: MODEL's own); put MODEL before the "
-        "option",
+        "the model's names in the API, after MODEL; replies show the first (default: MODEL's own)",
         (),
         "NAME",
         read_model_names,
@@ -75,14 +75,13 @@ class ServeConfig:
     )
     """further names that requests may use for the model"""
     any_model_name: bool = option(
-        "serve the model under any name too, for clients that can't change theirs; replies show the name of "
-        "their request (default: a request for an unknown model is refused)",
+        "serve the model under any name, for clients that can't change theirs; replies show that name "
+        "(default: a request for an unknown model is refused)",
         False,
     )
     host: str = option(
-        "address to listen on; 0.0.0.0 for every network interface, unix:PATH for a Unix socket, where the "
-        "umask decides who may connect. A server without keys answers to this name and to those of the "
-        "machine: add more behind commas, such as 0.0.0.0,gpu.example.com, or * for all",
+        "address to listen on: 0.0.0.0 for every network interface, unix:PATH for a Unix socket; names by "
+        "which clients call the server behind commas, such as 0.0.0.0,gpu.example.com, or * for any",
         "127.0.0.1",
         "ADDRESS",
         read_host,
@@ -93,14 +92,20 @@ class ServeConfig:
     """the path of a Unix socket to listen on instead of `host` and `port`"""
     port: int = option("port to listen on; 0 lets the system choose", 8000, "PORT", whole_number(0, 65535))
     ssl_certfile: Path | None = option(
-        "serve HTTPS with the certificate in this PEM file, followed by its issuers' and by its private key "
-        "without a password; FILE,KEYFILE if the key has a file of its own (default: HTTP)",
+        "serve HTTPS with the certificate and the private key in this PEM file; FILE,KEYFILE if the key has "
+        "a file of its own (default: HTTP)",
         None,
         "FILE",
         read_certificate,
     )
     ssl_keyfile: Path | None = None
     """a PEM file with the certificate's private key; None: `ssl_certfile` contains it"""
+    chat_template: str | None = option(
+        "render chats with this Jinja template, a file or its text (default: the model's own template)",
+        None,
+        "TEMPLATE",
+        read_chat_template,
+    )
     device: Device = option(
         "cpu or cuda (default: cuda if there is an NVIDIA GPU)", "cpu", "DEVICE", one_of(*get_args(Device))
     )
@@ -108,15 +113,15 @@ class ServeConfig:
         "auto, float32, bfloat16, float16; auto: as the model says", "auto", "DTYPE", one_of(*get_args(DType))
     )
     model_impl: ModelImpl = option(
-        "auto, native, transformers: compute the model by Arbora's own code, or by transformers' with "
-        "Arbora's attention and products; auto: by our own if it knows the model",
+        "auto, native, transformers: compute the model by Arbora's own code, or by that of transformers; "
+        "auto: by our own if it knows the model",
         "auto",
         "IMPL",
         one_of(*get_args(ModelImpl)),
     )
     runner: RunnerKind = option(
-        "auto, generate, pooling: what the model is for; pooling: embeddings, scores and classes, from a "
-        "generating model the last token's hidden state; auto: as the checkpoint says",
+        "auto, generate, pooling: what the model is for; pooling: embeddings, scores and classes; auto: as "
+        "the checkpoint says",
         "auto",
         "RUNNER",
         one_of(*get_args(RunnerKind)),
@@ -202,9 +207,8 @@ class ServeConfig:
         read_remote_url,
     )
     write_policy: WritePolicy = option(
-        "write_back: the host, disk and remote caches get what is evicted, and what is left at the end; "
-        "write_through: they get pages as they are computed, so that a crash loses little and other servers "
-        "find them",
+        "when the disk and remote caches get pages: write_back, when they are evicted and at the end; "
+        "write_through, as they are computed, so that a crash loses little",
         "write_back",
         "POLICY",
         one_of(*get_args(WritePolicy)),
@@ -240,9 +244,8 @@ class ServeConfig:
         False,
     )
     api_keys: tuple[ApiKey, ...] = option(
-        "a key that clients must send, or @FILE: a file of keys, one a line: a key, or a JSON object with "
-        "its name, hash and limits (`arbora key NAME` makes one), which SIGHUP reads again; for more keys, "
-        "repeat it or put commas between (default: none needed)",
+        "a key that clients must send, for more repeat it or put commas between; or @FILE: a file of keys "
+        "with limits, which SIGHUP reads again (`arbora key NAME` makes one) (default: none needed)",
         (),
         "KEY",
         read_keys,
@@ -263,8 +266,8 @@ class ServeConfig:
         is_repeatable=True,
     )
     isolate_keys: bool = option(
-        "what to separate, with commas between: keys (clients with different keys share no cached prefixes "
-        "and no compiled grammars), metrics (/metrics needs a key too) (default: none)",
+        "with commas between: keys (clients with different keys share nothing that is cached), metrics "
+        "(/metrics needs a key too) (default: none)",
         False,
         "LIST",
         flags(keys=("isolate_keys", True), metrics=("protect_metrics", True)),
@@ -273,13 +276,7 @@ class ServeConfig:
     protect_metrics: bool = False
     """whether /metrics needs a key too"""
     additional_properties: AdditionalProperties = option(
-        "what counts for requests that leave these fields out, FIELD=WORD with commas between: "
-        "additional_properties, of objects whose schema does not mention others: none (declared), or any, "
-        "as JSON Schema has it (schema); whitespace, between the tokens of JSON: as the model chooses, with "
-        "its first choices for the whole reply (model), none (compact), after commas and colons (spaced), "
-        "or indented lines (indented); unenforced, schema keywords that can't be enforced: refuse the "
-        "request, or allow it and name them in the reply; reasoning_field, the member of a chat's answer "
-        "that has the model's reasoning: reasoning_content or reasoning (default: "
+        "FIELD=WORD with commas between, for requests that leave these fields out (default: "
         "additional_properties=declared, whitespace=model, unenforced=refuse, "
         "reasoning_field=reasoning_content)",
         "declared",
@@ -303,9 +300,8 @@ class ServeConfig:
         some_of(*get_args(PromptRule)),
     )
     data_dir: Path | None = option(
-        "directory for stored responses, files and batches, which outlive the server; DIRECTORY,SIZE for "
-        "another limit than 4GiB, or ,SIZE with the default directory; off: store nothing (default: "
-        "~/.local/share/arbora)",
+        "directory for stored responses, files and batches; DIRECTORY,SIZE or ,SIZE for another limit than "
+        "4GiB; off: store nothing (default: ~/.local/share/arbora)",
         None,
         "DIRECTORY",
         read_data_dir,
@@ -313,9 +309,9 @@ class ServeConfig:
     data_size: int = 4 << 30
     """limit of the stored data in bytes"""
     check_invariants: bool = option(
-        "for measurements and tests, with commas between: eager (run kernels one by one, without CUDA "
-        "graphs or CPU programs; decodes more slowly), uncached (compute every prompt from its start), "
-        "invariants (verify the cache's page counts after every step; slow) (default: none)",
+        "for tests, with commas between: eager (kernels one by one, without graphs or programs), uncached "
+        "(compute every prompt from its start), invariants (verify the cache after every step) (default: "
+        "none)",
         False,
         "LIST",
         flags(

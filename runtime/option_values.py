@@ -221,6 +221,20 @@ def read_certificate(text: str) -> dict[str, Any]:
     return {"ssl_certfile": read_file(certificate), "ssl_keyfile": read_file(key) if comma else None}
 
 
+def read_chat_template(text: str) -> str:
+    """Reads a Jinja template: the text itself if it has a brace or a line break, otherwise the file's."""
+    if any(character in text for character in "{}\n"):
+        return text
+    path = read_file(text)
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ValueError(
+            f"{path} can't be read ({reason}). Expected a Jinja file, or the text of a template."
+        ) from None
+
+
 def read_file(text: str) -> Path:
     if not text.strip():
         raise ValueError("expected a file's path.")

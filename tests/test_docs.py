@@ -13,8 +13,9 @@ import pytest
 from arbora.runtime.messages import CacheControl
 
 ROOT = Path(arbora.__file__).parent
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "howto").glob("*.md"), ROOT / "README.md"])
 _LINK = re.compile(r"\]\((?!http)([^)#\s]*)(?:#([^)\s]+))?\)")
+_CODE = re.compile(r"^```python\n.*?^```", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"`([\w./]+\.py)`")
 
 
@@ -22,10 +23,14 @@ _HOP = re.compile(r"^\| (\d+)[a-z]? \| `([\w./]+)` \| `([\w.]+)` \|", re.MULTILI
 TOUR = (ROOT / "docs" / "request.md").read_text()
 
 
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
 def links() -> Iterator[tuple[str, str, str]]:
     for page in PAGES:
-        for target, anchor in _LINK.findall(page.read_text()):
-            yield page.name, target or page.name, anchor
+        for target, anchor in _LINK.findall(_CODE.sub("", page.read_text())):
+            yield name_of(page), target or page.name, anchor
 
 
 def anchors(page: Path) -> set[str]:
@@ -36,7 +41,7 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize(("page", "target", "anchor"), sorted(set(links())))
 def test_every_link_leads_to_a_page_and_a_heading(page: str, target: str, anchor: str) -> None:
-    path = ROOT / "docs" / target
+    path = (ROOT / page).parent / target
     assert path.exists()
     assert not anchor or anchor in anchors(path)
 
@@ -47,7 +52,7 @@ def sources() -> set[str]:
     return {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if ".venv" not in path.parts}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_file_that_a_page_names_exists(page: Path, sources: set[str]) -> None:
     for name in set(_FILE.findall(page.read_text())):
         assert any(source == name or source.endswith(f"/{name}") for source in sources), name
@@ -55,7 +60,8 @@ def test_every_file_that_a_page_names_exists(page: Path, sources: set[str]) -> N
 
 def test_the_index_has_every_page() -> None:
     index = (ROOT / "docs" / "README.md").read_text()
-    assert {page.name for page in PAGES} - {"README.md"} == set(re.findall(r"\]\((\w+\.md)\)", index))
+    listed = {f"docs/{name}" for name in re.findall(r"\]\(((?:howto/)?\w+\.md)\)", index)}
+    assert {name_of(page) for page in PAGES} - {"README.md", "docs/README.md"} == listed
 
 
 def test_every_message_to_the_cache_is_named() -> None:

@@ -21,8 +21,10 @@ from ...runtime.messages import (
     TopPrefix,
 )
 from ..http.tenants import shown_namespace
+from .node_labels import NodeLabel
 
 Decode: TypeAlias = Callable[[Tokens], str]
+Label: TypeAlias = Callable[[Tokens, Tokens], NodeLabel]
 TEXT_CHARACTERS = 80
 DISK_ERROR = "The disk cache fails; its file may still have some of this. Delete it again later."
 REMOTE_ERROR = "The remote cache can't be reached; what it has of this stays there. Delete it again later."
@@ -156,14 +158,15 @@ def make_status(
     )
 
 
-def make_tree(report: CacheReport, model: ModelReady, decode: Decode | None) -> CacheTree:
-    """Makes the answer. With `decode` the texts of the caller's own nodes are shown."""
+def make_tree(report: CacheReport, model: ModelReady, decode: Decode | None, label: Label) -> CacheTree:
+    """Makes the answer. With `decode` the texts of the caller's own nodes are shown, with a label."""
     for root in report.roots:
         root.namespace = shown_namespace(root.namespace)
-    for node, head in report.nodes:
+    for node, lead, head in report.nodes:
         if decode is not None and head:
             node.text = decode(head)[:TEXT_CHARACTERS]
-    nodes = [node for node, _ in report.nodes]
+            node.role, node.label = label(lead, head)
+    nodes = [node for node, _, _ in report.nodes]
     return CacheTree(model.page_size, report.is_complete, report.roots, nodes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from starlette.requests import Request
@@ -32,6 +33,7 @@ from ..http.apis import json_response
 from ..http.http_service import HttpService
 from ..http.tenants import cache_scope, caller_of, tenant_of
 from .cache_answers import Decode, LeaseEnds, NodeText, make_status, make_tree, show_freed
+from .node_labels import make_label
 
 ANSWER_SECONDS = 10.0
 DROP_SECONDS = 600.0
@@ -69,7 +71,8 @@ async def show_tree(http: HttpService, request: Request) -> Response:
         lambda query: QueryCache(service.engine.client, query, view.scope, view.own, nodes=True),
     )
     caller = caller_of(request, service.config)
-    return json_response(await service.work.call(caller, make_tree, report, view.model, view.decode))
+    label = partial(make_label, tokenizer=service.tokenizer)
+    return json_response(await service.work.call(caller, make_tree, report, view.model, view.decode, label))
 
 
 async def show_node(http: HttpService, request: Request) -> Response:

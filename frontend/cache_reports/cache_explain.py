@@ -50,8 +50,7 @@ async def explain_prompt(
     job = await endpoints[path].prepare(http, Request(scope, _replay(body, request.receive)))
     assert isinstance(job, HttpJob), "each of these bodies has a prompt"
     tracker = CacheMissTracker(http, owner_of(request.scope), job.job, explains=False)
-    explanation = await tracker.explain(await tracker.ask_tree())
-    return json_response(explanation)
+    return json_response(await tracker.explain_messages())
 
 
 def _find_path(request: Request, body: bytes) -> str:

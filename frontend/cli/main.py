@@ -1,4 +1,4 @@
-"""The command line. `serve` and `key` are here. Each other command has its own module or folder."""
+"""The command line. `serve`, `key` and `completion` are here. Each other command has its own module."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from ..launch.program_name import program_name
 from ..launch.serve import serve
 from ..model_files.known_models import find_known
 from ..model_files.packaged_models import packaged_model
+from .completion import COMPLETION, COMPLETION_EXAMPLE, SHELLS, completion_script
 from .output import drop_output
+from .serve_options import DESCRIPTION, EPILOG, USAGE, add_serve_options
 from .unknown_options import ELSEWHERE, unknown_arguments
 
 INTERRUPTED = 130
@@ -80,6 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if parsed.command == "key":
             print_new_key(parsed.name, parsed.json)
             return 0
+        if parsed.command == "completion":
+            print(completion_script(build_parser(tuple(COMMANDS)), parsed.shell))
+            return 0
         write_log("warning")  # shows warnings about the options themselves
         config = serve_config(vars(parsed), os.environ, _check_before_model)
         getLogger().setLevel(config.log_level.upper())
@@ -109,11 +114,16 @@ def _parse(given: Sequence[str]) -> argparse.Namespace:
 
 
 def _check_before_model(config: ServeConfig) -> None:
-    """Warns of variables without effect. Raises ConfigError if the server can't listen."""
+    """Warns of variables without effect. Raises ConfigError if the server can't listen, or if a chat template
+    can't be read."""
     unknown_names = unknown_variables(os.environ)
     if unknown_names and config.log_level != "error":
         getLogger(__name__).warning("%s", unknown_names)
     check_address(config)
+    if config.chat_template is not None:
+        from ..core.text.chat_template import parse_template  # imports jinja2 and tokenizers
+
+        parse_template(config.chat_template, "--chat-template: the template")
 
 
 def _check_characters(arguments: Sequence[str]) -> None:
@@ -125,7 +135,7 @@ def _check_characters(arguments: Sequence[str]) -> None:
 
 def _check_command(name: str) -> None:
     """Exits with an error if the first argument is neither a command nor an option."""
-    known = ("serve", *COMMANDS, "key")
+    known = ("serve", *COMMANDS, "key", "completion")
     if name in known or name.startswith("-"):
         return
     serves = f" Did you mean `{program_name()} serve {name}`?"
@@ -205,7 +215,9 @@ def build_parser(chosen: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser = _Parser(prog="arbora", description="Serve open-weight language models.")
     parser.add_argument("--version", action="version", version=f"arbora {version('arbora')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_serve(commands.add_parser("serve", help="start a server", description=SERVE, epilog=SERVE_EPILOG))
+    serve = commands.add_parser("serve", help="start a server", usage=USAGE)
+    _describe(serve, DESCRIPTION, EPILOG)
+    add_serve_options(serve)
     for name, command in COMMANDS.items():
         if name in chosen:
             _add_command(commands.add_parser(name, help=command.help), command.load())
@@ -215,41 +227,24 @@ def build_parser(chosen: Sequence[str] = ()) -> argparse.ArgumentParser:
     key.set_defaults(fail=key.error, flags=("--json",))
     key.add_argument("name", metavar="NAME", help="the name of the key in logs and metrics")
     key.add_argument("--json", action="store_true", help="print JSON instead of text")
+    completion = commands.add_parser("completion", help="print a shell's completion script")
+    _describe(completion, COMPLETION, f"example:\n  {COMPLETION_EXAMPLE}")
+    completion.set_defaults(fail=completion.error, flags=())
+    completion.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
     return parser
 
 
-def _add_command(parser: argparse.ArgumentParser, module: CommandModule) -> None:
+def _describe(parser: argparse.ArgumentParser, description: str, epilog: str) -> None:
+    """Gives a command texts whose lines stay as they are."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.description = module.DESCRIPTION
-    parser.epilog = f"example:\n  {module.EXAMPLE}"
+    parser.description, parser.epilog = description, epilog
+
+
+def _add_command(parser: argparse.ArgumentParser, module: CommandModule) -> None:
+    _describe(parser, module.DESCRIPTION, f"example:\n  {module.EXAMPLE}")
     module.add_arguments(parser)
     flags = [flag for flag in parser._option_string_actions if flag.startswith("--")]
     parser.set_defaults(fail=parser.error, flags=flags)
 
 
-SERVE = "Start a server with OpenAI's HTTP API and print its address when it is ready."
-SERVE_EPILOG = (
-    "Every option can be set by a variable too: --max-model-len by ARBORA_MAX_MODEL_LEN, and so on."
-)
 KEY = "Print a new API key, and its line for the file of --api-key @FILE, which has only the key's hash."
-
-
-def _add_serve(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(fail=parser.error, flags=[option.flag for option in OPTIONS])
-    parser.add_argument(
-        "model",
-        nargs="?",
-        metavar="MODEL",
-        help="a well-known name such as qwen3:0.6b (`arbora models` lists them), a hub id such as "
-        "Qwen/Qwen3-0.6B, OWNER/NAME:TAG for a quantization of a repository of GGUF files such as :Q4_K_M, a "
-        "GGUF file, or a directory with config.json and *.safetensors (default: the built-in model)",
-    )
-    for option in OPTIONS:
-        form: dict[str, Any] = {"metavar": option.metavar}
-        if not option.metavar:
-            form = {"action": "store_const", "const": "1"}
-        elif option.is_repeatable:
-            form |= {"action": "extend", "nargs": "+" if option.takes_several else 1}
-        elif option.alone:
-            form |= {"nargs": "?", "const": option.alone}
-        parser.add_argument(option.flag, help=option.full_help, **form)

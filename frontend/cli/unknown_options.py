@@ -45,7 +45,6 @@ ELSEWHERE = {
     "model-path": _MODEL,
     "tokenizer": _FROM_MODEL,
     "tokenizer-path": _FROM_MODEL,
-    "chat-template": _FROM_MODEL,
     "tool-call-parser": _FROM_MODEL,
     "reasoning-parser": _FROM_MODEL,
     "trust-remote-code": "leave it out: no code of a model is run",

@@ -42,7 +42,10 @@ def render(
     """The prompt's text with its outline. Raises `RequestError` for messages that can't be rendered."""
     if template is None:
         raise RequestError(
-            "This model has no chat template; use /v1/completions.", param="messages", code="no_chat_template"
+            "This model has no chat template. Send a text to /v1/completions, or start the server with "
+            "--chat-template FILE.",
+            param="messages",
+            code="no_chat_template",
         )
     ruled = template.apply_rules(template_messages(conversation.messages))
     messages, printed = write_missing(template, ruled.messages, tools)

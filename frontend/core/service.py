@@ -47,7 +47,8 @@ class Service:
 
     @classmethod
     def load(cls, config: ServeConfig, engine: EngineClient, tokenizer: Tokenizer) -> Service:
-        template = ChatTemplate.load(config.model, tokenizer, PromptRules(config.prompt_rules))
+        rules = PromptRules(config.prompt_rules)
+        template = ChatTemplate.load(config.model, tokenizer, rules, config.chat_template)
         declared = read_response_template(template and template.response_template)
         reasoning = detect_reasoning(template, tokenizer, declared.reasoning)
         memo = PromptMemo(tokenizer, keeps_replies=not config.deterministic)
@@ -118,5 +119,6 @@ def fingerprint(config: ServeConfig) -> str:
     """OpenAI's `system_fingerprint`: while it stays the same, a seed gives the same reply."""
     mode = ("deterministic",) if config.deterministic else ()
     stored = (config.dtype, config.kv_dtype, config.quantize or "")
-    parts = (VERSION, config.model.name, config.device, *stored, *mode)
+    template = () if config.chat_template is None else (config.chat_template,)
+    parts = (VERSION, config.model.name, config.device, *stored, *mode, *template)
     return "fp_" + sha256("/".join(parts).encode()).hexdigest()[:12]

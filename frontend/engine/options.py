@@ -18,6 +18,7 @@ class EngineOptions(TypedDict, total=False):
     """The options of `arbora serve` that concern the model. Sizes are bytes, or text such as "4GiB". `lora`
     has the directories of adapters by their names, or texts NAME=DIRECTORY."""
 
+    chat_template: str
     device: str
     dtype: str
     model_impl: str

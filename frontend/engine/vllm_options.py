@@ -104,9 +104,6 @@ _ARGUMENTS: Mapping[str, _Argument] = {
     "tokenizer_revision": _Argument((None,), _TOKENIZER, True),
     "tokenizer_mode": _Argument(("auto", "hf", "fast", None), "the tokenizer is read in the model's form"),
     "skip_tokenizer_init": _Argument((False, None), "results always have their text"),
-    "chat_template": _Argument(
-        (None,), "put it into the model's directory as chat_template.jinja instead", True
-    ),
     "load_format": _Argument(
         ("auto", "hf", "safetensors", "gguf", "fastsafetensors", "runai_streamer", None),
         "weights are read from safetensors or GGUF files",

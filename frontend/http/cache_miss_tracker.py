@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -10,14 +11,16 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from ...runtime.errors import RequestError
-from ...runtime.messages import ExplainPrompt, Generate, PromptExplained, Tokens
+from ...runtime.messages import ExplainPrompt, Generate, PathNode, PromptExplained, Tokens
 from ..core.attempts import run_off_loop
 from ..core.cache_misses.explanation import (
     Explanation,
     PromptComparison,
     count_by_cause,
+    divide_by_message,
     explain,
 )
+from ..core.cache_misses.message_places import find_message_places
 from ..core.cache_misses.outline import Outline
 from ..core.cache_misses.recent_prompts import Place, Seen
 from ..core.prepare import Job, is_shared_by_keys
@@ -47,6 +50,8 @@ class CacheMissTracker:
         self._is_computed = False
         self._seen: list[Seen | None] = []  # the remembered prompts; empty before that
         self._matched: list[int] = []  # tokens of each prompt; empty until the reply has ended
+        self._nodes: list[PathNode] = []  # nodes of the tree that the first prompt goes through
+        self._shared_by: list[int] | None = None  # None: not asked for, or not told
         self._comparisons = [self._compare(request, job.rendered.outline) for request in self._requests]
 
     @classmethod
@@ -61,10 +66,10 @@ class CacheMissTracker:
             await tracker.ask_tree()
         return tracker
 
-    async def ask_tree(self) -> int:
-        """Adds the tree's knowledge of the prompt to the comparison. Returns how many of the prompt's tokens
-        a request would match now. The last one does not count: a request computes it, unless a grammar or a
-        schema forces the beginning of its reply."""
+    async def ask_tree(self, ends: Sequence[int] = ()) -> int:
+        """Adds the tree's knowledge of the prompt to the comparison, with how many branches share each of the
+        `ends`. Returns how many of the prompt's tokens a request would match now. The last one does not
+        count: a request computes it, unless a grammar or a schema forces the beginning of its reply."""
         if len(self._comparisons) > 1:
             raise invalid_field(
                 "explain_cache",
@@ -76,7 +81,7 @@ class CacheMissTracker:
         if name is None:
             return 0
         answer = await engine.ask(
-            lambda query: ExplainPrompt(engine.client, query, name, request.prompt), QUERY_SECONDS
+            lambda query: ExplainPrompt(engine.client, query, name, request.prompt, [*ends]), QUERY_SECONDS
         )
         if not isinstance(answer, PromptExplained):
             raise RequestError(
@@ -89,6 +94,7 @@ class CacheMissTracker:
             self._comparisons[0] = replace(
                 comparison, remembered=answer.remembered, behind=behind, paged=answer.paged
             )
+            self._shared_by, self._nodes = answer.shared_by or None, answer.nodes
         return min(answer.matched, self._comparisons[0].length - 1)
 
     async def explain(self, matched: int) -> Explanation:
@@ -96,6 +102,20 @@ class CacheMissTracker:
         if comparison.length <= LONG_TOKENS:
             return explain(comparison, matched, decode)
         return await run_off_loop(self._http.service.work, partial(explain, comparison, matched, decode))
+
+    async def explain_messages(self) -> Explanation:
+        """Explains the prompt as it is now in the cache, with the tokens of each of its messages."""
+        comparison, tokenizer = self._comparisons[0], self._http.service.tokenizer
+        messages = comparison.outline.messages
+        find = partial(find_message_places, comparison.tokens, messages, tokenizer)
+        is_long = comparison.length > LONG_TOKENS
+        places = await run_off_loop(self._http.service.work, find) if is_long else find()
+        matched = await self.ask_tree(places)
+        explanation = await self.explain(matched)
+        if messages:
+            explanation.messages = divide_by_message(self._comparisons[0], matched, places, self._shared_by)
+            explanation.nodes = self._nodes
+        return explanation
 
     def computed(self, reply: Reply) -> None:
         """Remembers the prompts once each has a first token, after the tokens that are ready were sent."""

@@ -211,6 +211,11 @@ def _checked(directory: Path, what: str) -> Path:
     weights = [*directory.glob("*.safetensors")]
     ggufs = sorted(path.name for path in directory.glob("*.gguf"))
     if not (directory / "config.json").is_file():
+        if (directory / "adapter_config.json").is_file():
+            raise ConfigError(
+                f"{what}: {directory} is an adapter (LoRA). Serve it beside its model: "
+                f"`arbora serve BASE_MODEL --lora {directory.name}={directory}`."
+            )
         instead = f"Name one of its files: {', '.join(ggufs)}." if ggufs else "Name the directory of a model."
         raise ConfigError(f"{what}: {directory} has no config.json. {instead}")
     if not weights and not ggufs:

@@ -62,12 +62,17 @@ class UnpinPrefix(Message):
 
 
 class ExplainPrompt(Message):
-    """Report how much of `tokens` is cached, and what the cache has instead of the rest."""
+    """Report how much of `tokens` is cached, and what the cache has instead of the rest.
+
+    With `ends`, ascending numbers of leading tokens, also report the nodes that the prompt goes through, and
+    how many other branches of the tree go through each of these places.
+    """
 
     client: int
     query: int
     namespace: str
     tokens: Tokens
+    ends: list[int] = []
 
 
 class QueryNode(Message):
@@ -139,7 +144,9 @@ class CacheNode(Struct):
     that the cache has served or stored since its last use. `requests` (running ones), `pins` and `leases` use
     the node or one below it. `waiting` counts the waiting requests that would use it now; at most 256 are
     looked up. `folded` is the number of nodes below it that the list leaves out. `text` is the node's
-    beginning, null for a node of another client. `stored` says where an evicted node's pages are. It is null
+    beginning, null for a node of another client. `label` are the first words of the message in which it
+    begins, or those around its beginning if that is far away, and `role` is the message's, null if it is not
+    known. `stored` says where an evicted node's pages are. It is null
     for other nodes, without tiers, and if they did not answer within a second.
     """
 
@@ -157,6 +164,16 @@ class CacheNode(Struct):
     folded: int
     text: str | None
     stored: PagesInTiers | None
+    role: str | None = None
+    label: str | None = None
+
+
+class PathNode(Struct):
+    """A node that a prompt goes through: its id in `GET /cache/tree`, null if it is evicted, and all its
+    tokens. The prompt may end in the last one."""
+
+    id: int | None
+    tokens: int
 
 
 class CacheRoot(Struct):
@@ -188,8 +205,9 @@ class CacheReport(Message):
     pins: list[Pin]
     leases: list[ShownLease]  # the leases that end last, without pins
     roots: list[CacheRoot] = []
-    nodes: list[tuple[CacheNode, Tokens]] = []
-    """parents before their children, each with its first tokens, which are empty in the same cases
+    nodes: list[tuple[CacheNode, Tokens, Tokens]] = []
+    """parents before their children, each with the last tokens before it and its first ones, which are empty
+    in the same cases
     """
     is_complete: bool = True  # False: the tree has more nodes than a report may visit
 
@@ -214,6 +232,8 @@ class PromptExplained(Message):
     remembered: int  # leading tokens in the KV cache, or evicted from it recently
     behind: Tokens  # some tokens that follow the `paged` ones in the cache
     paged: int = 0  # leading tokens in the KV cache; more than `matched` if no checkpoint is there
+    nodes: list[PathNode] = []
+    shared_by: list[int] = []  # for each of the `ends`, other branches that have the same tokens up to it
 
 
 class PinFits(Message):

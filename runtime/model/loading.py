@@ -62,16 +62,10 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         raise ConfigError(f"page_size {config.page_size}: must be 1 to {MAX_PAGE_SIZE} tokens.")
     device = choose_device(config)
     source = open_model(config, device)
-    if source.pooling is not None and config.adapter_places:
-        option = "--lora" if config.loras else "--max-loras"
-        raise ConfigError(
-            f"{option}: the model pools, but only models that generate have adapters. Leave the option out."
-        )
     if source.config.cache_spec.is_empty:
-        config = _without_pages(config, source.context)
+        # The scheduler gives each input of an encoder a page without memory.
+        config = replace(config, page_size=source.context, host_cache=0)
     shape, cells = source.config, kv_dtype(config, source.dtype)
-    if shape.cache_spec.states and not shape.cache_spec.layers:
-        _refuse_page_store(config)
     is_stored = host_bytes(config) > 0
     # Page stores and CUDA graphs need pages of one shape.
     spec = shape.cache_spec.pad() if is_stored or device.type != "cpu" else shape.cache_spec
@@ -138,33 +132,6 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         ready.page_model = page_model(store, described, source.dtype, positions, source.checkpoint.files)
         ready.host_pages = store.pool.places
     return LoadedModel(runner, ready, store)
-
-
-def _without_pages(config: ServeConfig, context: int) -> ServeConfig:
-    """The configuration of a model that keeps nothing of a token after its step. The scheduler gives each
-    input a page without memory. Raises ConfigError for options that keep pages."""
-    for name, value in {"--disk-cache": config.disk_cache, "--remote-cache": config.remote_cache}.items():
-        if value is not None:
-            raise ConfigError(
-                f"{name}: the model is an encoder, which has no KV cache. Leave the option out."
-            )
-    return replace(config, page_size=context, host_cache=0)
-
-
-def _refuse_page_store(config: ServeConfig) -> None:
-    """Raises ConfigError if a page store is configured: it keeps states in pieces of a page's size, and a
-    model without attention has no pages."""
-    options = {
-        "--host-cache": config.host_cache,
-        "--disk-cache": config.disk_cache,
-        "--remote-cache": config.remote_cache,
-    }
-    for option, value in options.items():
-        if value:
-            raise ConfigError(
-                f"{option}: all layers of this model are recurrent, and the page store keeps no states "
-                "without pages. Leave the option out."
-            )
 
 
 def _open_graphs(

@@ -23,6 +23,7 @@ from .decoder import Decoder
 from .decoder_config import DecoderConfig, load_decoder_config
 from .devices import choose_dtype
 from .generation_config import sampling_defaults
+from .interface.cache_spec import CacheSpec
 from .interface.model import Model, ModelConfig
 from .kv_pool import context_length
 from .pooler import Pooler
@@ -175,12 +176,32 @@ def _open_transformers(model: Path, pooling: PoolingConfig | None) -> Architectu
     return EncoderArchitecture.open(model, classifies=bool(pooling.labels))
 
 
+def _check_options(config: ServeConfig, spec: CacheSpec, *, pools: bool) -> None:
+    """Raises ConfigError for adapters of a model that pools, and for page stores of one without pages."""
+    if pools and config.adapter_places:
+        option = "--lora" if config.loras else "--max-loras"
+        raise ConfigError(
+            f"{option}: the model pools, but only models that generate have adapters. Leave the option out."
+        )
+    stores: dict[str, object] = {"--disk-cache": config.disk_cache, "--remote-cache": config.remote_cache}
+    why = "the model is an encoder, which has no KV cache"
+    if spec.states and not spec.layers:
+        stores["--host-cache"] = config.host_cache or None
+        why = "all layers of this model are recurrent, and the page store keeps no states without pages"
+    elif not spec.is_empty:
+        return
+    for option, value in stores.items():
+        if value is not None:
+            raise ConfigError(f"{option}: {why}. Leave the option out.")
+
+
 def open_model(config: ServeConfig, device: torch.device) -> ModelSource:
     """Reads the config and the headers of the weights; with --quantize, it also quantizes them. Raises
     ConfigError for a model that cannot be served."""
     pooling = read_pooling(config.model, config.runner)
     architecture = open_architecture(config.model, config.model_impl, pooling)
     architecture.check_options(device, config.deterministic)
+    _check_options(config, architecture.config.cache_spec, pools=pooling is not None)
     context = context_length(architecture.config, config.max_model_len)
     if pooling is not None and pooling.max_tokens is not None and config.max_model_len is None:
         context = min(context, pooling.max_tokens)

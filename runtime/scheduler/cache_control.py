@@ -14,6 +14,7 @@ from ..messages import (
     DropCache,
     EndLease,
     ExplainPrompt,
+    PathNode,
     PinPrefix,
     PromptExplained,
     QueryCache,
@@ -129,7 +130,11 @@ class CacheController:
 
     def _explain(self, message: ExplainPrompt) -> PromptExplained:
         found = self._cache.reports.divergence(message.namespace, message.tokens, PREFIX_TOKENS)
-        return PromptExplained(message.query, *found)
+        if not message.ends:
+            return PromptExplained(message.query, *found)
+        path, shared_by = self._cache.reports.path(message.namespace, message.tokens, message.ends)
+        nodes = [PathNode(*each) for each in path]
+        return PromptExplained(message.query, *found, nodes=nodes, shared_by=shared_by)
 
     def _find_longest(self) -> int:
         """How many tokens the longest open request may have."""

@@ -34,6 +34,7 @@ MAX_WAIT_S = 1.0  # maximal wait for the page store, which may be busy with a sl
 MAX_UNANSWERED = 4  # questions to the page store; with more, reports are sent without tiers
 MAX_WAITING = 256  # waiting requests whose matches one report looks up
 HEAD_TOKENS = 24
+LEAD_TOKENS = 32  # tokens before a node that are decoded to find the message in which it begins
 PREFIX_TOKENS = 128  # tokens shown at each end of a prefix
 NODE_TOKENS = 4_096  # tokens shown of a node that the client asked for
 
@@ -144,7 +145,7 @@ class CacheReports:
     def _ask_store(self, client: int, report: CacheReport, keys: list[bytes], now: float) -> None:
         """Asks in which tiers nodes are. `keys`: page keys of each node, empty unless it was evicted."""
         self._last += 1
-        evicted = [node for (node, _), names in zip(report.nodes, keys, strict=True) if names]
+        evicted = [node for (node, _, _), names in zip(report.nodes, keys, strict=True) if names]
         self._unsent[self._last] = _UnsentReport(client, report, evicted, now + MAX_WAIT_S)
         self._to_store.append(LocatePages(self._last, [_sample(names) for names in keys if names]))
 
@@ -164,10 +165,10 @@ def _list_prefixes(walk: TreeWalk, own: str) -> list[tuple[TopPrefix, bytes, byt
 
 def _add_nodes(report: CacheReport, walk: TreeWalk, own: str) -> list[bytes]:
     """Adds the largest branches of the tree. Returns each node's page keys, empty unless it was evicted."""
-    found = walk.list_largest(MAX_NODES, HEAD_TOKENS)
+    found = walk.list_largest(MAX_NODES, HEAD_TOKENS, LEAD_TOKENS)
     for each in found:
-        head = each.head if each.namespace == own else b""
-        report.nodes.append((_describe(each), head))
+        texts = (each.lead, each.head) if each.namespace == own else (b"", b"")
+        report.nodes.append((_describe(each), *texts))
     report.roots = [
         CacheRoot(index, each.namespace, each.namespace == own)
         for index, each in enumerate(found)

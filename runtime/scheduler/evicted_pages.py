@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import groupby, islice
 from typing import NamedTuple
 
@@ -63,6 +63,11 @@ class EvictedPages:
     def forget(self, matches: Callable[[str], bool]) -> None:
         """Drops pages of matching namespaces."""
         for page in [page for page, evicted in self._pages.items() if matches(evicted.namespace)]:
+            self._remove(page)
+
+    def discard(self, keys: Collection[bytes]) -> None:
+        """Drops pages with these keys."""
+        for page in [page for page, evicted in self._pages.items() if evicted.key in keys]:
             self._remove(page)
 
     def _remove(self, page: tuple[int, int]) -> _Evicted:

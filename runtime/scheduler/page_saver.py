@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -67,18 +67,18 @@ class PageSaver:
     def write_through(self, requests: Sequence[Request], at_once: bool = False) -> list[SavePages]:
         """Messages that save the new full pages of these requests; no messages while there are few pages.
 
-        at_once: save even a few pages
+        at_once: save even a few pages, and the windowed pages before the end
         """
         fresh = sum(
             max(0, self._count_full(request) - request.allocation.saved_pages) for request in requests
         )
-        if fresh < (1 if at_once else self._most):
+        if fresh < self._most and not at_once:
             return []
         states = [state for request in requests for state in self._take_fresh_states(request)]
         saves = [save for request in requests if (save := self._take_fresh(request)) is not None]
         if at_once:
             saves += [save for request in requests for save in self._list_windows(request)]
-        return [SavePages(saves, states)]
+        return [SavePages(saves, states)] if saves or states else []
 
     def find_keys(self, request: Request) -> bytes:
         """Keys of a request's full pages that may be stored; empty without write-through."""
@@ -103,6 +103,12 @@ class PageSaver:
         self._evicted.forget(matches)
         self._evicted_states = [state for state in self._evicted_states if not matches(state.namespace)]
 
+    def discard(self, keys: Collection[bytes]) -> None:
+        """Drops the evicted pages and states with these keys, which may be wrong."""
+        self._take_evicted()
+        self._evicted.discard(keys)
+        self._evicted_states = [state for state in self._evicted_states if state.key not in keys]
+
     def _take_evicted(self) -> None:
         if self._cache.keys is not None:
             self._evicted.add(self._cache.keys.take_evicted())
@@ -121,9 +127,13 @@ class PageSaver:
         return _pack(KeyedPages(request.namespace, keys, pages))
 
     def _list_windows(self, request: Request) -> Iterator[SavedPages]:
-        """The request's windowed pages with which another request can go on after its last full page."""
+        """The windowed pages with which another request can go on after the last full page that this one has
+        computed; none if it has computed no full page."""
         full, size = self._count_full(request), self._cache.page_size
-        for table in request.allocation.lock.windows:
+        allocation = request.allocation
+        if full * size <= max(allocation.lock.matched, allocation.restore_end):
+            return
+        for table in allocation.lock.windows:
             first = max(table.first, table.group.find_first_kept(full * size))
             pages = [page.id for page in table.pages[first:full] if page is not None]
             if pages and first + len(pages) == full:

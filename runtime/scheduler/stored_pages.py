@@ -249,6 +249,7 @@ class StoredPages:
             keys = self._cache.keys.compute(request.namespace, bytes(request.tokens))
             if keys:
                 others = self._cache.keys.name_others(keys)
+                self._saver.discard({key for some in (keys, *others) for key in split_keys(some)})
                 self._to_model.append(DiscardPages(request.namespace, keys, others))
 
     def take_messages(self) -> list[PageStoreInbox]:

@@ -39,6 +39,7 @@ def opened(browser: Browser, url: str, **options: Any) -> Page:
     page.click("#open-settings")
     page.fill("#temperature-field", "0")
     page.keyboard.press("Escape")
+    page.focus("#message")
     return page
 
 
@@ -61,7 +62,7 @@ def make(browser: Browser, url: str) -> None:
     begin_branch(page, "What can you do?")
     page.locator(".prompt summary").last.click()
     expect(page.locator(".rendered mark")).to_be_visible()
-    page.locator("#chat-tree [role=treeitem]").nth(1).click()
+    expect(page.locator(".part")).to_have_count(5)
     page.wait_for_timeout(2500)
     page.screenshot(path=IMAGES / "chat.png")
     page.get_by_role("link", name="Server").click()
@@ -71,7 +72,8 @@ def make(browser: Browser, url: str) -> None:
         chat(page, texts)
         page.get_by_role("link", name="Server").click()
     page.wait_for_timeout(9000)
-    page.locator("#server-tree [role=treeitem]").nth(2).click()
+    page.locator("#server-tree [role=treeitem]").nth(1).click()
+    page.get_by_role("button", name="Whole tree").click()
     page.wait_for_timeout(1000)
     page.set_viewport_size({"width": 1360, "height": 1330})
     page.locator("#server").evaluate("(view) => view.scrollTo(0, 0)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ def test_an_empty_chat_shows_the_model_and_examples(page: Page) -> None:
     expect(start).to_contain_text("builtin")
     expect(start).to_contain_text("4,096 tokens of context · on the CPU")
     expect(start).to_contain_text("A demonstration with 3.7 million parameters")
+    expect(page.locator("#message")).to_be_focused()
     start.get_by_role("button", name="JSON").click()
     expect(page.locator("#message")).to_have_value(re.compile("Extract the data"))
     expect(page.locator("#schema-badge")).to_have_text("JSON: name, age")
@@ -46,6 +48,17 @@ def test_an_empty_chat_shows_the_model_and_examples(page: Page) -> None:
     page.press("#message", "Enter")
     wait_for_replies(page, 1)
     expect(start).to_have_count(0)
+
+
+@pytest.mark.parametrize(("width", "columns"), [(1400, 2), (700, 2), (390, 1)])
+def test_the_examples_fill_whole_rows(browser: Browser, server: Served, width: int, columns: int) -> None:
+    with browser.new_context(viewport={"width": width, "height": 900}) as context:
+        page = context.new_page()
+        page.goto(server.url)
+        expect(page.locator(".example")).to_have_count(4)
+        places = [each.bounding_box() for each in page.locator(".example").all()]
+        rows = Counter(round(place["y"]) for place in places if place)
+        assert list(rows.values()) == [columns] * (4 // columns)
 
 
 # The list

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -29,12 +31,25 @@ os.environ |= {
 @pytest.fixture(scope="session")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of the server."""
-    folder = tmp_path_factory.mktemp("server")
+    yield from _serve(tmp_path_factory.mktemp("server"), "--max-model-len", "2048")
+
+
+@pytest.fixture(scope="session")
+def roomy_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server whose model takes the long prompts of coding agents, untrained for them."""
+    model = tmp_path_factory.mktemp("roomy") / "arbora-builtin"
+    shutil.copytree(ROOT / "runtime" / "model" / "builtin", model, ignore=shutil.ignore_patterns("*.py*"))
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 65536}))
+    yield from _serve(tmp_path_factory.mktemp("roomy_server"), str(model))
+
+
+def _serve(folder: Path, *arguments: str) -> Iterator[str]:
     log = folder / "log"
-    options = ["--port", "0", "--data-dir", str(folder / "data"), "--max-model-len", "2048"]
+    options = ["--port", "0", "--data-dir", str(folder / "data"), "--kv-memory", "128MiB"]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [ARBORA, "serve", *options, "--kv-memory", "128MiB"],
+            [ARBORA, "serve", *arguments, *options],
             stdout=output,
             stderr=subprocess.STDOUT,
             env={name: text for name, text in os.environ.items() if name != "VIRTUAL_ENV"},

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +24,14 @@ def chat(v1: str, responses: bool, **more: Any) -> ChatOpenAI:
     return ChatOpenAI(
         model=MODEL, base_url=v1, api_key="none", temperature=0, use_responses_api=responses, **more
     )
+
+
+def test_the_page_prints_what_it_shows(url: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "langchain.md").read_text()
+    code, shown = (re.search(rf"```{kind}\n(.*?)```", page, re.DOTALL)[1] for kind in ("python", "text"))
+    command = [sys.executable, "-c", code.replace("http://127.0.0.1:8000", url)]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.stdout == shown, ran.stderr
 
 
 @APIS

@@ -29,7 +29,9 @@ class ChatStub:
 
 
 @contextmanager
-def chat_server(*replies: Reply, delay_s: float = 0.0, owner: str = "stub") -> Iterator[ChatStub]:
+def chat_server(
+    *replies: Reply, delay_s: float = 0.0, owner: str = "stub", has_template: bool = True
+) -> Iterator[ChatStub]:
     """delay_s: before each event; owner: of the model, `arbora` for one that Arbora serves"""
 
     class Handler(BaseHTTPRequestHandler):
@@ -44,6 +46,10 @@ def chat_server(*replies: Reply, delay_s: float = 0.0, owner: str = "stub") -> I
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if self.path == "/tokenize" and not has_template:
+                self._start("application/json", 400)
+                self.wfile.write(b'{"error": {"message": "none", "code": "no_chat_template"}}')
+                return
             if self.path == "/tokenize":
                 self._start("application/json")
                 text = body.get("prompt") or body["messages"][0]["content"]

@@ -28,6 +28,8 @@ def run(parsed: argparse.Namespace) -> int:
 
     server = Server(parsed.url, parsed.api_key)
     talk = Talk(server, server.models(), parsed.system)
+    if talk.explains:
+        server.check_template(talk.conversation.model)
     if parsed.json:
         return json_chat(talk)
     if not is_terminal():

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import msgspec
 
+from ....runtime.errors import ConfigError
 from ...language.api_client import ApiClient, ApiError, Piece
 from ..listed_models import list_models
 from ..server_option import server_url
@@ -37,6 +38,20 @@ class Server:
         """The served models, at least one. Raises ConfigError if the server lists none."""
         cards = asyncio.run(list_models(self._client, self._has_key))
         return [Model(card["id"], card.get("owned_by") == OWNER) for card in cards]
+
+    def check_template(self, model: str) -> None:
+        """Raises ConfigError if Arbora's model has no chat template. Other problems are left to the turns."""
+        hello = {"model": model, "messages": [{"role": "user", "content": "Hello"}]}
+        try:
+            asyncio.run(self._client.request("POST", "/tokenize", hello))
+        except ApiError as error:
+            if error.code == "no_chat_template":
+                raise ConfigError(
+                    f"the model {model} has no chat template, so it can't chat. Send texts to "
+                    "/v1/completions, or start its server with --chat-template FILE, a Jinja template."
+                ) from None
+        except httpx.TransportError:
+            pass
 
     def reply(
         self, model: str, messages: Sequence[object], fields: Mapping[str, Any] | None = None

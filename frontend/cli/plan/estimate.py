@@ -13,6 +13,8 @@ from ....runtime.errors import ConfigError
 from ....runtime.model.decoder_config import DecoderConfig, load_decoder_config
 from ....runtime.model.devices import choose_dtype, kv_dtype
 from ....runtime.model.kv_pool import PoolLayout, context_length, default_budget, page_bytes
+from ....runtime.model.model_source import DecoderArchitecture, open_architecture
+from ....runtime.model.pooling_config import read_pooling
 from .gpus import Gpu
 from .roofline import Rates, Work, cost_per_million
 from .weights import FLOAT_NAMES, StoredFormat, Weights, all_formats, quantized_weights
@@ -86,7 +88,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 def estimate(question: Question) -> Estimate:
     """Answers the question from the model's config and, if there are files, their headers. Raises
     ConfigError."""
-    config = load_decoder_config(question.model)
+    config = _read_config(question)
     context = _choose_context(config, question)
     stored = StoredFormat.of(question.model)
     dtype = choose_dtype(question.dtype, config.dtype, stored.dtype())
@@ -151,6 +153,20 @@ def estimate(question: Question) -> Estimate:
 
 def _find_rates(gpu: Gpu, dtype: torch.dtype) -> Rates:
     return Rates(gpu.bandwidth, gpu.float32_rate if dtype == torch.float32 else gpu.matrix_rate)
+
+
+def _read_config(question: Question) -> DecoderConfig:
+    """Raises ConfigError for a model that can't be estimated, whether or not it can be served."""
+    try:
+        return load_decoder_config(question.model)
+    except ConfigError:
+        pooling = read_pooling(question.model, "auto")
+        if isinstance(open_architecture(question.model, "auto", pooling), DecoderArchitecture):
+            raise
+    raise ConfigError(
+        f"MODEL {question.name}: it is served, by the code of transformers, but not estimated. `arbora "
+        "serve` tells the size of its weights and of its KV cache when it starts."
+    )
 
 
 def _choose_context(config: DecoderConfig, question: Question) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
-from ....runtime.messages import Tokens
+from ....runtime.messages import PathNode, Tokens
 from .causes import Cause, Decode, FirstDifference, find_difference
 from .outline import Outline, Part
 from .recent_prompts import Nearest
@@ -42,8 +43,29 @@ class Difference(Struct, kw_only=True):
     note: str
 
 
+class MessageTokens(Struct):
+    """The tokens of one message in the prompt. The chat template's own tokens before and after the messages
+    have the role "template" and no `index`.
+
+    A prompt computed now would find `cached_tokens` of them; `evicted_tokens` were in the KV cache once.
+    `shared_by` is the number of other branches of the tree that have the prompt up to the message's end; null
+    in a namespace that several API keys share.
+    """
+
+    index: int | None
+    role: str
+    tokens: int
+    cached_tokens: int
+    evicted_tokens: int
+    shared_by: int | None
+
+
 class Explanation(Struct, kw_only=True):
-    """Why tokens were not cached. `matched_tokens` and the tokens of all causes add up to `prompt_tokens`."""
+    """Why tokens were not cached. `matched_tokens` and the tokens of all causes add up to `prompt_tokens`.
+
+    `POST /cache/explain` adds the `messages` of a chat, and the `nodes` of the tree that its prompt goes
+    through.
+    """
 
     prompt_tokens: int
     matched_tokens: int
@@ -51,6 +73,8 @@ class Explanation(Struct, kw_only=True):
     causes: dict[Cause, int]
     difference: Difference | None
     prompt_rules: tuple[str, ...]
+    messages: list[MessageTokens] | UnsetType = UNSET
+    nodes: list[PathNode] | UnsetType = UNSET
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +164,24 @@ def explain(comparison: PromptComparison, matched: int, decode: Decode) -> Expla
         difference=_find_shown_difference(comparison, matched, difference, decode),
         prompt_rules=comparison.outline.rules,
     )
+
+
+def divide_by_message(
+    comparison: PromptComparison, matched: int, places: Sequence[int], shared_by: Sequence[int] | None
+) -> list[MessageTokens]:
+    """The tokens of each message. `places`: see `find_message_places`; `shared_by` has a number for each."""
+    roles = [(index, message["role"]) for index, message in enumerate(comparison.outline.messages)]
+    parts = [(None, "template"), *roles, (None, "template")]
+    starts, ends = [0, *places], [*places, comparison.length]
+    evicted_from, known = max(matched, comparison.paged), max(matched, comparison.remembered)
+    found = []
+    for place, ((index, role), start, end) in enumerate(zip(parts, starts, ends, strict=True)):
+        cached = max(0, min(matched, end) - start)
+        evicted = max(0, min(known, end) - max(evicted_from, start))
+        # The prompt's own end is no place of the tree's: the reply that follows it is not there.
+        shared = None if shared_by is None else [*shared_by, 0][place]
+        found.append(MessageTokens(index, role, end - start, cached, evicted, shared))
+    return [part for part in found if part.index is not None or part.tokens]
 
 
 def _find_shown_difference(

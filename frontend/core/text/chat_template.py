@@ -65,26 +65,27 @@ class ChatTemplate:
         self.response_template = response_template
         if "default" not in sources:
             raise ConfigError(f'The chat templates {sorted(sources)} have none named "default".')
-        environment = make_jinja_environment()
         self._rules = rules or PromptRules()
         self._variables = variables
         self.special_texts = special_texts
         self._control = ControlTexts(special_texts)
         self._sources = sources
-        self._templates: dict[str, Template] = {}
+        self._templates = {
+            name: parse_template(source, f'The chat template "{name}"') for name, source in sources.items()
+        }
         self._support: dict[bool, TemplateSupport] = {}
-        for name, source in sources.items():
-            try:
-                self._templates[name] = environment.from_string(source)
-            except TemplateError as error:
-                raise ConfigError(f'The chat template "{name}" can\'t be read: {error}') from error
 
     @classmethod
     def load(
-        cls, directory: Path, tokenizer: Tokenizer, rules: PromptRules | None = None
+        cls,
+        directory: Path,
+        tokenizer: Tokenizer,
+        rules: PromptRules | None = None,
+        replacement: str | None = None,
     ) -> ChatTemplate | None:
-        """Reads the model's chat templates; None if it has none."""
-        sources = _read_template_files(directory) or _read_configured_templates(tokenizer.config)
+        """Reads the model's chat templates; None if it has none. A `replacement` stands for all of them."""
+        sources = {} if replacement is None else {"default": replacement}
+        sources = sources or _read_template_files(directory) or _read_configured_templates(tokenizer.config)
         if not sources:
             return None
         special = frozenset(map(tokenizer.token_text, tokenizer.special_tokens))
@@ -158,6 +159,16 @@ class ChatTemplate:
 
     def _choose_name(self, tools: list[dict[str, Any]] | None) -> str:
         return "tool_use" if tools is not None and "tool_use" in self._sources else "default"
+
+
+def parse_template(source: str, label: str) -> Template:
+    """Compiles the source of a template. Raises ConfigError, which begins with the label."""
+    try:
+        return make_jinja_environment().from_string(source)
+    except TemplateError as error:
+        line = getattr(error, "lineno", None)
+        place = f" (line {line})" if line else ""
+        raise ConfigError(f"{label} can't be read: {error}{place}") from error
 
 
 def _read_template_files(directory: Path) -> dict[str, str]:

@@ -22,7 +22,7 @@ export class Chat {
   #hooks;
 
   /** `hooks`: `onChange` is called while and after a reply is written; `onUnauthorized` asks for a key and resolves to whether it got one;
-   * `onSave` keeps a chat. */
+   * `onSave` keeps a chat; `onPath` is called when the branch that is shown or the settings may have changed. */
   constructor(hooks) {
     this.#hooks = hooks;
     this.#composer = new Composer({ send: () => this.#send(), stop: () => this.#stop(), editLast: () => this.#editLast(), escape: () => this.#escape() });
@@ -68,6 +68,7 @@ export class Chat {
   saveSettings() {
     if (this.#chat.tree.isEmpty) this.draw();
     else this.#save(this.#chat);
+    this.#hooks.onPath();
   }
 
   #save(chat) {
@@ -265,8 +266,24 @@ export class Chat {
     this.#follow(true);
   }
 
+  /** The request for the next reply as far as it is known, and the place of each message among its siblings; null for an empty chat, undefined while
+   * a reply is written. */
+  readPath() {
+    const path = this.#chat.tree.path();
+    if (this.#running) return undefined;
+    if (!path.length) return null;
+    const { fields = {}, system = "" } = readSettings();
+    const body = bodyOf(path, { fields: { model: byId("model").value, tools: fields.tools }, system });
+    const branches = path.map(({ id }) => {
+      const siblings = this.#chat.tree.siblings(id);
+      return siblings.length > 1 ? { place: siblings.findIndex((each) => each.id === id), count: siblings.length } : null;
+    });
+    return { body, branches: system ? [null, ...branches] : branches };
+  }
+
   /** Shows the branch, and nothing else: errors go. */
   draw() {
+    this.#hooks.onPath();
     const path = this.#chat.tree.path();
     const shown = path.map((node) => this.#view(node));
     const edited = path.findIndex(({ id }) => id === this.#editing);

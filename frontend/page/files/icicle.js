@@ -7,6 +7,65 @@ export function branchTokens(node) {
   return node.tokens + node.tokens_below;
 }
 
+/**
+ * The answer of /cache/tree with each chain of nodes that have one child merged into one node, if all are cached or all are evicted, and have the
+ * same pins and leases. Its tokens and pages are sums, and `ids` has the ids of all; hits, users and the time of the last use are the first node's.
+ */
+export function mergeChains({ nodes, roots, ...rest }) {
+  const children = childrenOf(nodes);
+  const merged = [];
+  const places = nodes.map((node, index) => {
+    const above = nodes[node.parent];
+    const isChained = above && above.parent !== null && children[node.parent].length === 1 && !above.folded;
+    if (!isChained || ["pins", "leases"].some((name) => node[name] !== above[name]) || Boolean(node.pages) !== Boolean(above.pages)) {
+      return merged.push({ ...node, ids: [node.id] }) - 1;
+    }
+    return null;
+  });
+  nodes.forEach((node, index) => {
+    if (places[index] !== null) {
+      merged[places[index]].parent = node.parent === null ? null : places[node.parent];
+      return;
+    }
+    places[index] = places[node.parent];
+    const whole = merged[places[index]];
+    whole.tokens += node.tokens;
+    whole.pages += node.pages;
+    whole.ids.push(node.id);
+    whole.stored = addTiers(whole.stored, node.stored);
+    Object.assign(whole, { tokens_below: node.tokens_below, folded: node.folded });
+  });
+  return { ...rest, nodes: merged, roots: roots.map((root) => ({ ...root, node: places[root.node] })) };
+}
+
+function addTiers(some, more) {
+  if (!some || !more) return some ?? more;
+  return { pages: some.pages + more.pages, host: some.host + more.host, disk: some.disk + more.disk };
+}
+
+/** A name for each node that lasts while it is in the tree. */
+export function namesOf({ nodes, roots }) {
+  const namespaces = new Map(roots.map((root) => [root.node, root.namespace]));
+  const found = [];
+  nodes.forEach((node, index) => {
+    const inner = node.parent === null ? `root ${namespaces.get(index)}` : `${found[node.parent]} / ${node.text ?? index}`;
+    found.push(node.id === null ? inner : `page ${node.id}`);
+  });
+  return found;
+}
+
+/** The nodes from a root to `index`, as indices. */
+export function ancestry(nodes, index) {
+  const found = [];
+  for (let at = index; at !== null; at = nodes[at].parent) found.unshift(at);
+  return found;
+}
+
+/** The tokens of the cache: those of all namespaces. */
+export function heldTokens({ nodes, roots }) {
+  return roots.reduce((sum, root) => sum + branchTokens(nodes[root.node]), 0);
+}
+
 /** The children of each node, as indices. */
 export function childrenOf(nodes) {
   const children = nodes.map(() => []);
@@ -51,6 +110,17 @@ export function heat(node, cacheTokens) {
   if (node.idle === 0) return 0;
   const part = node.idle / Math.max(1, cacheTokens);
   return part < 0.1 ? 1 : part < 1 ? 2 : 3;
+}
+
+/** The class of a node's box; `held` are the tokens of the cache. */
+export function kindOf(node, held) {
+  if (node.parent === null) return "root";
+  return node.pages === 0 ? evictedKind(mainTier(node)) : `heat-${heat(node, held)}`;
+}
+
+/** The classes of what is evicted to a tier; null if the tier is not known. */
+export function evictedKind(tier) {
+  return tier ? `evicted in-${tier}` : "evicted";
 }
 
 /** Where most pages of an evicted node are: "host", "disk" or "neither"; null if that is not known. */

@@ -1,6 +1,7 @@
 // Begins the page: views, the key, and what is fetched again and again.
 import { ServerError, hasKey, keepKey } from "./api.js";
 import { Chat } from "./chat.js";
+import { ChatPath } from "./chat_path.js";
 import { ChatList } from "./chat_list.js";
 import { byId } from "./dom.js";
 import { watchEditors } from "./editors.js";
@@ -78,15 +79,27 @@ async function begin() {
   watchSettings(() => chat.saveSettings());
   watchEditors();
   watchSidebar();
-  const besideChat = new TreeView(document.querySelector("#chat-tree .tree"));
   const server = new ServerView();
   const serverTree = new TreeView(byId("server-tree"), () => byId("salt").value);
+  const openTree = (node) => {
+    byId("salt").value = "";
+    serverTree.show(node);
+    location.hash = "server";
+    showView();
+    refresh().then(() => byId("server-tree").scrollIntoView()); // the tables above it have their heights then
+  };
+  const path = new ChatPath(document.querySelector("#chat-tree .tree"), { read: () => chat?.readPath(), onOpen: openTree });
   const refresh = async () => {
     if (document.hidden || asking) return;
     if (shownView() === "server") await attempt(() => Promise.all([server.refresh(), serverTree.refresh()]));
-    else if (wide.matches) await attempt(() => besideChat.refresh());
+    else if (wide.matches) await attempt(() => path.refresh());
   };
-  chat = new Chat({ onChange: (isOver) => isOver && refresh(), onUnauthorized: askForKey, onSave: (kept) => list.keep(kept) });
+  let hasStarted = false; // the model
+  const onPath = () => {
+    path.change();
+    if (hasStarted && !chat.isBusy) refresh();
+  };
+  chat = new Chat({ onChange: (isOver) => isOver && refresh(), onPath, onUnauthorized: askForKey, onSave: (kept) => list.keep(kept) });
   list = new ChatList(chat);
   window.addEventListener("hashchange", () => {
     showView();
@@ -98,7 +111,7 @@ async function begin() {
   byId("change-key").hidden = !hasKey();
   showView();
   byId("message").focus();
-  for (let hasStarted = false; !hasStarted; ) {
+  while (!hasStarted) {
     await attempt(async () => (hasStarted = await showModels()));
     chat.showModel();
     if (!hasStarted) await new Promise((resolve) => setTimeout(resolve, SECONDS * 1000));

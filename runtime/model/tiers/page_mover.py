@@ -85,6 +85,7 @@ class StepMoves:
     restore: Restore | None
     saves: list[Save]
     fetches_over: Sequence[int]
+    restored_windows: Sequence[Copies] = ()
 
 
 class PageMover:
@@ -159,16 +160,16 @@ class PageMover:
                 copies.precede_launches()
         pages = [part for part in plan.restores if part.group == 0]
         restore = self._restore(pages, running) if pages else None
-        for part in plan.restores:
-            if part.group:
-                self._restore_window(part, running)
+        windows = [copies for part in plan.restores for copies in self._restore_windows(part, running)]
         self._restore_states(plan.restored_states)
-        return StepMoves(restore, self._take_begun(), plan.fetches_over)
+        return StepMoves(restore, self._take_begun(), plan.fetches_over, windows)
 
     def finish(self, moves: StepMoves) -> float:
         """Waits for the copies of a computed step, publishes saved pages and ends fetches. Returns the
         milliseconds that restoring took."""
         restored_ms = 0.0 if moves.restore is None else moves.restore.finish()
+        for copies in moves.restored_windows:
+            copies.wait()  # a step without rows has waited for nothing
         self._publish(moves.saves)
         for fetch in moves.fetches_over:
             self._store.end(fetch)
@@ -317,15 +318,20 @@ class PageMover:
         before = _copies_of(running, {(0, page) for page in pages})
         return StreamRestore(self._streams.restoring, load, self._layers, size, before)
 
-    def _restore_window(self, part: RestoredPages, running: Sequence[Save]) -> None:
-        """Copies fetched pages of a windowed group to the device, before all later launches."""
+    def _restore_windows(self, part: RestoredPages, running: Sequence[Save]) -> Iterator[Copies]:
+        """Copies fetched pages of a windowed group to the device, before all later launches; nothing if they
+        are of the first group."""
+        if part.group == 0:
+            return
         pages, pieces = np.frombuffer(part.pages, np.int32).tolist(), self._pieces[part.group]
         places = self._store.places(part.fetch, part.first, len(pages), part.group)
         before = _copies_of(running, {(part.group, page) for page in pages})
         stream = self._streams.restoring or self._streams.saving
         for number, kvs in enumerate(pieces):
             moves = page_moves(kvs, pages, self._memory, places[number :: len(pieces)])
-            stream.launch(partial(moves.load, range(len(kvs))), before).precede_launches()
+            copies = stream.launch(partial(moves.load, range(len(kvs))), before)
+            copies.precede_launches()
+            yield copies
 
     def _restore_states(self, restores: Sequence[RestoredState]) -> None:
         """Copies fetched states to the device, before all later launches."""

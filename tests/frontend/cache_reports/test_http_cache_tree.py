@@ -41,13 +41,13 @@ def node(**fields: object) -> CacheNode:
 
 def tree_of(world: HttpWorld, namespace: str) -> None:
     """The scheduler has a tree of `namespace` and of another one, with one node each."""
-    head = packed(world.ids(TEXT))
+    head, lead = packed(world.ids(TEXT)), packed(world.ids("<|im_start|>user\n"))
     roots = [CacheRoot(0, namespace, True), CacheRoot(1, "other", False)]
     nodes = [
-        (node(id=None, parent=None, tokens=0), b""),
-        (node(id=None, parent=None, tokens=0), b""),
-        (node(parent=0), head),
-        (node(parent=1, id=9), b""),
+        (node(id=None, parent=None, tokens=0), b"", b""),
+        (node(id=None, parent=None, tokens=0), b"", b""),
+        (node(parent=0), lead, head),
+        (node(parent=1, id=9), b"", b""),
     ]
 
     def answer(message: CacheControl) -> CacheAnswer:
@@ -71,6 +71,7 @@ async def test_the_tree_is_shown_with_the_texts_of_the_caller_s_namespace(world:
         {"node": 1, "namespace": shown_namespace("other"), "own": False},
     ]
     assert [(each["parent"], each["text"]) for each in tree["nodes"][2:]] == [(0, TEXT), (1, None)]
+    assert [(each["role"], each["label"]) for each in tree["nodes"][2:]] == [("user", TEXT), (None, None)]
     assert tree["nodes"][2]["id"] == 7
     assert "mine" not in answer.text
 
@@ -86,9 +87,9 @@ async def test_the_text_of_a_node_is_found_by_its_id(world: HttpWorld) -> None:
 
 async def test_an_evicted_node_says_in_which_tiers_its_pages_are(world: HttpWorld) -> None:
     nodes = [
-        (node(id=None, parent=None, tokens=0), b""),
-        (node(id=None, pages=0, stored=PagesInTiers(6, 3, 2)), b""),
-        (node(id=None, pages=0), b""),
+        (node(id=None, parent=None, tokens=0), b"", b""),
+        (node(id=None, pages=0, stored=PagesInTiers(6, 3, 2)), b"", b""),
+        (node(id=None, pages=0), b"", b""),
     ]
     world.running.cache = lambda message: report(message.query, nodes=nodes)
     tree = (await world.http.get("/cache/tree")).json()

@@ -7,10 +7,18 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from arbora.runtime.messages import CacheAnswer, CacheControl, CacheDropped, ExplainPrompt, PromptExplained
+from arbora.runtime.messages import (
+    CacheAnswer,
+    CacheControl,
+    CacheDropped,
+    ExplainPrompt,
+    PathNode,
+    PromptExplained,
+)
 from http_world import HttpWorld, http_world, last_generate
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+CHATML_USER = "<|im_start|>user\n{}<|im_end|>\n"
 TEXT = "the cat sat on the mat and the dog sat on the cat again"
 
 
@@ -195,3 +203,56 @@ async def test_a_cached_prompt_differs_from_nothing_if_a_reply_follows_it_in_the
     assert found["matched_tokens"] == found["prompt_tokens"] - 1
     assert found["causes"] == {"short": 1}
     assert found["difference"] is None
+
+
+# The messages of a prompt
+
+TURNS = [{"role": "user", "content": TEXT}, {"role": "assistant", "content": "the cat"}]
+
+
+def sharing(world: HttpWorld, matched: int, remembered: int) -> None:
+    """The tree has so many tokens, which go through two nodes, and branch 3 times at each place asked for."""
+
+    def answer(message: CacheControl) -> CacheAnswer:
+        assert isinstance(message, ExplainPrompt) and message.ends == sorted(message.ends)
+        nodes = [PathNode(7, matched), PathNode(None, remembered - matched)]
+        shared_by = [3] * len(message.ends)
+        return PromptExplained(message.query, matched, remembered, b"", matched, nodes, shared_by)
+
+    world.running.cache = answer
+
+
+async def test_each_message_says_how_many_of_its_tokens_are_cached(isolated: HttpWorld) -> None:
+    first = len(isolated.ids(CHATML_USER.format(TEXT)))
+    sharing(isolated, matched=first - 2, remembered=first + 3)
+    headers = {"authorization": "Bearer first"}
+    answer = await isolated.http.post("/cache/explain", json={"messages": TURNS}, headers=headers)
+    found = answer.json()
+    user, reply, template = found["messages"]
+    counts = {"tokens": first, "cached_tokens": first - 2, "evicted_tokens": 2, "shared_by": 3}
+    assert user == {"index": 0, "role": "user", **counts}
+    assert (reply["index"], reply["role"], reply["evicted_tokens"], reply["shared_by"]) == (
+        1,
+        "assistant",
+        3,
+        3,
+    )
+    assert (template["index"], template["role"], template["shared_by"]) == (None, "template", 0)
+    assert sum(each["tokens"] for each in found["messages"]) == found["prompt_tokens"]
+    assert found["nodes"] == [{"id": 7, "tokens": first - 2}, {"id": None, "tokens": 5}]
+
+
+async def test_keys_that_share_a_namespace_are_not_told_what_the_tree_has(world: HttpWorld) -> None:
+    sharing(world, matched=4, remembered=9)
+    headers = {"authorization": "Bearer first"}
+    found = (await world.http.post("/cache/explain", json={"messages": TURNS}, headers=headers)).json()
+    assert [each["shared_by"] for each in found["messages"]] == [None] * 3
+    assert [each["evicted_tokens"] for each in found["messages"]] == [0] * 3
+    assert found["nodes"] == []
+
+
+async def test_a_prompt_without_messages_has_none_in_its_explanation(world: HttpWorld) -> None:
+    knowing(world, 0, "")
+    headers = {"authorization": "Bearer first"}
+    found = (await world.http.post("/cache/explain", json={"prompt": TEXT}, headers=headers)).json()
+    assert not {"messages", "nodes"} & set(found)

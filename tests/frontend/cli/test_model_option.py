@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arbora.frontend.cli.main import build_parser, serve_config
+from arbora.frontend.cli.main import build_parser, main, serve_config
 from arbora.frontend.launch.serve import _model_in_words
 from arbora.runtime.errors import ConfigError
 from checkpoints import edit_config
@@ -128,3 +128,29 @@ def test_a_server_without_a_model_says_that_it_serves_the_built_in_one(model: Pa
     builtin = configured("--served-model-name", "gpt-4o")
     assert _model_in_words(builtin) == "the built-in model, which needs no MODEL"
     assert _model_in_words(configured(model, "--served-model-name", "gpt-4o")) == str(model)
+
+
+def test_an_adapter_given_as_model_is_refused_with_the_command_that_serves_it(tmp_path: Path) -> None:
+    adapter = tmp_path / "sql"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=f"`arbora serve BASE_MODEL --lora sql={adapter}`"):
+        configured(adapter)
+
+
+def test_a_chat_template_is_a_file_or_its_text(model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "plain.jinja"
+    file.write_text("of a file")
+    assert configured(model, "--chat-template", str(file)).chat_template == "of a file"
+    assert configured(model, "--chat-template", "{{ messages }}").chat_template == "{{ messages }}"
+    with pytest.raises(
+        ConfigError, match=r"--chat-template none\.jinja: .*/none\.jinja can't be read \(No such"
+    ):
+        configured(model, "--chat-template", "none.jinja")
+
+
+def test_a_chat_template_that_cannot_be_parsed_ends_the_start(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", str(model), "--port", "0", "--chat-template", "a\n{% if %}"]) == 2
+    assert re.search(r"--chat-template: the template can't be read: .* \(line 2\)", capsys.readouterr().err)

@@ -138,10 +138,12 @@ async def test_the_start_ends_when_the_tokenizer_knows_the_replica(directory: Pa
 async def test_a_tokenizer_may_be_killed_many_times_while_the_model_loads(directory: Path) -> None:
     async with supervising(directory, model="mute") as supervisor:
         starting = asyncio.create_task(supervisor.start())
-        await until(lambda: tokenizer_events(directory)[1:])
+        tokenizer = supervisor._tokenizers[0]
+        await until(lambda: tokenizer.ready_at is not None)
         for _ in range(6):
             await kill_and_see_it_back(directory, "tokenizer")
-            await until(lambda: tokenizer_events(directory)[1:])
+            await until(lambda: tokenizer.ready_at is not None)
+        await until(lambda: tokenizer_events(directory)[1:])
         assert not starting.done()
         starting.cancel()
 

@@ -15,6 +15,7 @@ def test_the_fingerprint_changes_with_what_changes_replies() -> None:
         {"kv_dtype": "int8"},
         {"quantize": "int4"},
         {"deterministic": True},
+        {"chat_template": "{{ messages }}"},
         {"model": Path("other")},
     ]
     prints = [fingerprint(replace(config, **change)) for change in [{}, *changes]]

@@ -1,9 +1,8 @@
-"""The modules of the page that compute: growing JSON, schemas, the layout of the tree, replies."""
+"""The modules of the page that compute: growing JSON, schemas, replies."""
 
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -27,11 +26,6 @@ def growing() -> PageModule:
 @pytest.fixture(scope="module")
 def schemas() -> PageModule:
     return PageModule("schema")
-
-
-@pytest.fixture(scope="module")
-def icicle() -> PageModule:
-    return PageModule("icicle")
 
 
 # JSON that grows
@@ -132,88 +126,6 @@ def test_a_reference_to_itself_ends(schemas: PageModule) -> None:
 
 def test_a_path_is_written_as_in_code(schemas: PageModule) -> None:
     assert schemas.run("pathText(path)", path=["people", 1, "name"]) == "people[1].name"
-
-
-# The layout of the tree
-
-
-def node(parent: int | None, tokens: int, below: int = 0, folded: int = 0, idle: int = 0) -> dict[str, Any]:
-    return {"parent": parent, "tokens": tokens, "tokens_below": below, "folded": folded, "idle": idle}
-
-
-TREE = [node(None, 0, 100), node(0, 20, 40, folded=3), node(0, 40), node(1, 30)]
-
-
-def test_siblings_share_their_parent_s_width_by_their_tokens(icicle: PageModule) -> None:
-    found = icicle.run("boxes(nodes, [0])", nodes=TREE)
-    places = {(box["node"], box["folded"]): (box["depth"], box["x"], box["width"]) for box in found}
-    assert places[0, 0] == (0, 0, 1)
-    assert places[1, 0] == (1, 0, pytest.approx(0.6))
-    assert places[2, 0] == (1, pytest.approx(0.6), pytest.approx(0.4))
-    assert places[3, 0] == (2, 0, pytest.approx(0.45))
-    assert places[1, 3] == (2, pytest.approx(0.45), pytest.approx(0.15))
-
-
-def test_no_two_boxes_of_a_row_overlap(icicle: PageModule) -> None:
-    nodes = [node(None, 0), *(node(index // 3, index) for index in range(1, 60))]
-    for index in range(59, 0, -1):
-        parent = nodes[nodes[index]["parent"]]
-        parent["tokens_below"] += nodes[index]["tokens"] + nodes[index]["tokens_below"]
-    found = icicle.run("boxes(nodes, [0])", nodes=nodes)
-    assert len(found) == 60
-    rows: dict[int, list[tuple[float, float]]] = {}
-    for box in found:
-        rows.setdefault(box["depth"], []).append((box["x"], box["x"] + box["width"]))
-    for row in rows.values():
-        row.sort()
-        assert all(end <= start + 1e-9 for (_, end), (start, _) in pairwise(row))
-        assert row[-1][1] <= 1 + 1e-9
-
-
-def test_arrow_keys_lead_to_the_neighbours(icicle: PageModule) -> None:
-    moves = [
-        (3, "ArrowUp"),
-        (1, "ArrowRight"),
-        (2, "ArrowLeft"),
-        (1, "ArrowDown"),
-        (0, "ArrowUp"),
-        (2, "ArrowDown"),
-    ]
-    found = [icicle.run("neighbour(nodes, at, key)", nodes=TREE, at=at, key=key) for at, key in moves]
-    assert found == [1, 2, 1, 3, None, None]
-
-
-@pytest.mark.parametrize(("idle", "expected"), [(0, 0), (5, 1), (50, 2), (500, 3)])
-def test_a_node_s_heat_is_how_lately_it_was_used(icicle: PageModule, idle: int, expected: int) -> None:
-    assert icicle.run("heat(node, 100)", node=node(0, 1, idle=idle)) == expected
-
-
-@pytest.mark.parametrize(
-    ("host", "disk", "expected"),
-    [(6, 0, "host"), (3, 2, "host"), (3, 3, "host"), (2, 3, "disk"), (1, 2, "neither"), (0, 3, "disk")],
-)
-def test_the_main_tier_of_an_evicted_node_has_most_of_its_pages(
-    icicle: PageModule, host: int, disk: int, expected: str
-) -> None:
-    stored = {"pages": 6, "host": host, "disk": disk}
-    assert icicle.run("mainTier({ stored })", stored=stored) == expected
-
-
-def test_a_node_without_known_tiers_has_no_main_tier(icicle: PageModule) -> None:
-    assert icicle.run("mainTier({ stored: null })") is None
-
-
-def test_the_tiers_of_a_node_are_said_in_words(icicle: PageModule) -> None:
-    words = icicle.run("tiersInWords(stored)", stored={"pages": 6, "host": 3, "disk": 2})
-    assert words == "3 in host memory, 2 on disk, 1 in neither, of 6 looked up"
-
-
-def test_a_node_tells_how_many_requests_use_it_and_wait_for_it(icicle: PageModule) -> None:
-    found = [
-        icicle.run("users(node)", node={"requests": running, "waiting": waiting})
-        for running, waiting in ((2, 13), (0, 1), (0, 0))
-    ]
-    assert found == [["2 running", "13 waiting"], ["1 waiting"], []]
 
 
 # Replies

@@ -36,7 +36,7 @@ def tree(bench: SchedulerBench, scope: str = "", own: str = "") -> CacheReport:
 
 
 def nodes_of(report: CacheReport) -> list[CacheNode]:
-    return [node for node, _ in report.nodes]
+    return [node for node, _, _ in report.nodes]
 
 
 def read(bench: SchedulerBench, page: int, scope: str = "", own: str = "mine") -> list[int] | None:
@@ -54,7 +54,7 @@ def test_the_tree_shows_the_tokens_of_the_own_namespace_alone() -> None:
         (0, "mine", True),
         (1, "theirs", False),
     ]
-    heads = {node.parent: unpack(head) for node, head in report.nodes if node.parent is not None}
+    heads = {node.parent: unpack(head) for node, _, head in report.nodes if node.parent is not None}
     assert heads == {0: DOCUMENT[:24], 1: []}
 
 

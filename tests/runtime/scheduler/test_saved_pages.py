@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from arbora.radix_cache import PrefixCache
 from arbora.runtime.messages import CacheDropped, DropCache, FlushPages, RowError
+from arbora.runtime.scheduler import page_saver
 from arbora.runtime.scheduler.budget import FIRST_CHUNK
 from arbora.runtime.scheduler.page_saver import SAVED_TOKENS
 from arbora.runtime.scheduler.stored_pages import StoredPages
 from evicted_prompts import BIG, LONG, PROMPT, evict_all
-from fake_model import pack, reply_alone, unpack
+from fake_model import long_reply_prompt, pack, reply_alone, unpack
 from scheduler_bench import SchedulerBench
 
 
@@ -130,6 +132,25 @@ def test_with_write_through_private_and_faulty_pages_are_not_kept() -> None:
     result.errors = [RowError(slot, "not_a_number", "not a number")]
     bench.handle(result)
     bench.run()
+    assert not bench.model.store.pages
+
+
+def test_evicted_pages_of_a_faulty_request_are_not_saved_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_saver, "SAVED_TOKENS", 4)
+    bench = SchedulerBench(num_pages=16, page_size=4, most_stored=1000)
+    bench.submit("first", PROMPT, max_tokens=4)
+    first = bench.scheduler._requests.find("first")
+    assert first is not None
+    bench.run()
+    bench.submit("big", long_reply_prompt(56, 4, salt=5), max_tokens=4, namespace="big")
+    bench.answer_fetches()
+    bench.budget.prefill_tokens = lambda *_: 24  # type: ignore[method-assign]
+    bench.plan()
+    assert 0 < sum(len(save.keys) for save in bench.model.plans[0].saves) < 16 * 9  # others still wait
+    bench.step()
+    bench.scheduler._stored.discard(first)
+    bench.run()
+    assert bench.tokens("big") == reply_alone(long_reply_prompt(56, 4, salt=5), 4)
     assert not bench.model.store.pages
 
 

@@ -147,6 +147,16 @@ def test_what_a_request_needs_to_go_on_is_saved_at_the_end(write_through: bool) 
     assert serve(other, "second", [*PROMPT, *bench.tokens("first"), *MORE]) == 40
 
 
+def test_windows_are_saved_if_all_full_pages_were_saved_before_the_end() -> None:
+    bench = new_bench(num_pages=250, windowed=200, write_through=True)
+    bench.budget.prefill_tokens = lambda *_: 1000  # type: ignore[method-assign]
+    prompt = long_reply_prompt(801, 4)
+    serve(bench, "first", prompt, max_tokens=2)  # the step of the prompt saves all full pages
+    other = new_bench(num_pages=250, windowed=200)
+    other.model.store.pages = bench.model.store.pages
+    assert serve(other, "second", [*prompt, *MORE]) == 800
+
+
 def test_wrong_pages_are_discarded_in_every_group() -> None:
     bench = new_bench(num_pages=64, windowed=30, write_through=True)
     serve(bench, "first", PROMPT)

@@ -238,3 +238,12 @@ def test_a_chat_takes_the_first_of_the_servers_keys(monkeypatch: pytest.MonkeyPa
         say(monkeypatch, "/exit")
         main(["chat", "--url", stub.url])
     assert stub.keys == ["Bearer one"]
+
+
+def test_a_chat_with_a_model_without_template_ends_before_the_first_turn(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with chat_server(owner="arbora", has_template=False) as server:
+        assert main(["chat", "--url", server.url]) == 2
+    said = capsys.readouterr().err
+    assert "has no chat template" in said and "/v1/completions" in said and "--chat-template FILE" in said

@@ -36,6 +36,7 @@ from gguf_models import SHAPE, TypeOf, add_tensors, finish_file, one_type, q4_k_
 from gguf_vocabularies import add_byte_level
 from huggingface_hub import constants
 from tiny_checkpoint import write_tiny_checkpoint
+from tiny_models import tiny_config
 
 CPU = torch.device("cpu")
 
@@ -239,6 +240,16 @@ def test_a_model_on_the_hub_without_a_config_is_refused(
         use_hub(monkeypatch, hub.url, tmp_path)
         assert main(["plan", MODEL]) == 2
     assert f"MODEL {MODEL}: it has no config.json on the hub." in capsys.readouterr().err
+
+
+def test_a_model_that_transformers_computes_is_served_but_not_estimated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny_config("lfm2").save_pretrained(tmp_path)
+    assert main(["plan", str(tmp_path)]) == 2
+    refusal = capsys.readouterr().err
+    assert "it is served, by the code of transformers, but not estimated" in refusal
+    assert "not supported" not in refusal
 
 
 def test_a_hub_that_cannot_be_reached_is_tried_once(

@@ -180,6 +180,15 @@ def test_a_model_may_have_no_template(tmp_path: Path) -> None:
     assert ChatTemplate.load(folder, Tokenizer.load(folder)) is None
 
 
+def test_a_template_of_the_command_line_replaces_all_of_the_model(tmp_path: Path) -> None:
+    folder = write_model_folder(tmp_path, config={"chat_template": "of the model"})
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("with tools")
+    template = ChatTemplate.load(folder, Tokenizer.load(folder), replacement="given")
+    assert template is not None
+    assert template.render([USER]) == template.render([USER], tools=TOOLS) == "given"
+
+
 def test_a_template_that_cannot_be_read_is_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="default"):
         load(write_model_folder(tmp_path, config={"chat_template": "{% if %}"}))

@@ -244,6 +244,25 @@ def test_pages_are_whole_in_any_order_that_the_streams_allow(
         Machine(seed).run(turns=60)
 
 
+def test_a_step_without_rows_is_over_when_its_windowed_pages_are_restored() -> None:
+    machine = Machine(0)
+    store = PageStore(machine.pool, LowerTiers(None, None), (1, 1))
+    streams = CopyStreams(LazyStream(machine.device), LazyStream(machine.device))
+    shape = (2, 1, PAGES, 1, 2)
+    kvs = [torch.zeros(shape) for _ in range(2 * LAYERS)]
+    mover = PageMover(kvs, store, streams, groups=[(0, 1), (2, 3)])
+    entries = [machine.pool.reserve(key_bytes([key])) for key in (5, 6)]
+    fetched = [entry for entry in entries if entry is not None]
+    for entry in fetched:
+        machine.pool.memory[entry.place].view(torch.float32).fill_(int.from_bytes(entry.key, "big"))
+    keys = [entry.key for entry in fetched]
+    store._fetches._ready[1] = _Fetch(1, "", keys, starts=[0, 1], entries=fetched)
+    restores = [RestoredPages(1, 0, packed([3])), RestoredPages(1, 0, packed([4]), group=1)]
+    mover.finish(mover.begin(StepPlan(1, [], restores=restores, fetches_over=[1]), list))
+    assert (kvs[0][:, :, 3] == 5).all()
+    assert (kvs[3][:, :, 4] == 6).all()  # its place in host memory may be used again
+
+
 def test_warming_up_changes_no_page_and_keeps_no_place() -> None:
     machine = Machine(0)
     for kv in machine.kvs:
