@@ -36,6 +36,7 @@ class CacheStats:
     locked: int  # pages in the tree that a request or a pin locks
     pinned: int  # locked by a pin
     evicted_pages: int  # pages evicted since the start
+    windows: tuple[tuple[int, int], ...]  # of each windowed group: free pages, and cached ones without users
 
 
 class Dropped(NamedTuple):
@@ -416,6 +417,7 @@ class PrefixCache:
             locked=self._tree.num_pages - self._tree.num_evictable,
             pinned=self.leases.num_pinned,
             evicted_pages=self._evicted_pages,
+            windows=tuple(group.count_unused() for group in self.windows),
         )
 
     def _lock_whole_pages(self, match: PrefixMatch) -> Lock:

@@ -77,6 +77,10 @@ class WindowGroup:
         """Number of pages that requests can get: free ones and cached ones that nobody uses."""
         return self.allocator.num_free + sum(map(len, self._idle))
 
+    def count_unused(self) -> tuple[int, int]:
+        """Number of free pages, and of cached pages that nobody uses."""
+        return self.allocator.num_free, self.available - self.allocator.num_free
+
     @property
     def idle(self) -> list[WindowPage]:
         """The cached pages that nobody uses, in the order of their eviction."""

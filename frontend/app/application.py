@@ -38,6 +38,7 @@ from ..core.work.caller import ClientGoneError
 from ..http.access import METRICS_PATH, OPEN_PATHS, AccessMiddleware
 from ..http.apis import Api, Apis, json_response, route
 from ..http.endpoint import internal_error
+from ..http.history import MAX_MINUTES, ShownHistory
 from ..http.http_service import HttpService
 from ..http.operation import Operation
 from ..http.outcome import CLIENT_CLOSED_REQUEST, observe
@@ -45,6 +46,7 @@ from ..http.server.limits import check_descriptors
 from ..page.endpoint import OPEN_PATHS as PAGE_PATHS
 from ..page.endpoint import page_routes
 from ..stored.responses.protocol import ResponsesRequest
+from .server_status import ServerRequests, ServerStatus, list_requests, show_history, show_server
 
 _LEASES = "/cache/lease"
 
@@ -93,6 +95,13 @@ _READY = Operation(summary="Say whether a request would be served now", reply=He
 _ALIVE = Operation(summary="Say that the HTTP process answers", reply=Health)
 _SHOW_VERSION = Operation(summary="Show the server's version", reply=Version)
 _METRICS = Operation(summary="Show metrics for Prometheus", reply_type="text/plain")
+_SHOW_SERVER = Operation(summary="Show the server's state, model and pages", reply=ServerStatus)
+_LIST_REQUESTS = Operation(summary="List open, ended and failed requests", reply=ServerRequests)
+_SHOW_HISTORY = Operation(
+    summary="Show the last hour of the metrics that the page plots",
+    query={"minutes": Annotated[int, msgspec.Meta(ge=1, le=MAX_MINUTES)], "after": float},
+    reply=ShownHistory,
+)
 
 
 def server_routes(http: HttpService, apis: Apis) -> list[tuple[Api, Route]]:
@@ -115,6 +124,9 @@ def server_routes(http: HttpService, apis: Apis) -> list[tuple[Api, Route]]:
         route("GET", "/ping", http, _check_health, _READY),
         route("GET", "/version", http, _show_version, _SHOW_VERSION),
         route("GET", METRICS_PATH, http, _show_metrics, _METRICS),
+        route("GET", "/server", http, show_server, _SHOW_SERVER),
+        route("GET", "/server/requests", http, list_requests, _LIST_REQUESTS),
+        route("GET", "/server/history", http, show_history, _SHOW_HISTORY),
     ]
     return [*served, *((server, each) for each in own)]
 

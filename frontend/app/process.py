@@ -111,6 +111,12 @@ def http_server(
     config = http.service.config
     failed = http.metrics.failed
     routes = server_routes(http, apis)
+
+    async def work_in_background() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(apis.work_in_background(http, routes))
+            tasks.create_task(http.history.keep(http.service.engine))
+
     return HttpServer(
         create_app(http, apis, routes),
         ServerSettings(
@@ -124,7 +130,7 @@ def http_server(
             websockets=WEBSOCKETS,
         ),
         None if config.ssl_certfile is None else tls_context(config.ssl_certfile, config.ssl_keyfile),
-        partial(apis.work_in_background, http, routes),
+        work_in_background,
     )
 
 

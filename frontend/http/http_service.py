@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from ...runtime.errors import RequestError
 from ..core.service import Service
 from .body import BodyReader
+from .history import History
 from .metrics import Metrics
 from .outcome import Listener, Outcome
 from .request_log import RequestLog
+from .request_records import RequestRecords
 from .tenants import KeyRing
 from .traces import Traces
 
@@ -23,6 +25,8 @@ class HttpService:
     bodies: BodyReader
     metrics: Metrics
     keys: KeyRing
+    records: RequestRecords
+    history: History
     traces: Traces | None = None
     log: RequestLog | None = None
     listeners: Sequence[Listener] = ()
@@ -36,7 +40,9 @@ class HttpService:
         service.engine.on_new_keys = keys.replace
         config = service.config
         traces = None
-        listeners: list[Listener] = []
+        records = RequestRecords(config.served_model_name)
+        service.engine.read_records = records.encode
+        listeners: list[Listener] = [records.add]
         if config.otlp_traces_endpoint is not None:
             traces = Traces.connect(config.otlp_traces_endpoint, config.served_model_name)
             listeners.append(traces.add)
@@ -47,7 +53,8 @@ class HttpService:
             log = RequestLog(config.log_requests, config.served_model_name, has_several, tokenizer)
             listeners.append(log.add)
         metrics = Metrics(service.memo, service.engine.directory)
-        return cls(service, BodyReader(service.work), metrics, keys, traces, log, listeners)
+        bodies, history = BodyReader(service.work), History(metrics)
+        return cls(service, bodies, metrics, keys, records, history, traces, log, listeners)
 
     def log_refusal(
         self,
@@ -57,10 +64,12 @@ class HttpService:
         headers: Iterable[tuple[bytes, bytes]],
         error: RequestError,
     ) -> None:
-        """Logs the refusal of a request that the application does not see."""
+        """Logs and keeps the refusal of a request that the application does not see."""
+        id = dict(headers).get(b"x-request-id", b"").decode("latin-1")
+        outcome = Outcome(method, path, id, status, None, error, time.time(), 0.0)
+        self.records.keep("", outcome)
         if self.log is not None:
-            id = dict(headers).get(b"x-request-id", b"").decode("latin-1")
-            self.log.write(Outcome(method, path, id, status, None, error, time.time(), 0.0))
+            self.log.write(outcome)
 
     async def close(self) -> None:
         for close in self.closers:

@@ -8,6 +8,7 @@ import os
 import time
 from collections import Counter as Counts
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import get_args
 
@@ -232,11 +233,25 @@ class Metrics:
 
     def exposition(self) -> bytes:
         self.memo.update()
-        shown = self._registry
-        if METRICS_VARIABLE in os.environ:
-            shown = CollectorRegistry()
-            MultiProcessCollector(shown)  # type: ignore[no-untyped-call]
-        return generate_latest(shown) + generate_latest(_only(self.scheduler))
+        return generate_latest(self._find_registry()) + generate_latest(_only(self.scheduler))
+
+    def read_counts(self) -> dict[tuple[str, str], float]:
+        """The values of all counters and histograms, by their names and the values of their first labels."""
+        metrics = chain(self._find_registry().collect(), self.scheduler.collect())
+        return {
+            (sample.name, next(iter(sample.labels.values()), "")): sample.value
+            for metric in metrics
+            if metric.type in ("counter", "histogram")
+            for sample in metric.samples
+        }
+
+    def _find_registry(self) -> CollectorRegistry:
+        """The measurements of this process or, where several serve HTTP, of all."""
+        if METRICS_VARIABLE not in os.environ:
+            return self._registry
+        merged = CollectorRegistry()
+        MultiProcessCollector(merged)  # type: ignore[no-untyped-call]
+        return merged
 
     def _histogram(self, name: str, documentation: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(name, documentation, buckets=buckets, registry=self._registry)

@@ -3,9 +3,10 @@
     | from → to | messages | module |
     |---|---|---|
     | tokenizer → scheduler | Generate, Abort, Finish, AwaitTools, EndLease, QueryStats | generation |
+    | | QueryRequests | generation |
     | | QueryCache, QueryNode, DropCache, CheckPin, PinPrefix, UnpinPrefix, ExplainPrompt | cache_control |
     | | WatchAdapters, LoadAdapter, UnloadAdapter | adapters |
-    | scheduler → tokenizer | Accepted, Refused, Outputs, Stats | generation |
+    | scheduler → tokenizer | Accepted, Refused, Outputs, Stats, RequestList | generation |
     | | CacheReport, NodeTokens, CacheDropped, PinFits, PrefixPinned, PromptExplained | cache_control |
     | | QueryRefused | cache_control |
     | | AdapterList, AdapterChanged | adapters |
@@ -20,7 +21,7 @@
     | | StoreReport | page_store |
     | supervisor → tokenizer | PeerUp, PeerDown, PeerResponds, NewKeys, Drain, GiveUp | supervision |
     | supervisor → scheduler | PeerDown, Drain | supervision |
-    | tokenizer → other tokenizers | RememberReply, ForgetPrompts | tokenizers |
+    | tokenizer → other tokenizers | RememberReply, ForgetPrompts, QueryRecords, RecordList | tokenizers |
     | any child → supervisor | Ready, Alive, Failed, Drained | supervision |
     | tokenizer → supervisor | KnowsReplica | supervision |
 
@@ -76,15 +77,20 @@ from .generation import (
     EndLease,
     Finish,
     Generate,
+    GroupPages,
     LeaseKind,
     LeaseTerms,
     LeftOutKeyword,
     Logprobs,
+    OpenRequest,
     Output,
     Outputs,
+    QueryRequests,
     QueryStats,
     Refused,
     ReplyError,
+    RequestList,
+    RequestState,
     Stats,
 )
 from .page_store import (
@@ -142,7 +148,7 @@ from .supervision import (
     PeerUp,
     Ready,
 )
-from .tokenizers import ForgetPrompts, RememberReply
+from .tokenizers import ForgetPrompts, QueryRecords, RecordList, RememberReply
 
 CacheControl = QueryCache | QueryNode | DropCache | CheckPin | PinPrefix | UnpinPrefix | ExplainPrompt
 CacheAnswer = (
@@ -156,11 +162,14 @@ TokenizerInbox = (
     | Refused
     | Outputs
     | Stats
+    | RequestList
     | CacheAnswer
     | AdapterList
     | AdapterChanged
     | FromSupervisor
     | FromTokenizer
+    | QueryRecords
+    | RecordList
 )
 FromModel = (
     ModelReady
@@ -180,6 +189,7 @@ SchedulerInbox = (
     | AwaitTools
     | EndLease
     | QueryStats
+    | QueryRequests
     | CacheControl
     | AdapterOrder
     | FromModel
@@ -238,6 +248,7 @@ __all__ = [
     "GiveUp",
     "GrammarSpec",
     "GroupCost",
+    "GroupPages",
     "HitRate",
     "KnowsReplica",
     "LeaseKind",
@@ -253,6 +264,7 @@ __all__ = [
     "NeededEntries",
     "NewKeys",
     "NodeTokens",
+    "OpenRequest",
     "Output",
     "Outputs",
     "PageCopy",
@@ -277,13 +289,18 @@ __all__ = [
     "PropertyOrder",
     "QueryCache",
     "QueryNode",
+    "QueryRecords",
     "QueryRefused",
+    "QueryRequests",
     "QueryStats",
     "ReadAdapter",
     "Ready",
+    "RecordList",
     "Refused",
     "RememberReply",
     "ReplyError",
+    "RequestList",
+    "RequestState",
     "RestoredPages",
     "RestoredState",
     "Row",

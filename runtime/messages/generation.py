@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from ..api_keys import Allowances, Quota
 from ..grammar_spec import GrammarSpec
@@ -80,6 +82,14 @@ class QueryStats(Message):
     query: int
 
 
+class QueryRequests(Message):
+    """List the open requests of a tenant; None: of all tenants."""
+
+    client: int
+    query: int
+    tenant: str | None = None
+
+
 class LeftOutKeyword(Part):
     """A keyword of a schema that is not enforced."""
 
@@ -141,6 +151,37 @@ class Outputs(Message):
     items: list[Output]
 
 
+RequestState: TypeAlias = Literal["compiling", "waiting", "prefill", "decode"]
+
+
+class OpenRequest(Struct):
+    """A request whose reply is not complete. `id` is the reply's id with the number of the choice. Before the
+    request first starts, `cached_tokens` is None. `ready_tokens` of the prompt are cached or computed."""
+
+    id: str
+    state: RequestState
+    age_s: float
+    prompt_tokens: int
+    cached_tokens: int | None
+    ready_tokens: int
+    output_tokens: int
+
+
+class RequestList(Message):
+    """The oldest open requests, and the number of all."""
+
+    query: int
+    total: int
+    items: list[OpenRequest]
+
+
+class GroupPages(Part):
+    """The pages of the layers whose attention sees only the latest tokens."""
+
+    free: int
+    cached: int  # pages that only the radix tree holds
+
+
 class Stats(Message):
     """A snapshot of the scheduler. Counters count from the start of the epoch."""
 
@@ -163,3 +204,4 @@ class Stats(Message):
     leases: dict[str, int] = {}  # number of leases of each kind
     pages_leased: int = 0  # pages under a lease, even if a request or a pin uses them too
     broken_leases: int = 0  # leases that ended early because pages ran short, or because of the quota
+    windows: list[GroupPages] = []  # by windowed group, in the order of `ModelReady.groups` after the first

@@ -1,4 +1,5 @@
-"""Tokenizer ↔ tokenizer, where several processes serve HTTP: what each remembers of prompts."""
+"""Tokenizer ↔ tokenizer, where several processes serve HTTP: what each remembers of prompts,
+and the records of ended requests."""
 
 from __future__ import annotations
 
@@ -20,3 +21,16 @@ class ForgetPrompts(Message):
 
     scope: str
     namespace: str | None
+
+
+class QueryRecords(Message):
+    """Send the records of the requests of an API key, by its hash; None: of all requests."""
+
+    client: int
+    query: int
+    owner: str | None
+
+
+class RecordList(Message):
+    query: int
+    records: bytes  # JSON

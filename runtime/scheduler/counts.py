@@ -1,15 +1,19 @@
-"""What the scheduler counts."""
+"""What the scheduler counts, and its list of open requests: sizes and states, without tokens."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 from msgspec import UNSET, UnsetType
 
-from ..messages import HitRate
+from ..messages import HitRate, OpenRequest, QueryRequests, RequestList, RequestState
+from .request import Phase, Request
 
 RECENT_REQUESTS = 256
+MAX_LISTED = 200  # requests in one list: the scheduler's loop waits while it is made
 
 
 @dataclass(slots=True)
@@ -50,3 +54,28 @@ class HitCounter:
 def _make_rate(prompt: int, cached: int, requests: int | UnsetType = UNSET) -> HitRate:
     rate = round(cached / prompt, 4) if prompt else None
     return HitRate(rate=rate, prompt_tokens=prompt, cached_tokens=cached, requests=requests)
+
+
+def list_requests(requests: Iterable[Request], query: QueryRequests, now: float) -> RequestList:
+    """Lists the requests of the query's tenant, the oldest first. `now` is in monotonic seconds."""
+    seen = [each for each in requests if query.tenant is None or each.tenant == query.tenant]
+    return RequestList(query.query, len(seen), [_describe(each, now) for each in islice(seen, MAX_LISTED)])
+
+
+def _describe(request: Request, now: float) -> OpenRequest:
+    ready = 0 if request.held is None else min(request.held.ready, request.prompt_length)
+    return OpenRequest(
+        request.id,
+        _name_state(request),
+        round(now - request.arrived_at, 3),
+        request.prompt_length,
+        request.cached_tokens,
+        ready,
+        request.output_length,
+    )
+
+
+def _name_state(request: Request) -> RequestState:
+    if request.phase is Phase.RUNNING:
+        return "prefill" if request.computes_prompt else "decode"
+    return "compiling" if request.phase is Phase.COMPILING else "waiting"

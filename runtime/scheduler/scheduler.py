@@ -24,6 +24,7 @@ from ..messages import (
     ExplainPrompt,
     Finish,
     Generate,
+    GroupPages,
     LoadAdapter,
     Message,
     ModelReady,
@@ -37,6 +38,7 @@ from ..messages import (
     PinPrefix,
     QueryCache,
     QueryNode,
+    QueryRequests,
     QueryStats,
     SchedulerInbox,
     Stats,
@@ -52,7 +54,7 @@ from .arrivals import Arrivals
 from .budget import StepBudget
 from .cache_control import CacheController
 from .completion import Completion
-from .counts import Counts, HitCounter
+from .counts import Counts, HitCounter, list_requests
 from .fairness import USUAL_BOUNDS, Bounds, Fairness
 from .forced_runs import ForcedTokenizer
 from .grammar_loader import GrammarLoader
@@ -202,6 +204,9 @@ class Scheduler:
                 self._cache_control.handle(message, now.wall)
             case QueryStats():
                 self._replies.add(message.client, self.stats(message.query))
+            case QueryRequests():
+                answer = list_requests(self._requests.open, message, now.monotonic)
+                self._replies.add(message.client, answer)
             case PeerDown():
                 self._drop_client(message.client)
             case Drain():
@@ -351,6 +356,7 @@ class Scheduler:
             leases=self._leases.counts(),
             pages_leased=self._cache.leases.num_pages,
             broken_leases=self._leases.num_broken,
+            windows=[GroupPages(*each) for each in pages.windows],
             **asdict(self._counts),
         )
 

@@ -75,7 +75,8 @@ def make(browser: Browser, url: str) -> None:
     page.locator("#server-tree [role=treeitem]").nth(1).click()
     page.get_by_role("button", name="Whole tree").click()
     page.wait_for_timeout(1000)
-    page.set_viewport_size({"width": 1360, "height": 1060})
+    page.set_viewport_size({"width": 1360, "height": 1330})
+    page.locator("#server").evaluate("(view) => view.scrollTo(0, 0)")
     page.wait_for_timeout(2500)
     page.screenshot(path=IMAGES / "server.png")
     phone = {"width": 390, "height": 760}

@@ -9,7 +9,7 @@ from typing import Any
 
 import arbora
 import pytest
-from page_actions import chat, open_server_view, say, settle, wait_for_replies
+from page_actions import chat, say, settle, wait_for_replies
 from playwright.sync_api import Browser, Page, Route, expect
 from served import Served
 from watched_page import watched
@@ -163,16 +163,6 @@ def test_a_tool_is_called_and_gets_the_typed_result(page: Page) -> None:
     assert bodies[0]["tools"][0]["function"]["name"] == "weather"
     assert bodies[1]["messages"][-1] == {"role": "tool", "tool_call_id": "call-1", "content": "It rains."}
     assert bodies[1]["messages"][-2]["tool_calls"][0]["id"] == "call-1"
-
-
-def test_the_operators_view_shows_numbers_plots_and_tables(page: Page) -> None:
-    chat(page, "My name is Ada.")
-    open_server_view(page)
-    expect(page.locator("#tiles")).to_contain_text("Hit rate")
-    expect(page.locator("#plots canvas")).to_have_count(7)
-    expect(page.locator("#tables caption")).to_have_text(["Tiers", "Largest namespaces", "Pins and leases"])
-    values = page.locator(".plot-values").last
-    expect(values).to_contain_text("cached")
 
 
 def test_a_server_with_keys_asks_for_one(browser: Browser, guarded: Served) -> None:

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,33 @@ def test_both_processes_show_the_sum_of_their_metrics_also_after_one_was_replace
     assert metric(clients[1], name) == sum_of_both
     with contextlib.closing(client_of(shared, 0)) as again:
         assert metric(again, name) == sum_of_both
+
+
+def test_each_process_lists_the_requests_of_both(shared: Served) -> None:
+    body = {"prompt": "one two", "max_tokens": 3, "min_tokens": 3}
+    clients = [client_of(shared, number) for number in (0, 1)]
+    sent = {client.post("/v1/completions", json=body).headers["x-request-id"] for client in clients}
+    for client in clients:
+        eventually(partial(lists_all, client, sent))
+    long = {"prompt": "one", "max_tokens": 1000, "min_tokens": 1000}
+    with clients[0].stream("POST", "/v1/completions", json={**long, "stream": True}) as answer:
+        lines = answer.iter_lines()  # its end would close the stream
+        next(lines)
+        (running,) = requests_of(clients[1], "open")
+        assert running["state"] == "decode" and running["output_tokens"] > 0
+        assert running["id"] == f"{answer.headers['x-request-id']}-0"
+    eventually(lambda: requests_of(clients[1], "open") == [])
+    history = clients[1].get("/server/history").json()
+    assert history["interval_s"] == 5
+
+
+def lists_all(client: httpx.Client, ids: set[str]) -> bool:
+    return ids <= {each["id"] for each in requests_of(client, "recent")}
+
+
+def requests_of(client: httpx.Client, name: str) -> list[Any]:
+    listed: list[Any] = client.get("/server/requests").json()[name]
+    return listed
 
 
 def cached_tokens(clients: list[httpx.Client], salt: str) -> list[int]:

@@ -29,6 +29,7 @@ from arbora.runtime.messages import (
     Logprobs,
     Message,
     ModelReady,
+    OpenRequest,
     Output,
     Outputs,
     PeerDown,
@@ -38,8 +39,10 @@ from arbora.runtime.messages import (
     QueryCache,
     QueryNode,
     QueryRefused,
+    QueryRequests,
     QueryStats,
     Refused,
+    RequestList,
     SchedulerInbox,
     Stats,
     StoreCounts,
@@ -171,9 +174,19 @@ class FakeScheduler:
                     | QueryNode()
                 ):
                     self.send(self.cache(message))
+                case QueryRequests(_, query, tenant):
+                    self.send(self._list_requests(query, tenant))
                 case QueryStats(_, query):
                     counts = (len(self.rows), 0, 64, 2, 3, 1, 10, 30, 20, 30, 5, 1, 4, self._steps)
                     self.send(Stats(query, *counts, StoreCounts()))
+
+    def _list_requests(self, query: int, tenant: str | None) -> RequestList:
+        rows = [row for row in self.rows.values() if tenant in (None, row.request.tenant)]
+        items = [
+            OpenRequest(row.request.request, "decode", 1.0, len(row.request.prompt) // 4, 0, 0, row.sent)
+            for row in rows
+        ]
+        return RequestList(query, len(rows), items)
 
     def _admit(self, request: Generate) -> None:
         refused = self.refuse(request)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import zmq
 import zmq.asyncio
@@ -41,10 +41,14 @@ from ....runtime.messages import (
     PinFits,
     PrefixPinned,
     PromptExplained,
+    QueryRecords,
     QueryRefused,
+    QueryRequests,
     QueryStats,
+    RecordList,
     Refused,
     RememberReply,
+    RequestList,
     Stats,
     TokenizerInbox,
     WatchAdapters,
@@ -60,6 +64,8 @@ from .generation import Generation
 from .questions import Answer, Questions
 
 STATS_TIMEOUT_SECONDS = 2.0
+RECORDS_TIMEOUT_SECONDS = 1.0
+EngineState: TypeAlias = Literal["ready", "not responding", "starting", "restarting", "draining"]
 
 
 class Choice(NamedTuple):
@@ -75,7 +81,7 @@ class EngineClient:
     `knows_replica` once a replica has been up. `drain_requested` is set when the supervisor asks the process
     to finish its open requests, and `idle` while no request is open. `on_new_keys` is called with the known
     API keys when they change. `on_shared` is called with messages of the other tokenizer processes; `clients`
-    is the number of all.
+    is the number of all. `read_records` returns this process's records of the requests of a key.
     """
 
     def __init__(self, directory: Path, client: int, clients: int = 1) -> None:
@@ -83,6 +89,7 @@ class EngineClient:
         self.directory = directory
         self.on_shared: Callable[[FromTokenizer], None] = lambda message: None
         self.on_new_keys: Callable[[tuple[ApiKey, ...]], None] = lambda keys: None
+        self.read_records: Callable[[str | None], bytes] = lambda owner: b"[]"
         self.model: ModelReady | None = None
         self.adapters: dict[str, Adapter] = {}
         self.epoch = ANY_EPOCH
@@ -99,11 +106,11 @@ class EngineClient:
             ANY_EPOCH,
         )
         self._outbox: Outbox | None = None
-        self._others = [
-            Outbox(self._context, tokenizer_address(directory, other), ANY_EPOCH)
+        self._others = {
+            other: Outbox(self._context, tokenizer_address(directory, other), ANY_EPOCH)
             for other in range(clients)
             if other != client
-        ]
+        }
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0  # the id of the event loop's thread
         self._responds = True
@@ -114,6 +121,15 @@ class EngineClient:
     @property
     def is_up(self) -> bool:
         return self._outbox is not None
+
+    @property
+    def state(self) -> EngineState:
+        """What the process knows of the model. A process that replaces a dead one begins with `starting`."""
+        if self.drain_requested.is_set():
+            return "draining"
+        if self._outbox is None:
+            return "restarting" if self.knows_replica.is_set() else "starting"
+        return "ready" if self._responds else "not responding"
 
     def check_serving(self) -> ModelReady:
         """The running model's description. Raises a 503 `RequestError` if no model can take requests."""
@@ -157,6 +173,25 @@ class EngineClient:
         answer = await self.ask(lambda query: QueryStats(self.client, query), STATS_TIMEOUT_SECONDS)
         return answer if isinstance(answer, Stats) else None
 
+    async def list_requests(self, tenant: str | None) -> RequestList | None:
+        """The open requests of a tenant, or of all; None if the scheduler doesn't answer."""
+        answer = await self.ask(
+            lambda query: QueryRequests(self.client, query, tenant), STATS_TIMEOUT_SECONDS
+        )
+        return answer if isinstance(answer, RequestList) else None
+
+    async def list_records(self, owner: str | None) -> list[bytes]:
+        """The records of all tokenizer processes that answer in time."""
+        asked = [
+            self._questions.ask(
+                lambda query: QueryRecords(self.client, query, owner), other.send, RECORDS_TIMEOUT_SECONDS
+            )
+            for other in self._others.values()
+        ]
+        answers = await asyncio.gather(*asked)
+        others = [answer.records for answer in answers if isinstance(answer, RecordList)]
+        return [self.read_records(owner), *others]
+
     async def ask(self, question: Callable[[int], Message], seconds: float) -> Answer | None:
         """Sends the message that `question` makes from a number. Returns None if no answer comes in time."""
         return None if self._outbox is None else await self._questions.ask(question, self._send, seconds)
@@ -185,7 +220,7 @@ class EngineClient:
         self._inbox.close()
         if self._outbox is not None:
             self._outbox.close()
-        for other in self._others:
+        for other in self._others.values():
             other.close(linger_ms=0)
         self._context.term()
 
@@ -198,8 +233,12 @@ class EngineClient:
                     choice.generation.answer(choice.number, left_out, allowances)
             case Refused():
                 self._refuse(message)
+            case QueryRecords(client, query, owner):
+                self._others[client].send(RecordList(query, self.read_records(owner)))
             case (
                 Stats()
+                | RequestList()
+                | RecordList()
                 | CacheReport()
                 | CacheDropped()
                 | PinFits()
@@ -296,7 +335,7 @@ class EngineClient:
             self._send(request)
 
     def _tell_others(self, message: Message) -> None:
-        for other in self._others:
+        for other in self._others.values():
             other.send(message)
 
     def _send(self, message: Message) -> None:

@@ -1,4 +1,4 @@
-"""Questions to the scheduler. Each waits for the answer that has its number."""
+"""Questions to the scheduler or another tokenizer process. Each waits for the answer that has its number."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import secrets
 from collections.abc import Callable
 from typing import TypeAlias
 
-from ....runtime.messages import AdapterChanged, CacheAnswer, Message, Stats
+from ....runtime.messages import AdapterChanged, CacheAnswer, Message, RecordList, RequestList, Stats
 
 NUMBER_BITS = 48  # bits of the random first number
-Answer: TypeAlias = Stats | CacheAnswer | AdapterChanged
+Answer: TypeAlias = Stats | RequestList | CacheAnswer | AdapterChanged | RecordList
 
 
 class Questions:

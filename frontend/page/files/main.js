@@ -79,13 +79,14 @@ async function begin() {
   watchSettings(() => chat.saveSettings());
   watchEditors();
   watchSidebar();
-  const server = new ServerView(SECONDS);
+  const server = new ServerView();
   const serverTree = new TreeView(byId("server-tree"), () => byId("salt").value);
   const openTree = (node) => {
     byId("salt").value = "";
     serverTree.show(node);
     location.hash = "server";
-    byId("server-tree").scrollIntoView();
+    showView();
+    refresh().then(() => byId("server-tree").scrollIntoView()); // the tables above it have their heights then
   };
   const path = new ChatPath(document.querySelector("#chat-tree .tree"), { read: () => chat?.readPath(), onOpen: openTree });
   const refresh = async () => {

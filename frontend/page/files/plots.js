@@ -2,42 +2,46 @@
 import { element } from "./dom.js";
 
 const HEIGHT = 170; // pixels
+const WHOLE = [0, 1, 2, 3, 4, 5, 6, 7].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power)); // steps of an axis
 
 function clock(seconds) {
-  return new Date(seconds * 1000).toLocaleTimeString("en-GB");
+  return new Date(seconds * 1000).toLocaleTimeString("en-GB", { timeStyle: "short" });
 }
 
 /** A chart of some `series`, each `{label, colour}`; the colours are names of the page's CSS variables. */
 export class Plot {
   #rows = []; // times in seconds, then the values of each series
   #chart = null;
+  #minutes = 5;
 
   /**
    * `format` writes a value; `stacked` series are drawn on top of each other; `most` is the fixed end of the axis.
-   * `isWhole`: the values are whole numbers. `hidesZero`: the line below the chart leaves out zeros.
+   * `isWhole`: the values are whole numbers. `hidesZero`: the line below the chart leaves out zeros. An `isOptional`
+   * chart is hidden while all values are zero.
    */
-  constructor(container, { title, series, format, points, stacked = false, most = null, isWhole = false, hidesZero = false }) {
-    Object.assign(this, { series, format, points, stacked, most, isWhole, hidesZero });
+  constructor(container, { title, series, format, stacked = false, most = null, isWhole = false, hidesZero = false, isOptional = false }) {
+    Object.assign(this, { series, format, stacked, most, isWhole, hidesZero, isOptional });
     this.#rows = [[], ...series.map(() => [])];
     this.place = element("div", { class: "plot-area" });
     this.values = element("p", { class: "plot-values" });
-    container.append(element("figure", { class: "plot" }, element("figcaption", {}, title), this.place, this.values));
+    this.figure = element("figure", { class: "plot", hidden: isOptional }, element("figcaption", {}, title), this.place, this.values);
+    container.append(this.figure);
     new ResizeObserver(() => this.#resize()).observe(this.place);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#create());
   }
 
-  /** `values` has a number for each series, null where it is unknown. */
-  add(time, values) {
-    [time, ...values].forEach((value, index) => {
-      this.#rows[index].push(value);
-      if (this.#rows[index].length > this.points) this.#rows[index].shift();
-    });
+  /** Shows the last `minutes` of `rows`: times in seconds, then the values of each series, null where one is unknown. */
+  show(rows, minutes) {
+    this.#rows = rows;
+    this.#minutes = minutes;
+    const values = rows.slice(1).map((row) => row.at(-1) ?? null);
+    this.figure.hidden = this.isOptional && rows.slice(1).every((row) => row.every((value) => !value));
+    const shown = this.series.map((each, index) => ({ ...each, value: values[index] })).filter(({ value }) => !this.hidesZero || value);
     this.values.replaceChildren(
-      ...this.series.flatMap(({ label, colour }, index) =>
-        this.hidesZero && !values[index]
-          ? []
-          : [element("span", { class: `swatch ${colour}` }), `${label} ${values[index] === null ? "–" : this.format(values[index])} `],
+      ...shown.map(({ label, colour, value }) =>
+        element("span", {}, element("span", { class: `swatch ${colour}` }), `${label} ${value === null ? "–" : this.format(value)}`),
       ),
+      shown.length ? "" : "none",
     );
     if (this.#chart) this.#chart.setData(this.#data());
     else this.#create();
@@ -72,9 +76,9 @@ export class Plot {
       height: HEIGHT,
       legend: { show: false },
       cursor: { show: false },
-      scales: { y: { range: (_, least, most) => [0, this.most ?? (Math.max(most ?? 0, 0) * 1.1 || 1)] } },
+      scales: { x: { range: (_, __, newest) => [newest - 60 * this.#minutes, newest] }, y: { range: (_, least, most) => [0, this.most ?? (Math.max(most ?? 0, 0) * 1.1 || 1)] } },
       series: [{}, ...lines],
-      axes: [{ ...axis, size: 28, space: 80, values: (_, ticks) => ticks.map(clock) }, { ...axis, size: 58, values: (_, ticks) => ticks.map((tick) => (this.isWhole && !Number.isInteger(tick) ? "" : this.format(tick))) }],
+      axes: [{ ...axis, size: 28, space: 80, values: (_, ticks) => ticks.map(clock) }, { ...axis, size: 58, ...(this.isWhole ? { incrs: WHOLE } : {}), values: (_, ticks) => ticks.map(this.format) }],
     };
     this.#chart = new globalThis.uPlot(options, this.#data(), this.place);
   }

@@ -1,100 +1,122 @@
-// The operators' view: numbers and plots from /metrics and /cache.
-import { getJson, getText } from "./api.js";
-import { byId, count, decimal, element, size } from "./dom.js";
-import { Samples, byLabel, growth, parseMetrics, total } from "./metrics.js";
+// The operators' view: the server's state, requests, plots of the last hour, and what the cache holds.
+import { getJson } from "./api.js";
+import { byId, count, decimal, element, plural, size } from "./dom.js";
+import { History } from "./history.js";
 import { Plot } from "./plots.js";
+import { RequestsView, duration } from "./requests.js";
+import { choiceButtons, table } from "./tables.js";
 
-const WINDOW_SECONDS = 20; // rates and quantiles are of so much time
-const KEPT_SECONDS = 300;
-const CAUSES = ["new", "short", "evicted", "namespace", "volatile", "tools", "system", "history", "template", "off"];
-const milliseconds = (seconds) => (seconds < 1 ? `${Math.round(seconds * 1000)} ms` : `${seconds.toFixed(1)} s`);
+const MINUTES = [5, 15, 60];
+const CAUSES = ["new", "short", "checkpoint", "evicted", "namespace", "volatile", "tools", "system", "history", "template", "off"];
+const ERRORS = ["400", "401", "404", "429", "4xx", "500", "503", "5xx"];
+const DEVICES = { cpu: "CPU", cuda: "GPU" };
+const latency = (seconds) => (seconds < 1 ? `${Math.round(seconds * 1000)} ms` : `${seconds.toFixed(1)} s`);
 const percent = (part) => `${decimal(part * 100)} %`;
 const rate = (value) => `${decimal(value)}/s`;
+const perMinute = (value) => `${decimal(value)}/min`;
+
+/** `[label, name of the series]` for each line of a plot; colours follow their order. */
+const PLOTS = [
+  { title: "Time to the first token", format: latency, lines: [["median", "first_token_p50"], ["95 %", "first_token_p95"]] },
+  { title: "Time between tokens", format: latency, lines: [["median", "between_tokens_p50"], ["95 %", "between_tokens_p95"]] },
+  {
+    title: "Tokens a second",
+    format: rate,
+    lines: [["generated", "output_tokens"], ["prompt, computed", "prompt_tokens_computed"], ["prompt, cached", "prompt_tokens_cached"]],
+  },
+  { title: "Hit rate of prompt tokens", format: percent, lines: [["cached", "hit_rate"]], most: 1 },
+  { title: "Missed prompt tokens by cause", format: rate, lines: CAUSES.map((cause) => [cause, `missed_${cause}`]), stacked: true, hidesZero: true },
+  { title: "Requests", format: count, lines: [["running", "requests_running"], ["waiting", "requests_waiting"]], isWhole: true },
+  { title: "Errors by status", format: perMinute, factor: 60, lines: ERRORS.map((status) => [status.replace("xx", "xx, others"), `errors_${status}`]), stacked: true, hidesZero: true },
+  {
+    title: "Pages of the KV cache",
+    format: count,
+    lines: [["locked by requests", "pages_locked"], ["pinned", "pages_pinned"], ["cached", "pages_cached"], ["free", "pages_free"]],
+    colours: ["c2", "c3", "c1", "c0"],
+    stacked: true,
+    isWhole: true,
+  },
+  { title: "Pages in other tiers", format: count, lines: [["host memory", "pages_host"], ["disk", "pages_disk"]], isWhole: true, isOptional: true },
+];
 
 export class ServerView {
-  #samples = new Samples(WINDOW_SECONDS);
+  #requests = new RequestsView();
+  #history = new History(MINUTES[0]);
   #plots;
 
-  /** `seconds` is the time between two calls of `refresh`. */
-  constructor(seconds) {
-    const points = Math.round(KEPT_SECONDS / seconds);
-    const plot = (title, format, series, more = {}) => new Plot(byId("plots"), { title, format, series, points, ...more });
-    const two = (one, other) => [{ label: one, colour: "c1" }, { label: other, colour: "c2" }];
-    this.#plots = {
-      first: plot("Time to the first token", milliseconds, two("median", "95 %")),
-      between: plot("Time between tokens", milliseconds, two("median", "95 %")),
-      speed: plot("Tokens a second", rate, [...two("generated", "prompt, computed"), { label: "prompt, cached", colour: "c3" }]),
-      hits: plot("Hit rate of prompt tokens", percent, [{ label: "cached", colour: "c1" }], { most: 1 }),
-      missed: plot("Missed prompt tokens by cause", rate, CAUSES.map((label, index) => ({ label, colour: `c${index + 1}` })), { stacked: true, hidesZero: true }),
-      queue: plot("Requests", count, two("running", "waiting"), { isWhole: true }),
-      pages: plot("Pages of the KV cache", count, [
-        { label: "used", colour: "c2" },
-        { label: "cached", colour: "c1" },
-        { label: "free", colour: "c0" },
-      ], { stacked: true, isWhole: true }),
-    };
+  constructor() {
+    this.#plots = PLOTS.map(({ lines, colours, ...options }) => {
+      const series = lines.map(([label], index) => ({ label, colour: colours?.[index] ?? `c${index + 1}` }));
+      return new Plot(byId("plots"), { series, ...options });
+    });
+    const options = MINUTES.map((value) => ({ value, label: `${value} min` }));
+    choiceButtons(byId("minutes"), options, MINUTES[0], (minutes) => {
+      this.#history = new History(minutes);
+      this.#loadHistory().catch(() => {}); // the next refresh says what is wrong
+    });
   }
 
+  /** Shows the state also while no model answers; then the cache is unknown, and the server's error is thrown. */
   async refresh() {
-    const [text, cache] = await Promise.all([getText("metrics"), getJson("cache")]);
-    const now = Date.now() / 1000;
-    const metrics = parseMetrics(text);
-    this.#samples.add(now, metrics);
-    this.#plot(now, metrics);
-    showTiles(metrics, cache, this.#samples);
-    byId("tables").replaceChildren(tiers(cache), shares(cache), protectedPrefixes(cache));
+    const [status, requests] = await Promise.all([getJson("server"), getJson("server/requests"), this.#loadHistory()]);
+    showStatus(status);
+    this.#requests.show(requests);
+    const cache = await getJson("cache");
+    showTiles(cache, requests, this.#history);
+    byId("tables").replaceChildren(layers(status), tiers(cache), shares(cache), protectedPrefixes(cache));
   }
 
-  #plot(now, metrics) {
-    const samples = this.#samples;
-    const cached = samples.grown("arbora_prompt_tokens_cached_total");
-    const lookedUp = samples.grown("arbora_prompt_tokens_looked_up_total");
-    const both = (name) => [samples.quantile(name, 0.5), samples.quantile(name, 0.95)];
-    const gauge = (name) => total(metrics, name);
-    this.#plots.first.add(now, both("arbora_time_to_first_token_seconds"));
-    this.#plots.between.add(now, both("arbora_inter_token_latency_seconds"));
-    this.#plots.speed.add(now, ["output_tokens", "prompt_tokens_computed", "prompt_tokens_cached"].map((name) => samples.rate(`arbora_${name}_total`)));
-    this.#plots.hits.add(now, [lookedUp ? cached / lookedUp : null]);
-    this.#plots.missed.add(now, this.#causes());
-    this.#plots.queue.add(now, [gauge("arbora_requests_running"), gauge("arbora_requests_waiting")]);
-    this.#plots.pages.add(now, ["used", "cached", "free"].map((name) => gauge(`arbora_kv_pages_${name}`)));
-  }
-
-  /** Missed tokens a second by cause. */
-  #causes() {
-    const { oldest, newest } = this.#samples;
-    const [before, after] = [oldest, newest].map(({ metrics }) => byLabel(metrics, "arbora_prompt_tokens_missed_total", "cause"));
-    const time = newest.time - oldest.time;
-    return CAUSES.map((cause) => (time ? growth(before[cause] ?? 0, after[cause] ?? 0) / time : null));
+  async #loadHistory() {
+    const history = this.#history;
+    const answer = await getJson(history.path);
+    if (history !== this.#history || !history.add(answer)) return;
+    PLOTS.forEach(({ lines, factor }, index) => this.#plots[index].show(history.rows(lines.map(([, name]) => name), factor), history.minutes));
   }
 }
 
-function showTiles(metrics, cache, samples) {
-  const cached = total(metrics, "arbora_prompt_tokens_cached_total");
-  const prompt = total(metrics, "arbora_prompt_tokens_looked_up_total");
-  const { used, cached: held, total: all } = cache.sizes;
-  const speed = samples.rate("arbora_output_tokens_total");
+function showStatus(status) {
+  const { state, model, names, adapters, version, device, uptime_s: uptime, max_model_len: context, http_processes: processes } = status;
+  byId("server-title").textContent = model;
+  const mark = byId("server-state");
+  if (mark.textContent !== state) mark.textContent = state; // a screen reader says each change
+  mark.className = state === "ready" ? "mark good" : "mark bad";
+  const facts = [
+    ["Device", DEVICES[device] ?? device],
+    ["Context", context === null ? "–" : `${count(context)} tokens`],
+    ["Up for", duration(uptime)],
+    ["Version", version],
+    ["HTTP processes", count(processes)],
+    ["Adapters", adapters.join(", ") || "none"],
+    ...(names.length > 1 ? [["Other names", names.slice(1).join(", ")]] : []),
+  ];
+  byId("facts").replaceChildren(...facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
+}
+
+function showTiles(cache, requests, history) {
+  const { used, cached: held, total: all, pinned, leased } = cache.sizes;
+  const rateOf = cache.recent_hit_rate;
+  const waiting = history.latest("requests_waiting");
+  const speed = history.latest("output_tokens");
   const tiles = [
-    ["Hit rate", prompt ? percent(cached / prompt) : "–", `${count(cached)} of ${count(prompt)} prompt tokens`],
-    ["Running", count(total(metrics, "arbora_requests_running")), `${count(total(metrics, "arbora_requests_waiting"))} waiting`],
-    ["Generated", speed === null ? "–" : rate(speed), `${count(total(metrics, "arbora_output_tokens_total"))} tokens in all`],
+    ["Open requests", requests.open_total === null ? "–" : count(requests.open_total), `${waiting === null ? "–" : count(waiting)} waiting`],
+    ...(rateOf ? [["Hit rate", rateOf.rate === null ? "–" : percent(rateOf.rate), `of the last ${plural(rateOf.requests, "request")}`]] : []),
+    ["Generated", speed === null ? "–" : rate(speed), "tokens, of the last 20 seconds"],
     ["KV cache", percent((used.pages + held.pages) / Math.max(1, all.pages)), `${count(used.pages + held.pages)} of ${count(all.pages)} pages, ${size(all.bytes)}`],
     ["Evicted", count(cache.evicted_pages), "pages"],
-    ["Protected", count(cache.sizes.pinned.pages + cache.sizes.leased.pages), `${count(cache.sizes.pinned.pages)} pinned, ${count(cache.sizes.leased.pages)} leased pages`],
+    ["Protected", count(pinned.pages + leased.pages), `${count(pinned.pages)} pinned, ${count(leased.pages)} leased pages`],
   ];
   byId("tiles").replaceChildren(
     ...tiles.map(([name, value, more]) => element("div", {}, element("dt", {}, name), element("dd", {}, value), element("dd", { class: "more" }, more))),
   );
 }
 
-function table(caption, head, rows) {
-  const cells = (values, tag) => values.map((value) => element(tag, {}, value));
-  const body = rows.length ? rows.map((row) => element("tr", {}, ...cells(row, "td"))) : [element("tr", {}, element("td", { colspan: head.length }, "none"))];
-  return element(
-    "div",
-    { class: "wide" },
-    element("table", {}, element("caption", {}, caption), element("thead", {}, element("tr", {}, ...cells(head, "th"))), element("tbody", {}, ...body)),
-  );
+function layers({ pages }) {
+  const rows = (pages ?? []).map((group) => [
+    plural(group.layers, "layer"),
+    group.reach === null ? "all tokens" : `the last ${count(group.reach)} tokens`,
+    ...[group.free, group.cached, group.used, group.total].map(count),
+  ]);
+  return table("Pages by layers", ["layers", "that see", "free", "cached", "locked", "total"], rows);
 }
 
 function tiers({ sizes, tiers: { host, disk, remote_found } }) {

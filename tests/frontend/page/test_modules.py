@@ -1,4 +1,4 @@
-"""The modules of the page that compute: growing JSON, schemas, metrics, replies."""
+"""The modules of the page that compute: growing JSON, schemas, replies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from page_module import PageModule
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
 VALUES: list[Any] = [
     {"a": [1, {"b": 'x A \n " \\ é 😀'}, True, None], "n": -1.5e3, "o": {}, "l": [[], [0]], "": False},
@@ -27,11 +26,6 @@ def growing() -> PageModule:
 @pytest.fixture(scope="module")
 def schemas() -> PageModule:
     return PageModule("schema")
-
-
-@pytest.fixture(scope="module")
-def metrics() -> PageModule:
-    return PageModule("metrics")
 
 
 # JSON that grows
@@ -132,58 +126,6 @@ def test_a_reference_to_itself_ends(schemas: PageModule) -> None:
 
 def test_a_path_is_written_as_in_code(schemas: PageModule) -> None:
     assert schemas.run("pathText(path)", path=["people", 1, "name"]) == "people[1].name"
-
-
-# Metrics
-
-
-def test_the_exposition_of_prometheus_client_is_read(metrics: PageModule) -> None:
-    registry = CollectorRegistry()
-    missed = Counter("missed_tokens", "Text.", ("cause",), registry=registry)
-    missed.labels('a "quoted" \\ cause\n').inc(3)
-    missed.labels("new").inc(4.5)
-    text = generate_latest(registry).decode()
-    found = metrics.run("byLabel(parseMetrics(text), 'missed_tokens_total', 'cause')", text=text)
-    assert found == {'a "quoted" \\ cause\n': 3, "new": 4.5}
-    assert metrics.run("total(parseMetrics(text), 'missed_tokens_total')", text=text) == 7.5
-    assert metrics.run("total(parseMetrics(text), 'nothing')", text=text) == 0
-
-
-def exposition(*observations: float) -> str:
-    registry = CollectorRegistry()
-    histogram = Histogram("wait_seconds", "Text.", buckets=(0.1, 0.2, 1.0), registry=registry)
-    for each in observations:
-        histogram.observe(each)
-    return generate_latest(registry).decode()
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "q", "expected"),
-    [
-        ([], [], 0.5, None),
-        ([0.15], [0.15], 0.5, None),
-        ([], [0.15] * 10, 0.5, 0.15),
-        ([0.05] * 90, [0.05] * 90 + [0.5] * 10, 0.5, 0.6),
-        ([], [0.05] * 9 + [50.0], 0.95, 1.0),
-        ([0.05] * 90, [0.15] * 10, 0.5, 0.15),
-    ],
-)
-def test_a_quantile_is_of_the_observations_between_two_samples(
-    metrics: PageModule, before: list[float], after: list[float], q: float, expected: float | None
-) -> None:
-    expression = "quantile(parseMetrics(before), parseMetrics(after), 'wait_seconds', q)"
-    found = metrics.run(expression, before=exposition(*before), after=exposition(*after), q=q)
-    assert found == (None if expected is None else pytest.approx(expected))
-
-
-def test_a_rate_is_of_the_window_and_survives_a_restart(metrics: PageModule) -> None:
-    steps = [(0, 100), (10, 150), (20, 250), (30, 40)]
-    expression = """steps.map(([time, value]) => {
-        globalThis.samples ??= new Samples(15);
-        samples.add(time, parseMetrics(`tokens ${value}`));
-        return samples.rate("tokens");
-    })"""
-    assert metrics.run(expression, steps=steps) == [None, 5, 7.5, 2]
 
 
 # Replies

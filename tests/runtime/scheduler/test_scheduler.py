@@ -6,7 +6,18 @@ from typing import Any
 
 import pytest
 from arbora.runtime.grammar_spec import GrammarKind
-from arbora.runtime.messages import Abort, Logprobs, PeerDown, ReplyError, RowError, RowPromptLogprobs
+from arbora.runtime.messages import (
+    Abort,
+    Logprobs,
+    PeerDown,
+    QueryRequests,
+    ReplyError,
+    RequestList,
+    RowError,
+    RowPromptLogprobs,
+)
+from arbora.runtime.scheduler import counts
+from arbora.runtime.scheduler.counts import list_requests
 from arbora.runtime.scheduler.fairness import MAX_OVERTAKEN
 from fake_model import EOS, long_reply_prompt, next_token, pack, reply_alone, unpack
 from scheduler_bench import SchedulerBench, settled
@@ -331,3 +342,31 @@ def test_a_fault_of_the_grammar_compiler_is_reported_as_the_servers() -> None:
     refused = bench.refused["a"]
     assert (refused.status, refused.code) == (500, "internal_error")
     assert "compiler failed" in refused.message and "too large" not in refused.message
+
+
+def test_open_requests_are_listed_with_their_states_and_sizes() -> None:
+    bench = SchedulerBench(slots=1)
+    bench.submit("first", [1, 2, 3, 4, 5], max_tokens=8)
+    bench.submit("second", [6, 7, 8], max_tokens=8)
+
+    def listed(tenant: str | None = None) -> RequestList:
+        return list_requests(bench.scheduler._requests.open, QueryRequests(0, 7, tenant), now=2.5)
+
+    bench.plan()
+    states = [(each.id, each.state, each.cached_tokens) for each in listed().items]
+    assert states == [("first", "prefill", 0), ("second", "waiting", None)] or states[0][1] == "decode"
+    bench.step()
+    bench.plan()
+    first, second = listed().items
+    assert (first.state, first.prompt_tokens, first.ready_tokens, first.age_s) == ("decode", 5, 5, 2.5)
+    assert first.output_tokens >= 1 and second.output_tokens == 0
+    assert (listed().query, listed().total, listed("another").total) == (7, 2, 0)
+
+
+def test_the_list_of_open_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counts, "MAX_LISTED", 2)
+    bench = SchedulerBench()
+    for number in range(4):
+        bench.submit(str(number), [1, 2, number], max_tokens=8)
+    shown = list_requests(bench.scheduler._requests.open, QueryRequests(0, 1), now=0.0)
+    assert (shown.total, [each.id for each in shown.items]) == (4, ["0", "1"])

@@ -37,6 +37,8 @@ def test_a_running_request_gives_back_the_pages_behind_its_window() -> None:
             bench.step()
     used = 40 - bench.cache.windows[0].available
     assert 0 < used * 4 <= 16 + 2 + 2 * 4 + 4
+    (window,) = bench.scheduler.stats().windows
+    assert window.free + window.cached == 40 - used and window.cached == len(bench.cache.windows[0].idle)
 
 
 def test_a_reply_is_right_if_rows_share_pages_of_the_full_group_and_windows_differ() -> None:

@@ -1,0 +1,133 @@
+"""GET /server, /server/requests and /server/history: what operators see of the running server."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ...runtime.errors import RequestError
+from ...runtime.messages import ModelReady, OpenRequest, Stats
+from ..cache_reports.cache_endpoints import check_query
+from ..core.replica.engine_client import EngineState
+from ..core.service import VERSION
+from ..http.apis import json_response
+from ..http.history import MAX_MINUTES
+from ..http.http_service import HttpService
+from ..http.request_records import RequestRecord, merge_records
+from ..http.tenants import caller_of, owner_of, tenant_of
+
+
+class LayerPages(Struct):
+    """The pages of the KV cache of `layers` layers, whose attention reads the latest `reach` tokens, all if
+    it is null. total = free + cached + used."""
+
+    layers: int
+    reach: int | None
+    total: int
+    free: int
+    cached: int
+    used: int
+
+
+class ServerStatus(Struct):
+    """The state of the server. `uptime_s` is of this HTTP process. Before the model is ready,
+    `max_model_len` and `pages` are null."""
+
+    state: EngineState
+    model: str
+    names: list[str]
+    adapters: list[str]
+    version: str
+    device: str
+    uptime_s: int
+    max_model_len: int | None
+    http_processes: int
+    pages: list[LayerPages] | None
+
+
+class ServerRequests(Struct):
+    """The caller's requests: the oldest open ones, null while the scheduler does not answer, and the last
+    ones that have ended or failed, the newest first. `open_total` counts all open ones."""
+
+    open: list[OpenRequest] | None
+    open_total: int | None
+    recent: list[RequestRecord]
+    failed: list[RequestRecord]
+
+
+async def show_server(http: HttpService, request: Request) -> Response:
+    check_query(request)
+    service, engine = http.service, http.service.engine
+    model, stats = engine.model, await engine.stats()
+    return json_response(
+        ServerStatus(
+            state=engine.state,
+            model=service.config.served_model_name,
+            names=list(service.config.model_names),
+            adapters=list(engine.adapters),
+            version=VERSION,
+            device=service.config.device if model is None else model.device,
+            uptime_s=int(time.time()) - service.started,
+            max_model_len=None if model is None else model.max_model_len,
+            http_processes=service.config.api_workers,
+            pages=None if model is None or stats is None else _list_pages(model, stats),
+        )
+    )
+
+
+def _list_pages(model: ModelReady, stats: Stats) -> list[LayerPages]:
+    free = stats.pages_total - stats.pages_used - stats.pages_cached
+    unused = [(free, stats.pages_cached), *((each.free, each.cached) for each in stats.windows)]
+    return [
+        LayerPages(group.layers, group.reach, group.num_pages, free, cached, group.num_pages - free - cached)
+        for group, (free, cached) in zip(model.groups, unused, strict=True)
+    ]
+
+
+async def list_requests(http: HttpService, request: Request) -> Response:
+    """Lists requests: on a server with API keys those of the caller's key, otherwise all."""
+    check_query(request)
+    config, engine = http.service.config, http.service.engine
+    owner = owner_of(request.scope) if config.api_keys else None
+    running = await engine.list_requests(tenant_of(request, None, config) or None)
+    kept = merge_records(await engine.list_records(owner))
+    return json_response(
+        ServerRequests(
+            None if running is None else running.items,
+            None if running is None else running.total,
+            kept.recent,
+            kept.failed,
+        )
+    )
+
+
+async def show_history(http: HttpService, request: Request) -> Response:
+    """Shows samples of the metrics of the last `minutes`, those after the time `after`."""
+    check_query(request, "minutes", "after")
+    minutes = _read_number(request, "minutes", MAX_MINUTES)
+    after = _read_number(request, "after", 0)
+    if not (minutes.is_integer() and 1 <= minutes <= MAX_MINUTES):
+        raise _wrong(request, "minutes", f"a whole number from 1 to {MAX_MINUTES}")
+    caller = caller_of(request, http.service.config)
+    shown = await http.service.work.call(caller, http.history.show, int(minutes), after, time.time())
+    return json_response(shown)
+
+
+def _read_number(request: Request, name: str, default: float) -> float:
+    try:
+        number = float(request.query_params.get(name, default))
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise _wrong(request, name, "a number")
+    return number
+
+
+def _wrong(request: Request, name: str, expected: str) -> RequestError:
+    sent = request.query_params[name][:20]
+    message = f"The query parameter {name} is {sent!r}, but must be {expected}, as in ?minutes=15."
+    return RequestError(message, param=name, code="invalid_value")
