@@ -16,6 +16,7 @@ import msgspec
 from ...runtime.errors import ConfigError
 from ..core.text.close_names import did_you_mean
 from ..launch.errors import CannotStartError, ServerError
+from ..launch.program_name import program_name
 from ..model_files.model_source import BUILTIN_NAME
 from .output import JSON_HELP, print_json
 from .server_option import add_server, server_url
@@ -79,7 +80,10 @@ def load_file(path: Path) -> Mapping[str, object]:
     """The names that a Python file defines. Its directory is on sys.path, as for `python FILE`."""
     if not path.is_file():
         where = "" if path.is_absolute() else f" ({path.absolute()})"
-        raise ConfigError(f"FILE {path}: there is no such file{where}. Give the path of a Python file.")
+        raise ConfigError(
+            f"FILE {path}: there is no such file{where}. Give the path of a Python file. To chat with a "
+            f"model, use `{program_name()} serve MODEL`, then `{program_name()} chat`."
+        )
     spec = importlib.util.spec_from_file_location(MODULE, path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"FILE {path}: expected a Python file, whose name ends with .py.")

@@ -315,8 +315,8 @@ def _unreachable(model: str, cause: BaseException) -> ConfigError:
     return ConfigError(
         f"MODEL {model}: there is no such directory, {copy} in the hub's cache, and the hub can't be "
         f"reached ({str(cause).rstrip('.')}). Check the network, HF_ENDPOINT (another hub) and "
-        "HF_HUB_OFFLINE, or name a directory or a GGUF file. `arbora serve` alone serves the built-in model, "
-        "which needs no network."
+        "HF_HUB_OFFLINE, or name a directory or a GGUF file. `arbora serve smollm2` needs only a Python "
+        "package, and `arbora serve` alone, with the built-in model, no network."
     )
 
 

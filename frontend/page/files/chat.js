@@ -12,6 +12,7 @@ import { startScreen } from "./start_screen.js";
 const NEAR_END = 80; // pixels: a list that is scrolled to its end follows the reply
 const MAX_TITLE = 60; // characters
 const NO_SPEED = { first: null, rate: null };
+const NO_FORM = { schema: "", tools: "", mustCall: false }; // neither a schema nor tools
 
 export class Chat {
   #chat = newChat();
@@ -39,13 +40,13 @@ export class Chat {
     return this.#running !== null;
   }
 
-  /** Shows a chat that was kept, or a new one with the present settings. */
+  /** Shows a chat that was kept, or a new one with the present settings but no schema and no tools. */
   open(kept) {
     if (this.#running) this.#chat.settings = keptSettings();
     this.#stop();
     this.#setRunning(null);
     this.#chat = kept ? { ...kept, tree: readTree(kept.tree) } : newChat();
-    if (kept) showSettings(kept.settings);
+    showSettings(kept ? kept.settings : { ...keptSettings(), ...NO_FORM });
     this.#views.clear();
     this.#composer.put();
     this.#edit(null);
@@ -346,8 +347,7 @@ export class Chat {
   }
 
   #fillIn({ message, documents, settings = {} }) {
-    const { schema, tools, mustCall } = { schema: "", tools: "", mustCall: false, ...settings };
-    showSettings({ ...keptSettings(), schema, tools, mustCall });
+    showSettings({ ...keptSettings(), ...NO_FORM, ...settings });
     this.#composer.put({ text: message, documents });
     this.#composer.focus();
   }

@@ -231,7 +231,7 @@ def test_a_hub_out_of_reach_is_an_error(
     assert main(["pull", MODEL]) == 2
     said = capsys.readouterr().err
     assert "and the hub can't be reached (" in said and "Check the network, HF_ENDPOINT" in said
-    assert "`arbora serve` alone serves the built-in model" in said
+    assert "`arbora serve smollm2` needs only a Python package, and `arbora serve` alone" in said
 
 
 def test_a_model_without_safetensors_is_refused(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
