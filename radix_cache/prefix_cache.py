@@ -36,7 +36,8 @@ class CacheStats:
     locked: int  # pages in the tree that a request or a pin locks
     pinned: int  # locked by a pin
     evicted_pages: int  # pages evicted since the start
-    windows: tuple[tuple[int, int], ...]  # of each windowed group: free pages, and cached ones without users
+    windows: tuple[tuple[int, int], ...]
+    """for each windowed group the number of free pages, and of cached pages that nothing uses"""
 
 
 class Dropped(NamedTuple):

@@ -47,7 +47,8 @@ def list_path(tree: RadixTree, match: PrefixMatch, tokens: bytes) -> list[PathNo
 def count_other_branches(
     tree: RadixTree, match: PrefixMatch, tokens: bytes, ends: Sequence[int]
 ) -> list[int]:
-    """For each of the ascending `ends`, how many other branches have the first so many tokens too.
+    """For each end, a number of tokens, counts the other branches that have the sequence's tokens up to it.
+    `ends` are ascending.
 
     A branch is a leaf. The leaf in whose last page the match ends is the sequence's own. The counts visit
     `MAX_COUNTED` nodes at most, the deepest places first, so in larger trees those near the root are lower

@@ -15,7 +15,7 @@ from .page_allocator import PageAllocator
 
 MARGIN = 64
 """number of tokens kept behind a window, so that a match may also end a few tokens earlier; fewer in short
-windows, but always so many that it may end at the last full page"""
+windows, but always enough for one that ends at the last full page"""
 CHUNK = 256
 """tokens of a prompt for which a step has pages, however many requests share them; fewer in short windows"""
 BEHIND, KEPT, LEASED = range(3)

@@ -69,7 +69,7 @@ _LINEAR_ATTENTION = {
 _JOINED_LINEAR_ATTENTION = {
     **{name: ours for name, ours in _LINEAR_ATTENTION.items() if name not in ("ssm_alpha", "ssm_beta")},
     "ssm_ba": "linear_attn.in_proj_ba",
-    "ssm_in": "linear_attn.in_proj_qkvz",  # of old files, in place of attn_qkv and attn_gate
+    "ssm_in": "linear_attn.in_proj_qkvz",  # old files have it in place of attn_qkv and attn_gate
 }
 """those of Qwen3-Next, where some tensors have the rows of two matrices"""
 _SHARED_EXPERT = {

@@ -22,8 +22,8 @@ from ..http.tenants import caller_of, owner_of, tenant_of
 
 
 class LayerPages(Struct):
-    """The pages of the KV cache of `layers` layers, whose attention reads the latest `reach` tokens, all if
-    it is null. total = free + cached + used."""
+    """The pages of the KV cache of `layers` layers. Their attention reads the latest `reach` tokens; null
+    means all tokens. total = free + cached + used."""
 
     layers: int
     reach: int | None

@@ -12,7 +12,8 @@ from ..core.text.tokenizer import Tokenizer
 
 LABEL_CHARACTERS = 80
 NEAR_CHARACTERS = 40
-"""A label begins with the message if the node begins at most so many characters after it."""
+"""If a node begins at most this many characters after the beginning of a message, its label is the message's
+first words."""
 _ROLES = {
     "developer": "system",
     "model": "assistant",
@@ -35,7 +36,7 @@ class NodeLabel(NamedTuple):
 
 class _Turn(NamedTuple):
     role: str | None
-    start: int  # of its text, in characters of the text without headers
+    start: int  # where the message's text begins, in characters of the text without headers
 
 
 def make_label(lead: Tokens, head: Tokens, tokenizer: Tokenizer) -> NodeLabel:

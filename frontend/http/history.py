@@ -59,7 +59,7 @@ Counts: TypeAlias = Mapping[tuple[str, str], float]
 
 
 class ShownHistory(Struct):
-    """Samples of the series at `times`, in seconds since 1970. A value is null where it is unknown."""
+    """The values of each plotted series at `times`, in seconds since 1970. An unknown value is null."""
 
     interval_s: float
     times: list[float]
@@ -125,7 +125,7 @@ def _measure(before: Counts, after: Counts, seconds: float) -> Iterator[float]:
 
 
 def _list_gauges(stats: Stats | None) -> Iterator[float]:
-    """The series of the present state, in the order of `SERIES`."""
+    """The values that the scheduler reports now: requests and pages, in the order of `SERIES`."""
     if stats is None:
         yield from [math.nan] * 8
         return

@@ -64,8 +64,8 @@ class UnpinPrefix(Message):
 class ExplainPrompt(Message):
     """Report how much of `tokens` is cached, and what the cache has instead of the rest.
 
-    With `ends`, ascending numbers of leading tokens, also report the nodes that the prompt goes through, and
-    how many other branches of the tree go through each of these places.
+    With `ends`, ascending numbers of tokens, also report the nodes that the prompt goes through, and for each
+    end the number of other branches that have the prompt's tokens up to it.
     """
 
     client: int

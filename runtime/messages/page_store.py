@@ -89,7 +89,9 @@ class NeededEntries(Part):
     """What a windowed group or recurrent layers need to go on at the end of a page, beside all pages before
     it: the group's last pages, or the state."""
 
-    keys: bytes  # of entries for consecutive pages up to the last of `FindPages.keys`; zeros: not needed
+    keys: bytes
+    """a key for each of some consecutive pages, the last one that of `FindPages.keys`; zeros: it is in the KV
+    cache"""
     needed: bytes  # int32: at each possible end, how many entries before it are needed; the last end last
 
 

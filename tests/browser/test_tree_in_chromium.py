@@ -175,7 +175,7 @@ def test_a_row_shows_evicted_tokens_in_the_pattern_of_their_tier(browser: Browse
     with serve(BUILTIN, *small) as server, browser.new_context(viewport=viewport) as context:
         page = watched(context.new_page(), faults)
         page.goto(server.url)
-        chat(page, f"A chat of its own. {story}")
+        chat(page, f"Another chat. {story}")
         expect(rows(page)).to_have_count(3)
         for number in range(6):
             server.client.completions.create(model=server.model, prompt=f"{number} {story}", max_tokens=4)

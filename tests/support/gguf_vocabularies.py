@@ -1,12 +1,15 @@
-"""The vocabularies of the test tokenizers as a GGUF file's keys."""
+"""The vocabularies of the test tokenizers as a GGUF file's keys, and a small file with one."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import gguf
-from gguf import TokenType
+from checkpoints import random_model
+from gguf import GGMLQuantizationType, TokenType
+from gguf_models import SHAPE, add_tensors, finish_file, one_type, start_file
 from tokenizers_for_tests import CONTROL, KINDS, MARKS
 
 
@@ -49,3 +52,13 @@ def _kind(token: str) -> TokenType:
     if token in MARKS:
         return TokenType.USER_DEFINED
     return TokenType.BYTE if token.startswith("<0x") else TokenType.NORMAL
+
+
+def write_tiny_file(path: Path) -> bytes:
+    """Writes a file of a random Llama with a vocabulary, in Q8_0, and returns its content."""
+    model = random_model("llama", **{**SHAPE, "num_hidden_layers": 1, "vocab_size": 512})
+    writer = start_file(path, model)
+    add_byte_level(writer, "smollm")
+    add_tensors(writer, model, one_type(GGMLQuantizationType.Q8_0))
+    finish_file(writer)
+    return path.read_bytes()

@@ -72,7 +72,8 @@ class _Prompt:
         self._ends = set(np.flatnonzero(np.isin(ids, list(tokenizer.eos_tokens))).tolist())
         self._pieces = pieces
         self._bytes = b"".join(pieces)
-        self._starts = [0, *accumulate(map(len, pieces))]  # of each token in `_bytes`, and the whole length
+        self._starts = [0, *accumulate(map(len, pieces))]
+        """where each token begins in `_bytes`, and at last the length of these"""
 
     def find(self, texts: Sequence[bytes], start: int) -> tuple[int, int] | None:
         """The beginning and the end of the texts in order, in bytes: behind the next special token, or, like

@@ -18,7 +18,7 @@ ROPE_FACTORS = "rope_freqs.weight"
 LOW, HIGH, ORIGINAL = 1.0, 4.0, 8192
 """The position scaling of Llama 3.1 to 3.3. A GGUF file contains only its effect on frequencies."""
 LLAMA4_HIGH = 1.0
-"""the same of Llama 4, whose frequencies are either stretched or not"""
+"""the same for Llama 4, where each frequency of rotation is either stretched or kept"""
 FACTOR_TOLERANCE = 1e-3
 MAX_LAYERS = 10_000
 

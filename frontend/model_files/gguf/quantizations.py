@@ -52,7 +52,7 @@ def list_quantizations(sizes: Mapping[str, int]) -> list[Quantization]:
 def choose_quantization(
     model: str, found: list[Quantization], tag: str | None, free_bytes: int
 ) -> Quantization:
-    """The quantization that the user named, as a tag or a file's name.
+    """Finds the quantization with a tag, or with a file of that name.
 
     Without a tag: Q4_K_M; otherwise the largest quantized one that takes at most MEMORY_SHARE of
     `free_bytes`; otherwise the smallest. Raises ConfigError.

@@ -28,7 +28,7 @@ class _Fetch:
     starts: Sequence[int] = (0,)
     """where the pages' keys begin, then those of each windowed group or of the state"""
     entries: list[Entry] = field(default_factory=list)
-    """held entries of the first of these keys"""
+    """the entries read so far, in the order of `keys`; they are held"""
 
 
 class _Needs:

@@ -227,7 +227,8 @@ class PageMover:
         timeout: float,
         after_steps: bool,
     ) -> Save | None:
-        """Copies a piece of each page to host memory; None if there is nothing to copy. See `save`."""
+        """Copies the layers `kvs` of each page to host memory, under its key; None if the store has them all.
+        The other arguments are those of `save`."""
         pool, copied, known = self._store.pool, list[tuple[int, Entry]](), list[Entry]()
         for page, key in zip(pages, keys, strict=True):
             there = pool.hold(key)

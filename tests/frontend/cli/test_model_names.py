@@ -14,11 +14,8 @@ from arbora.frontend.model_files.known_models import KNOWN_MODELS, known_names
 from arbora.frontend.model_files.model_name import HubName, read_hub_name
 from arbora.frontend.model_files.model_source import find_model, served_name
 from arbora.runtime.errors import ConfigError
-from checkpoints import random_model
 from fake_hub import MODEL, WEIGHTS, FakeHub
-from gguf import GGMLQuantizationType as Type
-from gguf_models import SHAPE, add_tensors, finish_file, one_type, start_file
-from gguf_vocabularies import add_byte_level
+from gguf_vocabularies import write_tiny_file
 from huggingface_hub import constants
 from model_options import configured
 
@@ -27,13 +24,7 @@ COMMANDS = ["pull", "serve"]
 
 @pytest.fixture(scope="module")
 def gguf_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
-    model = random_model("llama", **{**SHAPE, "num_hidden_layers": 1, "vocab_size": 512})
-    writer = start_file(path, model)
-    add_byte_level(writer, "smollm")
-    add_tensors(writer, model, one_type(Type.Q8_0))
-    finish_file(writer)
-    return path.read_bytes()
+    return write_tiny_file(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
 
 
 @pytest.fixture
