@@ -80,9 +80,11 @@ class DocumentFuzz:
             if not operation.body:
                 self._send(operation, GenerationMode.POSITIVE, count)
 
-    def with_bodies(self, count: int) -> None:
-        """Sends `count` further bodies: to each operation as many, half of them valid by the document."""
-        turns = [(operation, mode) for operation in self._operations if operation.body for mode in MODES]
+    def with_bodies(self, count: int, path: str | None = None) -> None:
+        """Sends `count` further bodies: to each operation (of `path`) as many, half of them valid by the
+        document. The first body of each call is the simplest one, so a call for few bodies finds little."""
+        operations = [found for found in self._operations if found.body and path in (None, found.path)]
+        turns = [(operation, mode) for operation in operations for mode in MODES]
         last = self.outcome.bodies + count
         while (left := last - self.outcome.bodies) > 0:
             for (operation, mode), share in zip(turns, shares(left, len(turns), self._first), strict=True):
