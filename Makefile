@@ -28,6 +28,8 @@ $(if $(UNKNOWN),$(error there is no variable $(UNKNOWN): make serve takes MODEL,
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# On a terminal the first set-up shows each package and a bar for its download.
+FIRST_PIP := $(if $(shell test -t 2 && echo terminal),$(filter-out --quiet,$(PIP)),$(PIP))
 FOLDERS := frontend grammars kernels radix_cache runtime
 TYPING := build/typing
 
@@ -123,9 +125,9 @@ $(VENV)/bin/python:
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 	@echo "set-up 1 of 3: installing $(TORCH) into $(VENV), a large download"
-	@$(PIP) install "$(TORCH)"
+	@$(FIRST_PIP) install "$(TORCH)"
 	@echo "set-up 2 of 3: installing Arbora and what it needs"
-	@$(PIP) install --editable .
+	@$(FIRST_PIP) install --editable .
 	@touch $@
 
 $(COMPILED): $(VENV)/.installed

@@ -116,6 +116,8 @@ def http_server(
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(apis.work_in_background(http, routes))
             tasks.create_task(http.history.keep(http.service.engine))
+            if http.log is not None and http.service.engine.client == 0:
+                tasks.create_task(http.log.watch(http.service.engine))
 
     return HttpServer(
         create_app(http, apis, routes),

@@ -1,5 +1,5 @@
 """Logs one line for each HTTP request when it ends: sizes, times and outcome, never keys, and texts only with
-`--log-requests json+texts`.
+`--log-requests json+texts`. While a request runs for long, a line now and then says how far it is.
 
 Lines in the form `text`, which is the default, are limited: in each second `MAX_LINES` are written, and the
 others are counted.
@@ -20,13 +20,15 @@ from starlette.types import Scope
 
 from ...runtime.config import LogFormat
 from ...runtime.logs import BARE
-from ...runtime.messages import Tokens
+from ...runtime.messages import RequestList, Tokens
+from ..core.replica.engine_client import EngineClient
 from ..core.text.tokenizer import Tokenizer
 from .outcome import Outcome
 from .request_records import MAX_PATH, explain, find_model, has_failed, is_poll, list_fields
 
 MAX_TOKENS = 2048  # tokens of all prompts in a line, and of all replies: decoding occupies the event loop
 MAX_LINES = 20  # lines of requests that a process writes in a second
+PROGRESS_S = 10.0  # seconds between two lines about the oldest open request
 _SEPARATORS = re.compile("[\x7f-\x9f\u2028\u2029]")
 log = logging.getLogger(__name__)
 
@@ -78,6 +80,14 @@ class RequestLog:
         if not self._left_out:
             asyncio.get_running_loop().call_later(self._second + 1 - now, self.end_second)
         self._left_out[outcome.status] += 1
+
+    async def watch(self, engine: EngineClient) -> None:
+        """Logs how far the oldest open request is, each `PROGRESS_S` seconds, until cancelled."""
+        while self._form == "text" and log.isEnabledFor(logging.INFO):
+            await asyncio.sleep(PROGRESS_S)
+            found = await engine.list_requests(None)
+            if found is not None and found.items and found.items[0].age_s >= PROGRESS_S:
+                log.info("%s %s", _time(time.time()), format_progress(found))
 
     def end_second(self) -> None:
         """Writes how many requests had no line since the last call."""
@@ -133,6 +143,21 @@ def _format_line(outcome: Outcome, served: str | None) -> str:
     words = [_time(outcome.ended_at), outcome.method or "-", _escape(outcome.path) or "-"]
     words += [str(outcome.status or "no-status"), outcome.id or "-"]
     return " ".join([*words, *(f"{name}={value}" for name, value in values.items() if value is not None)])
+
+
+def format_progress(found: RequestList) -> str:
+    """How far the oldest open request is, and how many others are open."""
+    oldest = found.items[0]
+    if oldest.state == "compiling":
+        done = "waits for its constraint"
+    elif oldest.state == "waiting":
+        done = "waits to be started"
+    elif oldest.output_tokens:
+        done = f"has {oldest.output_tokens:,} output tokens"
+    else:
+        done = f"has {oldest.ready_tokens:,} of {oldest.prompt_tokens:,} prompt tokens computed or cached"
+    others = f"; {found.total - 1:,} more open" if found.total > 1 else ""
+    return f"open {_escape(oldest.id)} {done} after {oldest.age_s:.0f} s{others}"
 
 
 def _show(number: float | None, digits: int) -> str | None:

@@ -27,6 +27,8 @@ MAX_SEARCHED = 2048  # characters of a message that are searched for quoted valu
 _POLLED = ("/health", "/ping", "/version", "/metrics", "/cache", "/server", "/page", "/docs", "/openapi.json")
 """Paths that programs and the page ask for again and again. GET requests for them, for `/` and for what is
 below them are logged only if they fail, and not kept."""
+_LOOKED_UP = ("/cache/explain", "/tokenize", "/detokenize")
+"""Paths that the page asks beside each request for the model. The same holds for them, whatever the method."""
 _QUOTED = re.compile(
     r""" "(?:[^"\\]|\\.)*(?:"|$) | (?<!\w)'(?:[^'\\]|\\.)*(?:'|$) """, re.DOTALL | re.VERBOSE
 )
@@ -111,10 +113,11 @@ def _ended_at(record: RequestRecord) -> float:
 
 
 def is_poll(outcome: Outcome) -> bool:
-    """Whether a request is one of the many that look whether the server is well."""
+    """Whether a request is one of the many that only look at the server, its cache or its tokens."""
     path = outcome.path
-    return outcome.method in ("GET", "HEAD") and (
-        path == "/" or any(path == each or path.startswith(f"{each}/") for each in _POLLED)
+    return path in _LOOKED_UP or (
+        outcome.method in ("GET", "HEAD")
+        and (path == "/" or any(path == each or path.startswith(f"{each}/") for each in _POLLED))
     )
 
 

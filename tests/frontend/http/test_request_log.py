@@ -7,13 +7,15 @@ import json
 import logging
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from arbora.frontend.http import request_log
 from arbora.frontend.http.outcome import Outcome
-from arbora.frontend.http.request_log import MAX_LINES, MAX_TOKENS, RequestLog
+from arbora.frontend.http.request_log import MAX_LINES, MAX_TOKENS, RequestLog, format_progress
 from arbora.frontend.http.server.limits import Limits
 from arbora.runtime.api_keys import ApiKey, key_hash
-from arbora.runtime.messages import Generate
+from arbora.runtime.messages import Generate, OpenRequest, RequestList
 from fake_scheduler import unpacked
 from http_world import HttpWorld, http_world
 from raw_http import asked, connection, request
@@ -200,11 +202,14 @@ async def test_requests_that_only_look_at_the_server_are_logged_if_they_fail(
 def test_only_reading_the_cache_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     log = RequestLog("text", "tiny")
-    for method, path in (("GET", "/cache"), ("GET", "/cache/tree"), ("DELETE", "/cache"), ("GET", "/caches")):
+    looks = [("GET", "/cache"), ("GET", "/cache/tree"), ("POST", "/cache/explain"), ("POST", "/detokenize")]
+    for method, path in (*looks, ("DELETE", "/cache"), ("GET", "/caches")):
         log.add({}, replace(outcome_of(200), method=method, path=path))
+    log.add({}, replace(outcome_of(400), path="/tokenize"))
     assert [logged.split(" ")[1:3] for logged in lines_of(caplog)] == [
         ["DELETE", "/cache"],
         ["GET", "/caches"],
+        ["POST", "/tokenize"],
     ]
 
 
@@ -349,6 +354,43 @@ async def test_the_count_comes_at_the_end_of_its_second_if_no_request_follows(
         log.write(outcome_of(200))
     await asyncio.sleep(0.2)
     assert lines_of(caplog)[-1].endswith("and 1 more requests: 1 × 200")
+
+
+async def test_while_a_request_runs_for_long_a_line_says_how_far_it_is(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(request_log, "PROGRESS_S", 0.05)
+    async with http_world(log_requests="text") as world:
+        assert world.http_service.log is not None
+        world.running.gate.clear()
+        watching = asyncio.create_task(world.http_service.log.watch(world.engine))
+        await asyncio.sleep(0.2)
+        assert not lines_of(caplog)  # nothing is open
+        asking = asyncio.create_task(world.http.post("/v1/completions", json={"prompt": "Hello"}))
+        await world.until(lambda: bool(lines_of(caplog)))
+        watching.cancel()
+        asking.cancel()
+    assert re.fullmatch(
+        rf"{TIME} open cmpl-[0-9a-f]+-0 has 0 of \d+ prompt tokens computed or cached after 1 s",
+        lines_of(caplog)[0],
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"state": "waiting"}, "waits to be started"),
+        ({"state": "compiling"}, "waits for its constraint"),
+        ({"ready_tokens": 1536}, "has 1,536 of 3,019 prompt tokens computed or cached"),
+        ({"ready_tokens": 3019, "output_tokens": 1200, "state": "decode"}, "has 1,200 output tokens"),
+    ],
+)
+def test_the_state_of_the_oldest_request_is_named(changed: dict[str, Any], said: str) -> None:
+    fields: dict[str, Any] = {"state": "prefill", "ready_tokens": 0, "output_tokens": 0, "cached_tokens": 0}
+    oldest = OpenRequest(id="cmpl-1-0", age_s=10.2, prompt_tokens=3019, **(fields | changed))
+    assert format_progress(RequestList(0, 1, [oldest])) == f"open cmpl-1-0 {said} after 10 s"
+    assert format_progress(RequestList(0, 3, [oldest])).endswith(" after 10 s; 2 more open")
 
 
 async def test_json_lines_are_not_limited(caplog: pytest.LogCaptureFixture) -> None:
