@@ -1,9 +1,14 @@
-"""`arbora models`: the well-known models, and which of them fit this machine's memory."""
+"""`arbora models`: the well-known models, which of them fit this machine's memory, and how fast they can be."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
 
 from ...runtime.byte_sizes import in_units
 from ...runtime.system_memory import free_host_memory
@@ -17,8 +22,12 @@ DESCRIPTION = (
     "they need, and suggest one for this machine. Every other model of the hub has a name too: OWNER/NAME."
 )
 EXAMPLE = "arbora models"
-CPU_GB = 3.0
-"""the download of the largest model that is suggested for a CPU, which reads it for each token"""
+MIN_SPEED = 8.0
+"""tokens per second of a model that is suggested for a CPU, about as many as one reads"""
+_SHARE_REACHED = 0.7
+"""of the rate at which memory is read, by a step of one request"""
+_TRIES = 10
+_MEASURED_BYTES = 64 << 20  # that each thread reads, more than the caches hold
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,24 +37,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(parsed: argparse.Namespace) -> int:
     device = visible_device()
     free = _free_memory(device)
-    suggested = suggest(KNOWN_MODELS, free, device)
+    rate = None if device == "cuda" else measure_memory_rate()
+    suggested = suggest(KNOWN_MODELS, free, rate)
     if parsed.json:
         print_json(
             {
                 "device": device,
                 "free_bytes": free,
                 "suggested": None if suggested is None else suggested.name,
-                "models": [{**model._asdict(), "fits": fits(model, free)} for model in KNOWN_MODELS],
+                "models": [
+                    {
+                        **model._asdict(),
+                        "fits": fits(model, free),
+                        "tokens_per_s": None if rate is None else round(estimate_speed(model, rate), 1),
+                    }
+                    for model in KNOWN_MODELS
+                ],
             }
         )
         return 0
-    heads = ("model", "download", "memory", "fits", "good for", "license")
+    heads = ("model", "download", "memory", "fits", "tokens/s", "good for", "license")
     rows = [
         (
             model.name,
             f"~{model.download_gb:.2g} GB",
             f"~{model.memory_gb:.2g} GB",
             "yes" if fits(model, free) else "no",
+            f"~{estimate_speed(model, rate):.2g}" if rate is not None and model.makes_text else "-",
             model.use,
             model.license,
         )
@@ -54,6 +72,10 @@ def run(parsed: argparse.Namespace) -> int:
     print_columns(heads, rows)
     place = "the GPU" if device == "cuda" else "this machine"
     print(f"sizes are approximate; {in_units(free)} of {place}'s memory are free")
+    if rate is not None:
+        print(
+            f"tokens/s are those of one reply, estimated from the {rate / 1e9:.0f} GB/s at which memory was read now"
+        )
     if suggested is None:
         print(f"none fits: `{program_name()} serve` alone serves the built-in model, a toy")
     else:
@@ -65,14 +87,37 @@ def fits(model: KnownModel, free: int) -> bool:
     return model.memory_gb * 1e9 <= free
 
 
-def suggest(models: Sequence[KnownModel], free: int, device: str) -> KnownModel | None:
-    """The model with the largest download that makes text and fits; on a CPU of at most `CPU_GB`."""
-    fitting = [
-        model
-        for model in models
-        if model.makes_text and fits(model, free) and (device == "cuda" or model.download_gb <= CPU_GB)
-    ]
-    return max(fitting, key=lambda model: model.download_gb, default=None)
+def estimate_speed(model: KnownModel, rate: float) -> float:
+    """Tokens per second of one request on a CPU, which reads the weights for each token at `rate` bytes/s."""
+    return _SHARE_REACHED * rate / (model.download_gb * 1e9 * model.share_read)
+
+
+def suggest(models: Sequence[KnownModel], free: int, rate: float | None) -> KnownModel | None:
+    """The largest model that makes text and fits. On a CPU, which reads memory at `rate` bytes/s, it also
+    reaches `MIN_SPEED`; if none does, the fastest one."""
+    fitting = [model for model in models if model.makes_text and fits(model, free)]
+    if rate is None:
+        return max(fitting, key=lambda model: model.download_gb, default=None)
+    fast = [model for model in fitting if estimate_speed(model, rate) >= MIN_SPEED]
+    return max(
+        fast or fitting,
+        key=lambda model: model.download_gb if fast else estimate_speed(model, rate),
+        default=None,
+    )
+
+
+def measure_memory_rate() -> float:
+    """The bytes per second at which all usable cores together read memory: the best of several tries, as
+    other programs may read too."""
+    threads = len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(threads) as pool:
+        parts = [*pool.map(lambda _: np.ones(_MEASURED_BYTES // 8, np.int64), range(threads))]
+        seconds = []
+        for _ in range(_TRIES):
+            started = time.perf_counter()
+            list(pool.map(np.max, parts))
+            seconds.append(time.perf_counter() - started)
+    return threads * _MEASURED_BYTES / min(seconds)
 
 
 def _free_memory(device: str) -> int:

@@ -16,6 +16,7 @@ from ...runtime.cache_directory import cache_directory, made_at_once, note_use
 from ...runtime.checkpoint_json import CONFIG_FILE
 from ...runtime.errors import ConfigError
 from .file_download import HubFile, download_bar, download_file, download_head, partial_bytes
+from .known_models import KNOWN_MODELS
 
 FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 NOT_AN_ID = "this is not a hub id, which has an owner and a name, such as Qwen/Qwen3-0.6B"
@@ -312,8 +313,9 @@ def _is_unreachable(error: Exception) -> bool:
 
 def _unreachable(model: str, cause: BaseException) -> ConfigError:
     copy = "no copy" if find_snapshot(model) is None else "only a part of it"
+    known = next((each.name for each in KNOWN_MODELS if each.source.partition(":")[0] == model), None)
     return ConfigError(
-        f"MODEL {model}: there is no such directory, {copy} in the hub's cache, and the hub can't be "
+        f"MODEL {model}{f' (known as {known})' if known else ''}: there is no such directory, {copy} in the hub's cache, and the hub can't be "
         f"reached ({str(cause).rstrip('.')}). Check the network, HF_ENDPOINT (another hub) and "
         "HF_HUB_OFFLINE, or name a directory or a GGUF file. `arbora serve smollm2` needs only a Python "
         "package, and `arbora serve` alone, with the built-in model, no network."

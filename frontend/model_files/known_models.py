@@ -18,6 +18,8 @@ class KnownModel(NamedTuple):
     license: str
     other_names: tuple[str, ...] = ()
     makes_text: bool = True
+    share_read: float = 1.0
+    """the share of the weights that one token needs, less than 1 for a mixture of experts"""
 
 
 _APACHE = "Apache-2.0"
@@ -80,9 +82,24 @@ KNOWN_MODELS = (
         "qwen3:8b", "Qwen/Qwen3-8B-GGUF:Q4_K_M", 5.03, 7.5, "tools, reasoning, code", _APACHE, ("qwen3",)
     ),
     KnownModel(
-        "gpt-oss:20b", "ggml-org/gpt-oss-20b-GGUF:MXFP4", 12.1, 24, "agents, reasoning", _APACHE, ("gpt-oss",)
+        "gpt-oss:20b",
+        "ggml-org/gpt-oss-20b-GGUF:MXFP4",
+        12.1,
+        24,
+        "agents, reasoning",
+        _APACHE,
+        ("gpt-oss",),
+        share_read=3.6 / 20.9,
     ),
-    KnownModel("qwen3:30b-a3b", "Qwen/Qwen3-30B-A3B-GGUF:Q4_K_M", 18.6, 22, "agents, code", _APACHE),
+    KnownModel(
+        "qwen3:30b-a3b",
+        "Qwen/Qwen3-30B-A3B-GGUF:Q4_K_M",
+        18.6,
+        22,
+        "agents, code",
+        _APACHE,
+        share_read=3.3 / 30.5,
+    ),
     KnownModel(
         "qwen3-embedding:0.6b",
         "Qwen/Qwen3-Embedding-0.6B",

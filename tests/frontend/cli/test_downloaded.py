@@ -144,18 +144,32 @@ def test_a_terminal_is_asked(
     assert len(listed(capsys)) == left
 
 
+def test_memory_is_read_at_a_rate_that_memory_can_have() -> None:
+    assert 1e8 < models_command.measure_memory_rate() < 1e13
+
+
 @pytest.mark.parametrize(
-    ("device", "gigabytes", "suggested"),
-    [("cpu", 64, "qwen3:4b"), ("cpu", 2.5, "gemma3:1b"), ("cuda", 24, "qwen3:30b-a3b"), ("cpu", 0.1, None)],
+    ("device", "gigabytes", "rate", "suggested"),
+    [
+        ("cpu", 64, 15, "gemma3:1b"),
+        ("cpu", 64, 40, "qwen3:30b-a3b"),
+        ("cpu", 8, 40, "qwen3:4b"),
+        ("cpu", 64, 0.5, "smollm2"),
+        ("cpu", 2.5, 30, "gemma3:1b"),
+        ("cuda", 24, 0, "qwen3:30b-a3b"),
+        ("cpu", 0.1, 30, None),
+    ],
 )
 def test_the_largest_model_that_fits_and_is_fast_enough_is_suggested(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     device: str,
     gigabytes: float,
+    rate: float,
     suggested: str | None,
 ) -> None:
     monkeypatch.setattr(models_command, "visible_device", lambda: device)
+    monkeypatch.setattr(models_command, "measure_memory_rate", lambda: rate * 1e9)
     monkeypatch.setattr(models_command, "_free_memory", lambda device: int(gigabytes * 1e9))
     assert main(["models", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -164,6 +178,8 @@ def test_the_largest_model_that_fits_and_is_fast_enough_is_suggested(
     assert {each["name"] for each in found["models"] if each["fits"]} == {
         model.name for model in KNOWN_MODELS if model.memory_gb <= gigabytes
     }
+    speeds = [each["tokens_per_s"] for each in found["models"]]
+    assert all(speed is None for speed in speeds) if device == "cuda" else all(speeds)
     assert main(["models"]) == 0
     said = capsys.readouterr().out
     assert f"serve {suggested}`" in said if suggested else "none fits" in said

@@ -109,6 +109,8 @@ def test_a_hub_model_without_a_network_is_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(ConfigError, match="no copy in the hub's cache, and the hub can't be reached"):
         configured("nobody/nothing")
+    with pytest.raises(ConfigError, match=r"^MODEL Qwen/Qwen3-0.6B-GGUF \(known as qwen3:0.6b\): "):
+        configured("qwen3:0.6b")
 
 
 def test_a_model_among_the_served_names_is_refused_even_if_it_does_not_exist(model: Path) -> None:
