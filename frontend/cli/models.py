@@ -1,4 +1,4 @@
-"""`arbora models`: the well-known models, which of them fit this machine's memory, and how fast they can be."""
+"""`arbora models`: the well-known models, which of them fit this machine, and how fast they can be."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def run(parsed: argparse.Namespace) -> int:
     print(f"sizes are approximate; {in_units(free)} of {place}'s memory are free")
     if rate is not None:
         print(
-            f"tokens/s are those of one reply, estimated from the {rate / 1e9:.0f} GB/s at which memory was read now"
+            f"tokens/s: of one reply, estimated from the {rate / 1e9:.0f} GB/s at which memory was read now"
         )
     if suggested is None:
         print(f"none fits: `{program_name()} serve` alone serves the built-in model, a toy")

@@ -28,7 +28,7 @@ _POLLED = ("/health", "/ping", "/version", "/metrics", "/cache", "/server", "/pa
 """Paths that programs and the page ask for again and again. GET requests for them, for `/` and for what is
 below them are logged only if they fail, and not kept."""
 _LOOKED_UP = ("/cache/explain", "/tokenize", "/detokenize")
-"""Paths that the page asks beside each request for the model. The same holds for them, whatever the method."""
+"""Paths that the page asks beside each request for the model. The same holds for all methods."""
 _QUOTED = re.compile(
     r""" "(?:[^"\\]|\\.)*(?:"|$) | (?<!\w)'(?:[^'\\]|\\.)*(?:'|$) """, re.DOTALL | re.VERBOSE
 )

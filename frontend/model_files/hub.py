@@ -314,11 +314,12 @@ def _is_unreachable(error: Exception) -> bool:
 def _unreachable(model: str, cause: BaseException) -> ConfigError:
     copy = "no copy" if find_snapshot(model) is None else "only a part of it"
     known = next((each.name for each in KNOWN_MODELS if each.source.partition(":")[0] == model), None)
+    name = f"{model} (known as {known})" if known else model
     return ConfigError(
-        f"MODEL {model}{f' (known as {known})' if known else ''}: there is no such directory, {copy} in the hub's cache, and the hub can't be "
-        f"reached ({str(cause).rstrip('.')}). Check the network, HF_ENDPOINT (another hub) and "
-        "HF_HUB_OFFLINE, or name a directory or a GGUF file. `arbora serve smollm2` needs only a Python "
-        "package, and `arbora serve` alone, with the built-in model, no network."
+        f"MODEL {name}: there is no such directory, {copy} in the hub's cache, and the hub can't be reached "
+        f"({str(cause).rstrip('.')}). Check the network, HF_ENDPOINT (another hub) and HF_HUB_OFFLINE, or "
+        "name a directory or a GGUF file. `arbora serve smollm2` needs only a Python package, and "
+        "`arbora serve` alone, with the built-in model, no network."
     )
 
 
