@@ -1,6 +1,7 @@
 // The prompt of a reply: how much of it was cached, its text with the cached part shaded, and why the rest was not.
 import { postJson } from "./api.js";
 import { count, decimal, element, plural } from "./dom.js";
+import { commonStart } from "./icicle.js";
 import { cachedShare } from "./reply.js";
 
 const CAUSES = {
@@ -89,10 +90,4 @@ function departure({ part, index, role, token, character, note, prompt, earlier 
     element("p", {}, `First difference in ${places[part] ?? part}, at token ${count(token)}, character ${count(character)}. ${note}`),
     element("div", { class: "texts" }, text("This prompt", prompt), text("Earlier prompt", earlier)),
   );
-}
-
-function commonStart(first, second) {
-  let end = 0;
-  while (end < first.length && first[end] === second[end]) end += 1;
-  return end;
 }

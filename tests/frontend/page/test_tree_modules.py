@@ -104,6 +104,17 @@ def test_a_node_tells_how_many_requests_use_it_and_wait_for_it(icicle: PageModul
     assert found == [["2 running", "13 waiting"], ["1 waiting"], []]
 
 
+def test_the_labels_of_siblings_are_told_apart_by_their_first_words_that_differ(icicle: PageModule) -> None:
+    labels = [None, "What is my name?", "What is my job?", "What is new?", "Where?"]
+    nodes = [node(None, 0, label=None, role=None)]
+    nodes += [node(0, 9, label=label, role="user") for label in labels]
+    nodes.append(node(0, 9, label="What is my name", role="assistant"))
+    starts = icicle.run("distinctStarts(nodes)", nodes=nodes)
+    shown = [label and label[start:] for label, start in zip(labels, starts[1:], strict=False)]
+    assert shown == [None, "name?", "job?", "new?", "Where?"]
+    assert starts[-1] == 0
+
+
 # Chains of nodes
 
 
