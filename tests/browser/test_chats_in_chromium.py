@@ -80,9 +80,7 @@ def test_the_document_example_leads_to_a_second_question_whose_document_is_cache
     expect(page.locator(".message.reply .content").last).to_have_text("Ada Meyer works as a baker.")
     expect(offer).to_have_count(0)
     page.locator(".prompt summary").last.click()
-    expect(page.locator(".rendered mark").last).to_contain_text(
-        "Norfish was founded in 1962. It has 40 employees."
-    )
+    expect(page.locator(".rendered mark").last).to_contain_text("It has 40 employees.")
 
 
 def test_a_changed_example_leads_nowhere(page: Page) -> None:

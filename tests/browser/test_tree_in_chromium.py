@@ -203,6 +203,7 @@ def test_a_row_shows_evicted_tokens_in_the_pattern_of_their_tier(browser: Browse
     with serve(BUILTIN, *small) as server, browser.new_context(viewport=viewport) as context:
         page = watched(context.new_page(), faults)
         page.goto(server.url)
+        settle(page, temperature="0", max_tokens="20")
         chat(page, f"Another chat. {story}")
         expect(rows(page)).to_have_count(3)
         for number in range(6):
