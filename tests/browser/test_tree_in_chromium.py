@@ -93,6 +93,7 @@ def test_nothing_is_asked_twice_for_the_same_chat(page: Page) -> None:
     assert [url for url in asked if "/cache/explain" in url] == []
     page.locator(".prompt summary").click()
     expect(page.locator(".rendered")).to_be_visible()
+    expect(page.locator(".causes li")).to_have_text(re.compile(r"^\d+ computed: in no earlier prompt$"))
     page.locator(".prompt summary").click()
     page.locator(".prompt summary").click()
     expect(page.locator(".rendered")).to_be_visible()
