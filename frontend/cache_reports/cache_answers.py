@@ -21,7 +21,7 @@ from ...runtime.messages import (
     TopPrefix,
 )
 from ..http.tenants import shown_namespace
-from .node_labels import NodeLabel
+from .node_labels import NodeLabel, measure_shared_starts
 
 Decode: TypeAlias = Callable[[Tokens], str]
 Label: TypeAlias = Callable[[Tokens, Tokens], NodeLabel]
@@ -159,13 +159,15 @@ def make_status(
 
 
 def make_tree(report: CacheReport, model: ModelReady, decode: Decode | None, label: Label) -> CacheTree:
-    """Makes the answer. With `decode` the texts of the caller's own nodes are shown, with a label."""
+    """Makes the answer. With `decode` the texts of the caller's own nodes are shown. A node's label is of the
+    place where it differs from its siblings: they may share a part of their first page."""
     for root in report.roots:
         root.namespace = shown_namespace(root.namespace)
-    for node, lead, head in report.nodes:
+    heads = [(node.parent, head) for node, _, head in report.nodes]
+    for (node, lead, head), shared in zip(report.nodes, measure_shared_starts(heads), strict=True):
         if decode is not None and head:
             node.text = decode(head)[:TEXT_CHARACTERS]
-            node.role, node.label = label(lead, head)
+            node.role, node.label = label(lead + head[:shared], head[shared:])
     nodes = [node for node, _, _ in report.nodes]
     return CacheTree(model.page_size, report.is_complete, report.roots, nodes)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from ...runtime.messages import Tokens
+from ...runtime.messages import TOKEN_BYTES, Tokens
+from ..core.cache_misses.recent_prompts import count_common_tokens
 from ..core.text.tokenizer import Tokenizer
 
 LABEL_CHARACTERS = 80
@@ -37,6 +40,19 @@ class NodeLabel(NamedTuple):
 class _Turn(NamedTuple):
     role: str | None
     start: int  # where the message's text begins, in characters of the text without headers
+
+
+def measure_shared_starts(heads: Sequence[tuple[int | None, Tokens]]) -> list[int]:
+    """For each node's parent and first tokens: the bytes of the whole tokens that a sibling begins with too.
+    At least one token is left."""
+    shared = [0] * len(heads)
+    order = sorted((parent, head, place) for place, (parent, head) in enumerate(heads) if parent is not None)
+    for (parent, head, place), (next_parent, next_head, next_place) in pairwise(order):
+        if parent == next_parent:  # in sorted order the longest common beginning is that with a neighbour
+            common = TOKEN_BYTES * count_common_tokens(head, next_head)
+            shared[place] = max(shared[place], min(common, len(head) - TOKEN_BYTES))
+            shared[next_place] = max(shared[next_place], min(common, len(next_head) - TOKEN_BYTES))
+    return shared
 
 
 def make_label(lead: Tokens, head: Tokens, tokenizer: Tokenizer) -> NodeLabel:

@@ -50,6 +50,47 @@ def test_an_empty_chat_shows_the_model_and_examples(page: Page) -> None:
     expect(start).to_have_count(0)
 
 
+def send_example(page: Page, name: str) -> None:
+    settle(page, temperature="0")
+    page.locator(".example", has_text=name).click()
+    page.press("#message", "Enter")
+
+
+def test_the_tool_example_ends_in_a_reply_to_the_result_of_its_call(page: Page) -> None:
+    send_example(page, "Tool")
+    wait_for_replies(page, 2)
+    expect(page.locator(".call")).to_have_count(1)
+    expect(page.locator(".call")).to_contain_text(re.compile(r'Calls read_profile\s*{\s*"user": "ada"\s*}'))
+    expect(page.locator(".message.tool")).to_contain_text("My name is Ada. I live in Oslo.")
+    reply = page.locator(".message.reply .content").last
+    expect(reply).to_have_text("Nice to meet you, Ada! Oslo sounds like a good place to live.")
+
+
+def test_the_document_example_leads_to_a_second_question_whose_document_is_cached(page: Page) -> None:
+    send_example(page, "Document")
+    wait_for_replies(page, 1)
+    expect(page.locator(".message.reply .content")).to_have_text("Norfish was founded in 1962.")
+    offer = page.locator(".follow-up")
+    expect(offer).to_contain_text("The document is in the cache now.")
+    page.reload()
+    offer.get_by_role("button", name="What is Ada Meyer's job?").click()
+    expect(page.locator("#message")).to_be_focused()
+    page.keyboard.press("Enter")
+    wait_for_replies(page, 2)
+    expect(page.locator(".message.reply .content").last).to_have_text("Ada Meyer works as a baker.")
+    expect(offer).to_have_count(0)
+    page.locator(".prompt summary").last.click()
+    expect(page.locator(".rendered mark").last).to_contain_text("It has 40 employees.")
+
+
+def test_a_changed_example_leads_nowhere(page: Page) -> None:
+    page.locator(".example", has_text="Document").click()
+    page.get_by_role("button", name="Remove people.txt").click()
+    page.press("#message", "Enter")
+    wait_for_replies(page, 1)
+    expect(page.locator(".follow-up")).to_have_count(0)
+
+
 @pytest.mark.parametrize(("width", "columns"), [(1400, 2), (700, 2), (390, 1)])
 def test_the_examples_fill_whole_rows(browser: Browser, server: Served, width: int, columns: int) -> None:
     with browser.new_context(viewport={"width": width, "height": 900}) as context:

@@ -55,6 +55,26 @@ def test_the_schema_box_indents_a_value_whatever_the_model_s_white_space(page: P
     assert bodies[1]["messages"][-2] == {"role": "assistant", "content": text}
 
 
+@pytest.mark.parametrize("width", [1400, 390])
+def test_opening_the_cache_line_moves_nothing_above_it(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 700})
+    chat(page, *(f"Line {number} of a chat that fills the page." for number in range(5)))
+    line = page.locator(".prompt summary").nth(3)
+    line.scroll_into_view_if_needed()
+    page.wait_for_timeout(100)
+
+    def places() -> Any:
+        boxes = [line.bounding_box(), page.locator(".actions").nth(7).bounding_box()]
+        return [(box["x"], box["y"]) for box in boxes if box]
+
+    before = places()
+    line.click()
+    expect(page.locator(".rendered")).to_be_visible()
+    assert places() == before
+    line.click()
+    assert places() == before
+
+
 def test_json_that_breaks_off_is_said_to_have_ended_inside_its_value(page: Page) -> None:
     answer_with(page, '{\n  "name": "Ada",', '\n  "age": 3', is_whole=False)
     settle(page, schema=json.dumps(PERSON))

@@ -11,7 +11,7 @@ from typing import Any
 
 import arbora
 import pytest
-from page_actions import chat, open_server_view, settle, wait_for_replies
+from page_actions import chat, open_server_view, say, settle, wait_for_replies
 from playwright.sync_api import Browser, Locator, Page, expect
 from served import serve
 from watched_page import watched
@@ -37,7 +37,10 @@ def test_each_message_of_the_chat_has_a_row_with_its_cached_tokens(page: Page) -
     expect(rows(page).locator(".who")).to_have_text(["system", "user", "assistant", "template"])
     expect(rows(page).locator(".words").nth(1)).to_have_text("My name is Nora.")
     expect(rows(page).first).to_contain_text(re.compile(r"(\d+) of \1 tokens cached"))
-    expect(rows(page).last).to_contain_text(re.compile("0 of \\d+ tokens cached"))
+    expect(rows(page).last).to_have_text(
+        re.compile(r"templateBeginning of the next reply\d+ tokens, computed with your next message")
+    )
+    expect(rows(page).last.locator(".bar")).to_have_count(0)
     expect(page.locator(".path-totals")).to_have_text(
         re.compile(r"\d+ of \d+ tokens of this chat are in the cache; the next turn computes about \d+ and")
     )
@@ -75,6 +78,32 @@ def test_explanations_are_asked_for_after_changes_and_at_most_once_in_two_second
     page.wait_for_timeout(5000)
     assert 1 <= len(asked) <= 4
     assert all(later - earlier > 1.9 for earlier, later in pairwise(asked))
+
+
+def test_nothing_is_asked_twice_for_the_same_chat(page: Page) -> None:
+    chat(page, "A chat that stays as it is.")
+    expect(rows(page)).to_have_count(3)
+    asked: list[str] = []
+    page.on("request", lambda each: asked.append(each.url))
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Escape")
+    page.wait_for_timeout(2500)
+    settle(page, temperature="0.5", seed="7")
+    page.wait_for_timeout(2500)
+    assert [url for url in asked if "/cache/explain" in url] == []
+    page.locator(".prompt summary").click()
+    expect(page.locator(".rendered")).to_be_visible()
+    expect(page.locator(".causes li")).to_have_text(re.compile(r"^\d+ computed: in no earlier prompt$"))
+    page.locator(".prompt summary").click()
+    page.locator(".prompt summary").click()
+    expect(page.locator(".rendered")).to_be_visible()
+    assert sum(url.endswith("/tokenize") for url in asked) == 1
+    trees: list[float] = []
+    page.on("request", lambda each: trees.append(monotonic()) if "cache/tree" in each.url else None)
+    say(page, "And again")
+    wait_for_replies(page, 2)
+    page.wait_for_timeout(1000)
+    assert all(later - earlier > 0.01 for earlier, later in pairwise(trees))
 
 
 def test_a_refusal_of_the_explanation_is_shown_in_its_place(page: Page, faults: list[str]) -> None:
@@ -175,6 +204,7 @@ def test_a_row_shows_evicted_tokens_in_the_pattern_of_their_tier(browser: Browse
     with serve(BUILTIN, *small) as server, browser.new_context(viewport=viewport) as context:
         page = watched(context.new_page(), faults)
         page.goto(server.url)
+        settle(page, temperature="0", max_tokens="20")
         chat(page, f"Another chat. {story}")
         expect(rows(page)).to_have_count(3)
         for number in range(6):

@@ -7,7 +7,7 @@ import { MessageTree, readTree } from "./message_tree.js";
 import { ReplyView, branchSwitch, errorMessage, toolResult, userMessage } from "./messages.js";
 import { asMessage, emptyReply, extend, keptReply, speedOf } from "./reply.js";
 import { keptSettings, modelCard, readSettings, showSettings } from "./settings.js";
-import { startScreen } from "./start_screen.js";
+import { offerFollowUp, startScreen } from "./start_screen.js";
 
 const NEAR_END = 80; // pixels: a list that is scrolled to its end follows the reply
 const MAX_TITLE = 60; // characters
@@ -84,8 +84,8 @@ export class Chat {
     const { tree } = this.#chat;
     const before = { leaf: tree.leaf, editing: this.#editing, written };
     if (this.#editing !== null) tree.goTo(tree.get(this.#editing).parent);
-    const { text, documents } = written;
-    const node = tree.add(tree.leaf, { role: "user", content: text }, documents.length ? { documents } : {});
+    const { text, documents, followUp } = written;
+    const node = tree.add(tree.leaf, { role: "user", content: text }, { ...(documents.length && { documents }), ...(followUp && { followUp }) });
     this.#composer.put();
     this.#edit(null);
     this.#reply({ parent: node.id, added: [node.id], before, rounds: 0 });
@@ -259,7 +259,7 @@ export class Chat {
     if (before.written) {
       const meanwhile = this.#composer.read();
       const text = [before.written.text, meanwhile?.text].filter(Boolean).join("\n");
-      this.#composer.put({ text, documents: [...before.written.documents, ...(meanwhile?.documents ?? [])] });
+      this.#composer.put({ ...before.written, text, documents: [...before.written.documents, ...(meanwhile?.documents ?? [])] });
     }
     this.#edit(before.editing);
     byId("messages").append(errorMessage(reason, retry ?? (() => byId("composer").requestSubmit())));
@@ -294,13 +294,15 @@ export class Chat {
       made.classList.toggle("left-aside", edited >= 0 && index >= edited);
       this.#showBranches(node, made);
     });
-    if (path.length) showOnly(byId("messages"), [...shown.map((view) => view.element), ...this.#offerReply(path.at(-1))]);
+    if (path.length) showOnly(byId("messages"), [...shown.map((view) => view.element), ...this.#offerNext(path)]);
     else byId("messages").replaceChildren(startScreen(modelCard(), (example) => this.#fillIn(example)));
   }
 
-  /** A button that asks for the reply to the last message, if it has none because the page was closed meanwhile. */
-  #offerReply({ id, message }) {
-    if (message.role === "assistant" || this.#running) return [];
+  /** A button for what comes next: the example's next message, or the reply to the last message, if it has none because the page was closed meanwhile. */
+  #offerNext(path) {
+    const { id, message } = path.at(-1);
+    if (this.#running) return [];
+    if (message.role === "assistant") return offerFollowUp(path, (text) => this.#fillBox({ text }));
     const ask = () => this.#reply({ parent: id, added: [], before: { leaf: id, editing: null, written: null }, rounds: 0, retry: ask });
     return [element("p", { class: "note" }, "This message has no reply. ", element("button", { type: "button", onclick: ask }, "Ask for one"))];
   }
@@ -346,9 +348,13 @@ export class Chat {
     return { element: view.element, form };
   }
 
-  #fillIn({ message, documents, settings = {} }) {
+  #fillIn({ message, documents, settings = {}, followUp }) {
     showSettings({ ...keptSettings(), ...NO_FORM, ...settings });
-    this.#composer.put({ text: message, documents });
+    this.#fillBox({ text: message, documents, followUp });
+  }
+
+  #fillBox(content) {
+    this.#composer.put(content);
     this.#composer.focus();
   }
 

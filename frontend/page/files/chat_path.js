@@ -7,6 +7,9 @@ const MIN_SECONDS = 2; // between two explanations
 const MAX_WORDS = 80; // characters of a message
 const ROW = 9; // pixels, a row of the small tree
 const NARROW = 1.5; // pixels; boxes are not narrower
+const CACHED_TITLE = "Cached: what the model has computed for these tokens is kept, and need not be computed again";
+const SHARED_TITLE = "Shared by: other branches of the tree that have the chat up to here, of other chats or of this one";
+const TEMPLATE_TITLE = "Text that the model's chat template adds, such as the list of tools: it belongs to no message";
 
 export class ChatPath {
   #read;
@@ -18,7 +21,8 @@ export class ChatPath {
   #shown = ""; // the last answer, so that an unchanged tree is not drawn again
   #path = []; // `nodes` of the last explanation
   #parts = []; // the rows that are shown, as `pathRows` makes them
-  #asking = false;
+  #explained = ""; // the chat that the rows show, so that it is not asked for again
+  #refreshing = null; // the promise of the refresh that is under way
   #totals = element("p", { class: "path-totals" });
   #rows = element("ol", { class: "path", "aria-label": "Messages of this chat" });
   #map = element("div", { class: "minimap" });
@@ -40,8 +44,9 @@ export class ChatPath {
     this.#changes += 1;
   }
 
-  async refresh() {
-    await Promise.all([this.#explain(), this.#fetchTree()]);
+  refresh() {
+    this.#refreshing ??= Promise.all([this.#explain(), this.#fetchTree()]).finally(() => (this.#refreshing = null));
+    return this.#refreshing;
   }
 
   async #fetchTree() {
@@ -54,35 +59,33 @@ export class ChatPath {
   }
 
   async #explain() {
-    if (!this.#isChanged || this.#asking) return;
+    if (!this.#isChanged) return;
     const chat = this.#read();
-    if (chat === null) {
-      this.#isChanged = false;
-      this.#showHint("Each message of the chat appears here, with the part of it that is in the cache.");
-    }
+    const content = JSON.stringify(chat);
+    if (chat === null) this.#showHint("Each message of the chat appears here, with the part of it that is in the cache.", content);
+    if (content === this.#explained) this.#isChanged = false;
+    if (!this.#isChanged) return;
     if (!chat || performance.now() - this.#asked < MIN_SECONDS * 1000) return;
     const changes = this.#changes;
     this.#asked = performance.now();
-    this.#asking = true;
     try {
       const explanation = await postJson("cache/explain", chat.body);
-      if (changes === this.#changes) this.#show(explanation, chat);
+      if (changes === this.#changes) this.#show(explanation, chat, content);
     } catch (error) {
       if (!(error instanceof ServerError) || error.status < 400 || error.status > 499 || error.status === 401) throw error;
-      if (changes === this.#changes) this.#showHint(error.message);
-    } finally {
-      this.#asking = false;
+      if (changes === this.#changes) this.#showHint(error.message, content);
     }
     this.#isChanged = changes !== this.#changes;
   }
 
-  #showHint(text) {
-    [this.#path, this.#parts] = [[], []];
+  #showHint(text, content) {
+    [this.#path, this.#parts, this.#explained] = [[], [], content];
     this.#totals.textContent = text;
     this.#draw();
   }
 
-  #show(explanation, { body, branches }) {
+  #show(explanation, { body, branches }, content) {
+    this.#explained = content;
     this.#path = explanation.nodes;
     this.#parts = pathRows(explanation.messages, body.messages, branches);
     this.#totals.textContent = totalsText(explanation);
@@ -138,12 +141,19 @@ export function totalsText({ prompt_tokens, matched_tokens }) {
   return `${count(matched_tokens)} of ${plural(prompt_tokens, "token")} of this chat are in the cache; the next turn computes about ${count(rest)} and your message.`;
 }
 
-/** A row for each part of the prompt: `{role, words, tokens, cached, evicted, shared, branch}`. `sent` are the messages of the request. */
+/** A row for each part of the prompt: `{role, words, tokens, cached, evicted, shared, branch, isReplyStart}`. `sent` are the messages of the request. */
 export function pathRows(parts, sent, branches) {
-  return parts.map(({ index, role, tokens, cached_tokens: cached, evicted_tokens: evicted, shared_by: shared }) => {
-    const words = index === null ? "" : wordsOf(sent[index]);
-    return { role, words, tokens, cached, evicted, shared, branch: (index !== null && branches[index]) || null };
+  return parts.map(({ index, role, tokens, cached_tokens: cached, evicted_tokens: evicted, shared_by: shared }, place) => {
+    const isReplyStart = index === null && place > 0 && place === parts.length - 1;
+    const words = index !== null ? wordsOf(sent[index]) : isReplyStart ? "Beginning of the next reply" : "Text before the messages";
+    return { role, words, tokens, cached, evicted, shared, branch: (index !== null && branches[index]) || null, isReplyStart };
   });
+}
+
+/** The numbers of a row in words. The beginning of the next reply is not missing in the cache: it is computed when the next message is sent. */
+export function rowNumbers({ tokens, cached, evicted, shared, isReplyStart }) {
+  const part = isReplyStart && !cached ? `${plural(tokens, "token")}, computed with your next message` : `${count(cached)} of ${plural(tokens, "token")} cached`;
+  return [part, evicted && `${count(evicted)} evicted`, shared && `shared by ${count(shared)}`].filter(Boolean).join(" · ");
 }
 
 function wordsOf(message) {
@@ -163,9 +173,9 @@ export function evictedTier(nodes, path) {
   return found.length === 1 ? mainTier(found[0]) : null;
 }
 
-function rowView({ role, words, tokens, cached, evicted, shared, branch }, kind) {
-  const numbers = [`${count(cached)} of ${plural(tokens, "token")} cached`, evicted && `${count(evicted)} evicted`, shared && `shared by ${count(shared)}`];
-  const title = shared ? "Other branches of the tree that have the chat up to here: other chats, and other branches of this one" : null;
+function rowView(row, kind) {
+  const { role, words, tokens, cached, evicted, shared, branch } = row;
+  const title = [CACHED_TITLE, shared && SHARED_TITLE].filter(Boolean).join("\n");
   const bar = drawn("svg", { class: "bar", width: "100%", height: 6, "aria-hidden": "true" }, drawn("rect", { width: "100%", height: 6, class: "rest" }));
   const add = (from, part, kinds) => part && bar.append(drawn("rect", { x: percent(from, tokens), width: percent(part, tokens), height: 6, class: kinds }));
   add(0, cached, "cached");
@@ -174,11 +184,11 @@ function rowView({ role, words, tokens, cached, evicted, shared, branch }, kind)
   return element(
     "li",
     { class: ["part", role, shared && "shared"].filter(Boolean).join(" ") },
-    element("span", { class: "who" }, role),
+    element("span", { class: "who", title: role === "template" ? TEMPLATE_TITLE : null }, role),
     mark,
     element("span", { class: "words" }, words),
-    bar,
-    element("span", { class: "numbers", title }, numbers.filter(Boolean).join(" · ")),
+    row.isReplyStart && !cached ? null : bar,
+    element("span", { class: "numbers", title }, rowNumbers(row)),
   );
 }
 

@@ -5,6 +5,7 @@ import { byId, showNotice } from "./dom.js";
 export class Composer {
   #attachments;
   #actions;
+  #filled = {}; // what `put` has put into the box
 
   /** `actions`: `send`, `stop`, `editLast`, and `escape`, which returns whether there was something to end. */
   constructor(actions) {
@@ -47,14 +48,17 @@ export class Composer {
     while (box.rows < 12 && box.scrollHeight > box.clientHeight + 2) box.rows++;
   }
 
-  /** `{text, documents}` of the box; null if there is nothing to send. */
+  /** `{text, documents, followUp}` of the box; null if there is nothing to send. `followUp` is undefined if the user has changed what was put there. */
   read() {
     const text = byId("message").value;
     const documents = this.#attachments.documents;
-    return text.trim() || documents.length ? { text, documents } : null;
+    const isSame = text === this.#filled.text && documents.length === this.#filled.documents.length;
+    return text.trim() || documents.length ? { text, documents, followUp: isSame ? this.#filled.followUp : undefined } : null;
   }
 
-  put({ text = "", documents = [] } = {}) {
+  /** Fills the box. `followUp` is the `{note, message}` that the page offers after the reply to an example. */
+  put({ text = "", documents = [], followUp } = {}) {
+    this.#filled = { text, documents, followUp };
     byId("message").value = text;
     this.#attachments.show(documents);
     this.#fit();

@@ -158,6 +158,29 @@ export function users(node) {
   return [node.requests && `${node.requests} running`, node.waiting && `${node.waiting} waiting`].filter(Boolean);
 }
 
+/** For each node the place in its label where the first word begins that tells it from its siblings with the same role. */
+export function distinctStarts(nodes) {
+  const starts = nodes.map(() => 0);
+  for (const siblings of childrenOf(nodes)) {
+    const named = siblings.filter((index) => nodes[index].label !== null).map((index) => ({ index, ...nodes[index] }));
+    named.sort((first, second) => (`${first.role} ${first.label}` < `${second.role} ${second.label}` ? -1 : 1));
+    named.slice(1).forEach((node, place) => {
+      const before = named[place]; // in sorted order the longest common beginning is that with a neighbour
+      if (node.role !== before.role) return;
+      const start = node.label.slice(0, commonStart(node.label, before.label)).search(/\S*$/);
+      for (const { index } of [node, before]) starts[index] = Math.max(starts[index], start);
+    });
+  }
+  return starts;
+}
+
+/** How many characters two texts begin with that are the same. */
+export function commonStart(first, second) {
+  let end = 0;
+  while (end < first.length && first[end] === second[end]) end += 1;
+  return end;
+}
+
 /** A text in one line, with its line breaks shown. */
 export function oneLine(text) {
   return text.replace(/\r?\n/g, "⏎").replace(/\s/g, " ");

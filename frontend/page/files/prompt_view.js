@@ -1,12 +1,14 @@
 // The prompt of a reply: how much of it was cached, its text with the cached part shaded, and why the rest was not.
 import { postJson } from "./api.js";
 import { count, decimal, element, plural } from "./dom.js";
+import { commonStart } from "./icicle.js";
 import { cachedShare } from "./reply.js";
 
 const CAUSES = {
-  new: "new",
-  short: "less than a page before the end",
-  evicted: "evicted since",
+  new: "in no earlier prompt",
+  short: "at the end, where the last tokens are computed each time",
+  checkpoint: "in the cache, but without a state to continue from",
+  evicted: "removed from the cache since",
   namespace: "sent in another namespace",
   volatile: "behind a line that differs only in a time or an id",
   tools: "behind changed tools",
@@ -14,6 +16,11 @@ const CAUSES = {
   history: "behind a changed earlier message",
   template: "behind a message that the template renders in another way now",
   off: "the cache was off",
+};
+const CAUSE_TITLES = {
+  short: "An earlier prompt has these tokens too. They are fewer than a page, the cache's unit of 16 tokens: the last token of a prompt is always computed.",
+  checkpoint: "This model keeps the state of its recurrent layers only at some places of a prompt.",
+  namespace: "A namespace is a part of the cache for one cache_salt.",
 };
 
 /** When the first piece came and how fast the others did, in words; empty where that is not known. */
@@ -70,10 +77,11 @@ function shaded(cached, computed) {
 function causes(explanation) {
   if (!explanation) return "";
   const rows = Object.entries(explanation.causes).map(([cause, tokens]) =>
-    element("li", {}, `${count(tokens)} computed: ${CAUSES[cause] ?? cause}`),
+    element("li", { title: CAUSE_TITLES[cause] ?? null }, `${count(tokens)} computed: ${CAUSES[cause] ?? cause}`),
   );
   const { difference, matched_tokens, could_match_tokens, prompt_tokens } = explanation;
-  const could = `${count(matched_tokens)} of ${plural(prompt_tokens, "token")} found in the cache; ${count(could_match_tokens)} could have been.`;
+  const found = `${count(matched_tokens)} of ${plural(prompt_tokens, "token")} found in the cache`;
+  const could = could_match_tokens > matched_tokens ? `${found}; ${count(could_match_tokens)} could have been.` : `${found}.`;
   return element("div", {}, element("p", {}, could), element("ul", { class: "causes" }, ...rows), difference ? departure(difference) : null);
 }
 
@@ -89,10 +97,4 @@ function departure({ part, index, role, token, character, note, prompt, earlier 
     element("p", {}, `First difference in ${places[part] ?? part}, at token ${count(token)}, character ${count(character)}. ${note}`),
     element("div", { class: "texts" }, text("This prompt", prompt), text("Earlier prompt", earlier)),
   );
-}
-
-function commonStart(first, second) {
-  let end = 0;
-  while (end < first.length && first[end] === second[end]) end += 1;
-  return end;
 }

@@ -7,11 +7,11 @@ const PERSON = {
   required: ["name", "age"],
   additionalProperties: false,
 };
-const WEATHER = {
-  name: "weather",
-  description: "The weather in a city.",
-  parameters: { type: "object", properties: { city: { enum: ["Oslo", "Rome"] } }, required: ["city"] },
-  mock: "Rain, 12 degrees.",
+const PROFILE = {
+  name: "read_profile",
+  description: "A user's profile, in the user's own words.",
+  parameters: { type: "object", properties: { user: { enum: ["ada"] } }, required: ["user"], additionalProperties: false },
+  mock: "My name is Ada. I live in Oslo.",
 };
 const DOCUMENT = `Ada Meyer works as a baker. Ada Meyer lives in Oslo and plays the violin.
 The company Norfish was founded in 1962. It has 40 employees.
@@ -49,7 +49,16 @@ function factsOf(card) {
   return [`${count(card.max_model_len)} tokens of context`, DEVICES[card.device] ?? card.device, card.parent && `an adapter of ${card.parent}`].filter(Boolean).join(" · ");
 }
 
-/** `{title, text, icon, message, documents, settings}`; `settings` are those that the example changes. */
+/** The next message of an example below its reply; nothing if the branch `path` has gone on or has no example. `onChoose` gets the message. */
+export function offerFollowUp(path, onChoose) {
+  const { followUp } = path.findLast(({ message }) => message.role === "user") ?? {};
+  if (!followUp || path.at(-1).message.role !== "assistant") return [];
+  const { note, message } = followUp;
+  const choose = element("button", { type: "button", onclick: () => onChoose(message) }, message);
+  return [element("p", { class: "note follow-up" }, note, choose)];
+}
+
+/** `{title, text, icon, message, documents, settings, followUp}`; `settings` are those that the example changes. */
 function examplesFor(isBuiltin) {
   return [
     {
@@ -57,6 +66,7 @@ function examplesFor(isBuiltin) {
       title: "Chat",
       text: isBuiltin ? "Tell it a fact, then ask for it." : "Ask a question.",
       message: isBuiltin ? "My name is Ada." : "Why is the sky blue? Answer in two sentences.",
+      followUp: isBuiltin ? { note: "Now ask for what you told it:", message: "What is my name?" } : undefined,
     },
     {
       icon: "document",
@@ -64,6 +74,10 @@ function examplesFor(isBuiltin) {
       text: "Ask twice: the second time the document is cached.",
       message: "When was Norfish founded?",
       documents: [{ name: "people.txt", text: DOCUMENT }],
+      followUp: {
+        note: "The document is in the cache now. Ask a second question: the line under its reply says how much of the prompt came from there.",
+        message: "What is Ada Meyer's job?",
+      },
     },
     {
       icon: "braces",
@@ -75,9 +89,9 @@ function examplesFor(isBuiltin) {
     {
       icon: "tool",
       title: "Tool",
-      text: isBuiltin ? "A forced call: this model was not trained to call tools." : "A call that a mock value answers.",
-      message: "What is the weather in Rome?",
-      settings: { tools: JSON.stringify([WEATHER], null, 2), mustCall: true },
+      text: isBuiltin ? "A call, answered by a mock value. It is forced: this model was not trained to call." : "A call, answered by a mock value.",
+      message: "Read the profile of the user ada.",
+      settings: { tools: JSON.stringify([PROFILE], null, 2), mustCall: true },
     },
   ];
 }

@@ -1,7 +1,7 @@
 // The prefix tree as an icicle chart, with the details of the chosen node.
 import { getJson } from "./api.js";
 import { count, drawn, element, plural } from "./dom.js";
-import { ancestry, boxes, childrenOf, evictedKind, heat, heldTokens, kindOf, mainTier, mergeChains, namesOf, neighbour, oneLine, tiersInWords, users } from "./icicle.js";
+import { ancestry, boxes, childrenOf, distinctStarts, evictedKind, heat, heldTokens, kindOf, mainTier, mergeChains, namesOf, neighbour, oneLine, tiersInWords, users } from "./icicle.js";
 
 const ROW = 26; // pixels
 const LETTER = 6.9; // pixels, the width of a letter in a box
@@ -39,6 +39,7 @@ export class TreeView {
     this.#shown = text;
     this.#tree = mergeChains(answer);
     this.#tree.names = namesOf(this.#tree);
+    this.#tree.distinct = distinctStarts(this.#tree.nodes);
     this.#draw();
   }
 
@@ -104,7 +105,7 @@ export class TreeView {
     group.append(drawn("title", {}, this.#inWords(index, held)), drawn("rect", place));
     if (node.pins) group.append(drawn("rect", { ...place, class: "pin-mark", y: place.y + ROW - 5, height: 4, rx: 0 }));
     else if (node.leases) group.append(drawn("rect", { ...place, class: "lease-mark", y: place.y + ROW - 5, height: 4, rx: 0 }));
-    group.append(label(this.#name(index), place, [...users(node), node.role].filter(Boolean).join(" · ")));
+    group.append(label(this.#name(index), place, [...users(node), node.role].filter(Boolean).join(" · "), this.#tree.distinct[index]));
     group.addEventListener("click", () => this.#choose(index));
     return group;
   }
@@ -229,12 +230,16 @@ export class TreeView {
   }
 }
 
-/** The text in a box, after the `role` if that leaves some letters. */
-function label(text, { x, y, width }, role = "") {
+/** The text in a box, after the `role` if that leaves some letters. A text that does not fit begins at `distinct`, where it differs from its siblings'. */
+function label(text, { x, y, width }, role = "", distinct = 0) {
   const most = Math.floor((width - 8) / LETTER);
   const left = role && most >= role.length + MIN_BESIDE_ROLE ? most - role.length - 1 : 0;
-  const shown = most < 3 ? "" : shorten(text, left || most);
+  const shown = most < 3 ? "" : fit(text, left || most, distinct);
   return drawn("text", { x: x + 5, y: y + ROW / 2 + 4 }, ...(left ? [drawn("tspan", { class: "role" }, role), ` ${shown}`] : [shown]));
+}
+
+function fit(text, most, distinct) {
+  return shorten(distinct > 1 && text.length > most ? `…${text.slice(distinct)}` : text, most);
 }
 
 function shorten(text, most) {

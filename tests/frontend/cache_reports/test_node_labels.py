@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import arbora
+import numpy as np
 import pytest
-from arbora.frontend.cache_reports.node_labels import NodeLabel, make_label
+from arbora.frontend.cache_reports.node_labels import NodeLabel, make_label, measure_shared_starts
 from arbora.frontend.core.text.tokenizer import Tokenizer
 
 LEAD, HEAD = 32, 24
@@ -49,3 +50,37 @@ def test_far_from_the_beginning_of_a_message_the_label_begins_with_a_whole_word(
 
 def test_a_text_without_messages_has_no_role(tokenizer: Tokenizer) -> None:
     assert labels(tokenizer, "the cat sat on the mat")[0][1] == (None, "the cat sat on the mat")
+
+
+def test_siblings_are_labelled_by_what_differs(tokenizer: Tokenizer) -> None:
+    """The siblings begin within the end of a message that is the same for both."""
+    lead = tokenizer.encode("<|im_start|>system\nWrite calls as a JSON", add_special_tokens=False)
+    heads = [
+        tokenizer.encode(f" object.\n</tool_call><|im_end|>\n{rest}", add_special_tokens=False)
+        for rest in (
+            "<|im_start|>user\nWho am I?<|im_end|>",
+            "<|im_start|>user\nWhere do I live?<|im_end|>",
+            "<|im_start|>assistant\nHello!",
+        )
+    ]
+    shared = measure_shared_starts([(0, head) for head in heads])
+    found = [
+        make_label(lead + head[:same], head[same:], tokenizer)
+        for head, same in zip(heads, shared, strict=True)
+    ]
+    assert found == [("user", "Who am I?"), ("user", "Where do I live?"), ("assistant", "Hello!")]
+
+
+def test_only_whole_tokens_that_a_sibling_begins_with_are_shared() -> None:
+    def pack(*ids: int) -> bytes:
+        return np.array(ids, "<i4").tobytes()
+
+    heads = [
+        (None, b""),
+        (0, pack(1, 2, 3)),
+        (1, pack(1, 2)),
+        (0, pack(1, 2, 259)),
+        (0, pack(1)),
+        (0, pack(5)),
+    ]
+    assert measure_shared_starts(heads) == [0, 8, 0, 8, 0, 0]

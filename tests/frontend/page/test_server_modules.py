@@ -59,6 +59,12 @@ def test_every_series_of_the_server_is_plotted_and_no_other() -> None:
     assert plotted == set(SERIES)
 
 
+def test_every_cause_of_a_miss_is_said_in_words_below_a_reply() -> None:
+    source = (FOLDER / "prompt_view.js").read_text()
+    said = source.partition("const CAUSES = {")[2].partition("};")[0]
+    assert re.findall(r"^  (\w+): ", said, re.MULTILINE) == list(CAUSES)
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [

@@ -104,6 +104,17 @@ def test_a_node_tells_how_many_requests_use_it_and_wait_for_it(icicle: PageModul
     assert found == [["2 running", "13 waiting"], ["1 waiting"], []]
 
 
+def test_the_labels_of_siblings_are_told_apart_by_their_first_words_that_differ(icicle: PageModule) -> None:
+    labels = [None, "What is my name?", "What is my job?", "What is new?", "Where?"]
+    nodes = [node(None, 0, label=None, role=None)]
+    nodes += [node(0, 9, label=label, role="user") for label in labels]
+    nodes.append(node(0, 9, label="What is my name", role="assistant"))
+    starts = icicle.run("distinctStarts(nodes)", nodes=nodes)
+    shown = [label and label[start:] for label, start in zip(labels, starts[1:], strict=False)]
+    assert shown == [None, "name?", "job?", "new?", "Where?"]
+    assert starts[-1] == 0
+
+
 # Chains of nodes
 
 
@@ -155,9 +166,31 @@ def test_each_part_of_the_prompt_has_a_row_with_the_words_of_its_message(paths: 
     call = {"function": {"name": "weather", "arguments": "{}"}}
     sent = [{"content": " Hello\nyou "}, {"content": "", "tool_calls": [call, call]}]
     found = paths.run("pathRows(parts, sent, [null, {place: 1, count: 3}])", parts=parts, sent=sent)
-    assert [row["words"] for row in found] == ["", "Hello⏎you", "calls weather · calls weather", ""]
+    template = ("Text before the messages", "Beginning of the next reply")
+    assert [row["words"] for row in found] == [
+        template[0],
+        "Hello⏎you",
+        "calls weather · calls weather",
+        template[1],
+    ]
     assert [row["branch"] for row in found] == [None, None, {"place": 1, "count": 3}, None]
     assert [found[1][name] for name in ("tokens", "cached", "evicted", "shared")] == [9, 4, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("counts", "is_reply_start", "text"),
+    [
+        ((9, 4, 2, 3), False, "4 of 9 tokens cached · 2 evicted · shared by 3"),
+        ((3, 0, 0, 0), False, "0 of 3 tokens cached"),
+        ((3, 0, 0, 0), True, "3 tokens, computed with your next message"),
+        ((3, 2, 0, 1), True, "2 of 3 tokens cached · shared by 1"),
+    ],
+)
+def test_the_beginning_of_the_next_reply_is_not_said_to_be_missing(
+    paths: PageModule, counts: tuple[int, ...], is_reply_start: bool, text: str
+) -> None:
+    numbers = dict(zip(("tokens", "cached", "evicted", "shared"), counts, strict=True))
+    assert paths.run("rowNumbers(row)", row={**numbers, "isReplyStart": is_reply_start}) == text
 
 
 def test_the_totals_of_a_path_are_said_in_words(paths: PageModule) -> None:

@@ -55,7 +55,7 @@ def test_the_tree_shows_the_tokens_of_the_own_namespace_alone() -> None:
         (1, "theirs", False),
     ]
     heads = {node.parent: unpack(head) for node, _, head in report.nodes if node.parent is not None}
-    assert heads == {0: DOCUMENT[:24], 1: []}
+    assert heads == {0: DOCUMENT[:32], 1: []}
 
 
 def test_the_tree_counts_a_limited_number_of_waiting_requests_at_what_they_would_use(
