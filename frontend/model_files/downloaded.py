@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ...runtime.option_values import expand_home
 from .gguf.quantizations import list_quantizations
 from .hub import hub_cache
 from .model_name import is_path, read_hub_name, resolve_alias
@@ -55,7 +56,7 @@ def find_downloaded(name: str) -> list[DownloadedModel]:
     is all that was downloaded of it."""
     models = list_downloaded()
     if is_path(name):
-        return [model for model in models if model.path == Path(name).expanduser().absolute()]
+        return [model for model in models if model.path == expand_home(name).absolute()]
     source = resolve_alias(name)
     hub = read_hub_name(source)
     wanted = str(hub or source).lower()
@@ -104,7 +105,8 @@ def _list_repository(place: Path, scanned: CachedRepoInfo | None) -> Iterator[Do
         return
     for each in quantizations:
         own = [file for name, file in named if name in each.files]
-        deleted = (*(file.file_path for file in own), *{file.blob_path for file in own})
+        of_others = {file.blob_path for name, file in named if name not in each.files}
+        deleted = (*(file.file_path for file in own), *({file.blob_path for file in own} - of_others))
         used = max(max(file.blob_last_accessed, file.blob_last_modified) for file in own)
         path = [file.file_path for name, file in named if name == each.files[0]][-1]
         yield DownloadedModel(f"{id}:{each.tag}", each.bytes, used, path, deleted)
