@@ -217,8 +217,7 @@ class StoredPages:
         saves its last pages."""
         keys = self._saver.find_keys(request)
         if keys:
-            assert self._cache.keys is not None, "a cache with a page store has keys"
-            self._to_store.append(UsedPages(keys, self._cache.keys.name_others(keys)))
+            self._to_store.append(UsedPages(keys, self._saver.name_used(request, keys)))
         self._to_model += self._saver.write_through([request], at_once=True)
 
     def flush(self) -> None:
