@@ -30,7 +30,7 @@ class DownloadedModel(NamedTuple):
     path: Path
     """the directory of a model in safetensors, or the first GGUF file"""
     deleted: tuple[Path, ...]
-    """the files and directories to delete with it"""
+    """the files and directories to delete with it, links before the contents that they name"""
     is_complete: bool = True
     """False: its download was ended, and continues with `arbora pull`"""
 
@@ -73,11 +73,19 @@ def delete(model: DownloadedModel) -> None:
     for path in model.deleted:
         if path.is_dir():
             shutil.rmtree(path)
-        else:
+        elif not _is_linked(path):
             path.unlink(missing_ok=True)
     for place in {parent for path in model.deleted for parent in path.parents}:
         if place.name.startswith(_PLACE) and not any((place / "blobs").glob("*")):
             shutil.rmtree(place, ignore_errors=True)
+
+
+def _is_linked(content: Path) -> bool:
+    """Whether a file of the repository still has this content: another quantization may have the same."""
+    if content.parent.name != "blobs" or not content.exists():
+        return False
+    links = (content.parent.parent / "snapshots").rglob("*")
+    return any(link.is_file() and link.samefile(content) for link in links)
 
 
 def _list_repository(place: Path, scanned: CachedRepoInfo | None) -> Iterator[DownloadedModel]:
@@ -105,8 +113,7 @@ def _list_repository(place: Path, scanned: CachedRepoInfo | None) -> Iterator[Do
         return
     for each in quantizations:
         own = [file for name, file in named if name in each.files]
-        of_others = {file.blob_path for name, file in named if name not in each.files}
-        deleted = (*(file.file_path for file in own), *({file.blob_path for file in own} - of_others))
+        deleted = (*(file.file_path for file in own), *{file.blob_path for file in own})
         used = max(max(file.blob_last_accessed, file.blob_last_modified) for file in own)
         path = [file.file_path for name, file in named if name == each.files[0]][-1]
         yield DownloadedModel(f"{id}:{each.tag}", each.bytes, used, path, deleted)

@@ -220,7 +220,7 @@ def test_the_history_is_shown_on_another_thread_while_it_grows(metrics: Metrics)
     history = History(metrics)
     for number in range(MAX_SAMPLES):
         history.add(5.0 * number, STATS)
-    failures = []
+    failures = list[RuntimeError]()
 
     def show() -> None:
         try:

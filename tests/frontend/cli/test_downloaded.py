@@ -81,6 +81,9 @@ def test_a_quantization_with_the_content_of_a_deleted_one_is_kept(
     assert main(["rm", f"{MODEL}:Q4_0", "--yes"]) == 0
     (found,) = listed(capsys)
     assert found["name"] == f"{MODEL}:Q4_1" and len(Path(found["path"]).read_bytes()) == 4000
+    assert main(["pull", f"{MODEL}:Q4_0", "--json"]) == 0
+    assert main(["rm", MODEL, "--yes"]) == 0
+    assert not [*Path(constants.HF_HUB_CACHE).glob("models--*")]
 
 
 def test_a_repository_without_a_tag_is_deleted_whole(
