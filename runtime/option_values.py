@@ -181,10 +181,15 @@ def _check_host_name(name: str) -> str:
     return name
 
 
+def expand_home(text: str) -> Path:
+    """The path with `~` or `~USER` at its beginning replaced. An unknown user's stays as it is."""
+    return Path(os.path.expanduser(text))  # `Path.expanduser` raises an error for an unknown user
+
+
 def read_directory(text: str) -> Path:
     if not text.strip():
         raise ValueError("expected a directory's path.")
-    path = Path(text).expanduser().absolute()
+    path = expand_home(text).absolute()
     if os.path.exists(path) and not os.path.isdir(path):  # pathlib raises if permissions forbid to look
         raise ValueError("expected a directory, but this is a file.")
     return path
@@ -238,7 +243,7 @@ def read_chat_template(text: str) -> str:
 def read_file(text: str) -> Path:
     if not text.strip():
         raise ValueError("expected a file's path.")
-    return Path(text).expanduser().absolute()
+    return expand_home(text).absolute()
 
 
 def read_http_url(text: str) -> str:

@@ -129,5 +129,5 @@ def _read_number(request: Request, name: str, default: float) -> float:
 
 def _wrong(request: Request, name: str, expected: str) -> RequestError:
     sent = request.query_params[name][:20]
-    message = f"The query parameter {name} is {sent!r}, but must be {expected}, as in ?minutes=15."
+    message = f"The query parameter {name} is {sent!r}, but must be {expected}, as in ?{name}=15."
     return RequestError(message, param=name, code="invalid_value")

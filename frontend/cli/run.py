@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...runtime.errors import ConfigError
+from ...runtime.option_values import expand_home
 from ..core.text.close_names import did_you_mean
 from ..launch.errors import CannotStartError, ServerError
 from ..launch.program_name import program_name
@@ -148,7 +149,7 @@ def read_arguments(given: Sequence[str], program: Program) -> dict[str, Any]:
 def _value(argument: str, text: str, parameter: inspect.Parameter | None) -> Any:
     if text.startswith("@"):
         try:
-            return Path(text[1:]).expanduser().read_text()
+            return expand_home(text[1:]).read_text()
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not text"
             raise ConfigError(f"argument {argument}: the file can't be read ({reason}).") from None

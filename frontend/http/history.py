@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 import math
 import struct
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain, islice
+from itertools import chain
 from typing import TypeAlias, get_args
 
 from msgspec import Struct
@@ -19,6 +19,7 @@ from ..core.cache_misses.causes import Cause
 from ..core.replica.engine_client import EngineClient
 from .metrics import Metrics
 
+log = logging.getLogger(__name__)
 INTERVAL_S = 5.0
 WINDOW_SAMPLES = 4  # intervals that rates and quantiles are of
 MAX_MINUTES = 60
@@ -71,8 +72,7 @@ class History:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._times: deque[float] = deque(maxlen=MAX_SAMPLES)
-        self._samples: deque[bytes] = deque(maxlen=MAX_SAMPLES)
+        self._samples: deque[tuple[float, bytes]] = deque(maxlen=MAX_SAMPLES)
         self._window: deque[tuple[float, Counts]] = deque(maxlen=WINDOW_SAMPLES + 1)
 
     async def keep(self, engine: EngineClient) -> None:
@@ -81,24 +81,26 @@ class History:
             await asyncio.sleep(INTERVAL_S)
             stats = await engine.stats()
             self._metrics.scheduler.update(stats, engine.epoch)
-            with contextlib.suppress(OSError):  # no descriptor is left for the files of other processes
+            try:
                 self.add(time.time(), stats)
+            except Exception:  # no descriptor is left, or another process is creating its file
+                log.debug("the metrics could not be read, so the history lacks a sample", exc_info=True)
 
     def add(self, now: float, stats: Stats | None) -> None:
         """Adds a sample. `stats` are the scheduler's; None if it does not answer."""
         self._window.append((now, self._metrics.read_counts()))
         (start, before), (_, after) = self._window[0], self._window[-1]
         values = chain(_measure(before, after, now - start), _list_gauges(stats))
-        self._times.append(round(now, 3))
-        self._samples.append(_sample.pack(*values))
+        self._samples.append((round(now, 3), _sample.pack(*values)))
 
     def show(self, minutes: int, after: float, now: float) -> ShownHistory:
-        """The samples of the last minutes that are later than `after`."""
+        """The samples of the last minutes that are later than `after`. May be called on any thread."""
         since = max(now - 60 * minutes, after)
-        first = next((index for index, each in enumerate(self._times) if each > since), len(self._times))
-        samples = [_sample.unpack(each) for each in islice(self._samples, first, None)]
+        kept = list(self._samples)  # a copy, because the event loop adds samples meanwhile
+        shown = [each for each in kept if each[0] > since]
+        samples = [_sample.unpack(each) for _, each in shown]
         series = {name: [_shorten(each[i]) for each in samples] for i, name in enumerate(SERIES)}
-        return ShownHistory(INTERVAL_S, list(islice(self._times, first, None)), series)
+        return ShownHistory(INTERVAL_S, [at for at, _ in shown], series)
 
 
 def _shorten(value: float) -> float | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ...runtime.option_values import expand_home
 from .gguf.quantizations import list_quantizations
 from .hub import hub_cache
 from .model_name import is_path, read_hub_name, resolve_alias
@@ -29,7 +30,7 @@ class DownloadedModel(NamedTuple):
     path: Path
     """the directory of a model in safetensors, or the first GGUF file"""
     deleted: tuple[Path, ...]
-    """the files and directories to delete with it"""
+    """the files and directories to delete with it, links before the contents that they name"""
     is_complete: bool = True
     """False: its download was ended, and continues with `arbora pull`"""
 
@@ -55,7 +56,7 @@ def find_downloaded(name: str) -> list[DownloadedModel]:
     is all that was downloaded of it."""
     models = list_downloaded()
     if is_path(name):
-        return [model for model in models if model.path == Path(name).expanduser().absolute()]
+        return [model for model in models if model.path == expand_home(name).absolute()]
     source = resolve_alias(name)
     hub = read_hub_name(source)
     wanted = str(hub or source).lower()
@@ -72,11 +73,19 @@ def delete(model: DownloadedModel) -> None:
     for path in model.deleted:
         if path.is_dir():
             shutil.rmtree(path)
-        else:
+        elif not _is_linked(path):
             path.unlink(missing_ok=True)
     for place in {parent for path in model.deleted for parent in path.parents}:
         if place.name.startswith(_PLACE) and not any((place / "blobs").glob("*")):
             shutil.rmtree(place, ignore_errors=True)
+
+
+def _is_linked(content: Path) -> bool:
+    """Whether a file of the repository still has this content: another quantization may have the same."""
+    if content.parent.name != "blobs" or not content.exists():
+        return False
+    links = (content.parent.parent / "snapshots").rglob("*")
+    return any(link.is_file() and link.samefile(content) for link in links)
 
 
 def _list_repository(place: Path, scanned: CachedRepoInfo | None) -> Iterator[DownloadedModel]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedRandom
@@ -47,9 +48,10 @@ class _SharedBar(NamedTuple):
 
 
 def partial_bytes(place: Path, file: HubFile) -> int:
-    """Bytes of the file that an earlier download has left."""
+    """Bytes of the file that an earlier download has left. More bytes than the file has are of no use."""
     path = _partial(place, file)
-    return path.stat().st_size if file.is_resumed and path.exists() else 0
+    size = path.stat().st_size if file.is_resumed and path.exists() else 0
+    return size if size <= file.bytes else 0
 
 
 def download_file(place: Path, id: str, commit: str, file: HubFile, count: Callable[[int], object]) -> None:
@@ -61,9 +63,11 @@ def download_file(place: Path, id: str, commit: str, file: HubFile, count: Calla
     target = place / "blobs" / file.blob
     with _open_alone(_partial(place, file)) as partial:
         if target.exists():  # another process has downloaded it meanwhile
+            _partial(place, file).unlink()
             return
         if partial.tell() > file.bytes:
-            partial.truncate(0)
+            partial.seek(0)
+            partial.truncate()
         _get(id, commit, file, partial, file.bytes, count)
         partial.seek(0)
         found = hashlib.file_digest(partial, "sha256").hexdigest()
@@ -133,9 +137,19 @@ def _partial(place: Path, file: HubFile) -> Path:
 
 @contextmanager
 def _open_alone(path: Path) -> Iterator[BufferedRandom]:
-    """Opens a file to append to it, once no other process has it open in this way."""
+    """Opens the file at a path to append to it, once no other process has it open in this way."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.seek(0, 2)
-        yield file
+    while True:
+        with path.open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if _is_at(path, file):  # the process before may have renamed or deleted it
+                file.seek(0, os.SEEK_END)
+                yield file
+                return
+
+
+def _is_at(path: Path, file: BufferedRandom) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False

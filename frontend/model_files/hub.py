@@ -22,6 +22,8 @@ FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 NOT_AN_ID = "this is not a hub id, which has an owner and a name, such as Qwen/Qwen3-0.6B"
 _MODULE = re.compile(r"[0-9]+_\w+/[^/]+")
 """Matches the files of sentence-transformers' modules, such as 1_Pooling/config.json."""
+_DIGEST = re.compile(r"[0-9a-f]*")
+"""Digests are names of files in the cache. A mirror of the hub may state none for a small file."""
 
 
 class Repository(NamedTuple):
@@ -111,6 +113,12 @@ def read_repository(id: str, revision: str | None = None) -> Repository:
         HubFile(file.rfilename, file.size or 0, file.blob_id or "", file.lfs.sha256 if file.lfs else None)
         for file in found.siblings or ()
     )
+    for file in files:
+        if not _DIGEST.fullmatch(file.blob):
+            raise ConfigError(
+                f"MODEL {id}: the hub states the digest {file.blob!r} for {file.name}, but a digest has only "
+                "the digits 0 to 9 and a to f. HF_ENDPOINT is not to be trusted."
+            )
     return Repository(found.id, found.sha or "", files, (found.gguf or {}).get("architecture"))
 
 

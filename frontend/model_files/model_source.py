@@ -11,6 +11,7 @@ from ...runtime.byte_sizes import in_units
 from ...runtime.config import BUILTIN_MODEL
 from ...runtime.errors import ConfigError
 from ...runtime.gguf_families import GGUF_EXPERT_FAMILIES, GGUF_FAMILIES
+from ...runtime.option_values import expand_home
 from ...runtime.system_memory import free_host_memory
 from .file_download import HubFile
 from .gguf.directory import SHARD, gguf_directory
@@ -42,7 +43,7 @@ def served_name(model: str | None) -> str:
     name without its ending."""
     if model is None:
         return BUILTIN_NAME
-    path = Path(model).expanduser()
+    path = expand_home(model)
     if os.path.isfile(path):
         return path.stem
     return path.resolve().name if os.path.isdir(path) else name_in_api(model)
@@ -55,7 +56,7 @@ def find_model(model: str | None) -> Path:
     For a GGUF file the directory is made from the file. Raises ConfigError.
     """
     name = BUILTIN_NAME if model is None else model
-    path = Path(name).expanduser()
+    path = expand_home(name)
     if name == BUILTIN_NAME and (model is None or not path.exists()):
         return _checked(BUILTIN_MODEL, "the built-in model")
     if os.path.isdir(path):  # `Path` raises an error for long names
@@ -81,7 +82,7 @@ def find_model(model: str | None) -> Path:
 
 def find_config(model: str | None) -> Path:
     """As `find_model`, but downloads only config.json of a model, or the heads of its GGUF files."""
-    path = None if model is None else Path(model).expanduser()
+    path = None if model is None else expand_home(model)
     if path is not None and os.path.isfile(path / "config.json") and not _has_weights(path):
         return path.resolve()
     hub = None if model is None or is_path(model) else read_hub_name(resolve_alias(model))

@@ -124,7 +124,7 @@ class UsedPages(Message):
     """Reports that a request used these on the device. Their stored copies then count as used too."""
 
     keys: bytes  # page keys of a prefix of prompt and reply
-    others: list[bytes] = []  # keys of states or of windowed groups' pages, of which few are stored
+    others: list[bytes] = []  # keys of the states, of which few are stored, or of windowed groups' pages
 
 
 class LocatePages(Message):

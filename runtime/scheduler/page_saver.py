@@ -85,6 +85,22 @@ class PageSaver:
         pages = self._count_full(request)
         return self._keys(request, pages) if pages else b""
 
+    def name_used(self, request: Request, keys: bytes) -> list[bytes]:
+        """Of each windowed group the keys of the pages before the ends where the request began and ended, of
+        all that `keys` name; or with recurrent layers those of all states."""
+        assert self._cache.keys is not None, "a cache with a page store has keys"
+        allocation, size = request.allocation, self._cache.page_size
+        if not allocation.lock.windows:
+            return self._cache.keys.name_others(keys)
+        last = len(keys) // KEY_BYTES
+        begin = min(max(allocation.lock.matched, allocation.restore_end) // size, last)
+        used = []
+        for table in allocation.lock.windows:
+            kept = [range(table.group.find_first_kept(end * size), end) for end in (begin, last)]
+            names = [keys[index * KEY_BYTES :][:KEY_BYTES] for index in sorted({*kept[0], *kept[1]})]
+            used.append(self._cache.keys.name_others(b"".join(names))[table.group.number - 1])
+        return used
+
     def list_remaining(self) -> list[SavedPages]:
         """All full pages in the KV cache, most recently used first."""
         self._take_evicted()

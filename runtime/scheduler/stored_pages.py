@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from ...radix_cache import PrefixCache, PrefixMatch, split_keys
+from ...radix_cache import NO_KEY, PrefixCache, PrefixMatch, split_keys
 from ..messages import (
     CacheDropped,
     DiscardPages,
@@ -69,7 +69,8 @@ class StoredPages:
         assert request.namespace is not None, "a request without a namespace shares no pages"
         tokens = request.slice(0, request.most_cached)
         missing = self._cache.find_missing(request.namespace, tokens)
-        keys = split_keys(missing.keys + b"".join(other.keys for other in missing.others))
+        of_others = split_keys(b"".join(other.keys for other in missing.others))
+        keys = [*split_keys(missing.keys), *(key for key in of_others if key != NO_KEY)]
         in_copy = {key for key in keys if self._saver.is_in_copy(key)}
         request.stored.lookup = StoreLookup(missing, keys, in_copy, attempt)
         if not keys:
@@ -216,8 +217,7 @@ class StoredPages:
         saves its last pages."""
         keys = self._saver.find_keys(request)
         if keys:
-            assert self._cache.keys is not None, "a cache with a page store has keys"
-            self._to_store.append(UsedPages(keys, self._cache.keys.name_others(keys)))
+            self._to_store.append(UsedPages(keys, self._saver.name_used(request, keys)))
         self._to_model += self._saver.write_through([request], at_once=True)
 
     def flush(self) -> None:

@@ -58,6 +58,7 @@ class FakeStore:
         self.restored_states = 0
         self.saved = 0
         self.used: list[list[bytes]] = []
+        self.used_others: list[list[bytes]] = []
 
     def save(self, saves: list[SavedPages]) -> None:
         for part in saves:
@@ -107,6 +108,7 @@ class FakeStore:
                         of_fetch.pop(message.fetch, None)
                 case UsedPages():
                     self.used.append(keys_of(message.keys))
+                    self.used_others += map(keys_of, message.others)
                 case LocatePages():
                     self.located.append(
                         PagesLocated(message.question, list(map(self._located, message.groups)))

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from ....runtime.option_values import expand_home
 from ...core.text.close_names import did_you_mean
 
 SETTINGS: dict[str, Any] = {
@@ -119,7 +120,7 @@ def read_schema(text: str) -> dict[str, Any] | None:
     source = text
     if not text.lstrip().startswith("{"):
         try:
-            source = Path(text).expanduser().read_text()
+            source = expand_home(text).read_text()
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not text"
             raise CommandError(f"/schema {text}: the file can't be read ({reason}).") from None

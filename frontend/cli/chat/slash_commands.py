@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from ....runtime.option_values import expand_home
 from ...core.text.close_names import did_you_mean
 from .conversation import CommandError, load_conversation, read_schema, schema_fields
 from .talk import Talk
@@ -100,7 +101,7 @@ def _path(command: str, text: str) -> Path:
         (name,) = shlex.split(text)
     except ValueError:
         raise CommandError(f"{command} needs the name of one file, such as {command} chat.json.") from None
-    return Path(name).expanduser()
+    return expand_home(name)
 
 
 EXIT = "/exit"

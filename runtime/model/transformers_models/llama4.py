@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 from transformers.core_model_loading import Concatenate, MergeModulelist, Transpose, WeightConverter
-from transformers.integrations.moe import _default_apply_gate
 from transformers.models.llama4.modeling_llama4 import (
     Llama4TextDecoderLayer,
     Llama4TextExperts,
@@ -47,7 +46,11 @@ class _Experts(Llama4TextExperts):  # type: ignore[misc]
 
     has_gate = is_transposed = is_concatenated = True
     has_bias = has_post_expert_norm = _is_expert_parallel = False
-    _apply_gate = _default_apply_gate
+
+    def _apply_gate(self, gate_and_up: torch.Tensor) -> torch.Tensor:
+        gate, up = gate_and_up.chunk(2, dim=-1)
+        gated: torch.Tensor = self.act_fn(gate) * up
+        return gated
 
     def forward(self, hidden: torch.Tensor, experts: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         results: torch.Tensor = run_experts(self, hidden, experts, shares)

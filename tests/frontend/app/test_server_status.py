@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import struct
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +214,51 @@ def test_the_history_is_bounded_and_small(metrics: Metrics) -> None:
     assert len(history.show(5, 0, now).times) == 60
     assert history.show(60, now - 10, now).times == [now - 5, now]
     assert MAX_SAMPLES * (4 * len(SERIES) + 8) < 200_000
+
+
+def test_the_history_is_shown_on_another_thread_while_it_grows(metrics: Metrics) -> None:
+    history = History(metrics)
+    for number in range(MAX_SAMPLES):
+        history.add(5.0 * number, STATS)
+    failures = list[RuntimeError]()
+
+    def show() -> None:
+        try:
+            while not is_over.is_set():
+                history.show(60, 1e9, 0.0)
+        except RuntimeError as error:
+            failures.append(error)
+
+    is_over, thread = threading.Event(), threading.Thread(target=show)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        thread.start()
+        for number in range(300):
+            history.add(5.0 * (MAX_SAMPLES + number), STATS)
+    finally:
+        is_over.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+    assert failures == []
+
+
+async def test_a_sample_that_fails_ends_neither_the_history_nor_other_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("arbora.frontend.http.history.INTERVAL_S", 0.01)
+    read, failed = Metrics.read_counts, asyncio.Event()
+
+    def fail_once(metrics: Metrics) -> Any:
+        if failed.is_set():
+            return read(metrics)
+        failed.set()
+        raise struct.error("unpack requires a buffer of 4 bytes")  # of a file that is still empty
+
+    monkeypatch.setattr(Metrics, "read_counts", fail_once)
+    async with http_world() as world, asyncio.timeout(60):
+        while not (await show(world, "/server/history"))["times"]:
+            await asyncio.sleep(0.01)
 
 
 def test_without_the_scheduler_its_gauges_are_unknown(metrics: Metrics) -> None:

@@ -72,6 +72,20 @@ def test_each_quantization_is_a_model_and_deleted_alone(
     assert not [*Path(constants.HF_HUB_CACHE).glob("models--*")]
 
 
+def test_a_quantization_with_the_content_of_a_deleted_one_is_kept(
+    caches: FakeHub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caches.files = {"t-Q4_0.gguf": b"4" * 4000, "t-Q4_1.gguf": b"4" * 4000}
+    for tag in ("Q4_0", "Q4_1"):
+        assert main(["pull", f"{MODEL}:{tag}", "--json"]) == 0
+    assert main(["rm", f"{MODEL}:Q4_0", "--yes"]) == 0
+    (found,) = listed(capsys)
+    assert found["name"] == f"{MODEL}:Q4_1" and len(Path(found["path"]).read_bytes()) == 4000
+    assert main(["pull", f"{MODEL}:Q4_0", "--json"]) == 0
+    assert main(["rm", MODEL, "--yes"]) == 0
+    assert not [*Path(constants.HF_HUB_CACHE).glob("models--*")]
+
+
 def test_a_repository_without_a_tag_is_deleted_whole(
     quantizations: FakeHub, capsys: pytest.CaptureFixture[str]
 ) -> None:

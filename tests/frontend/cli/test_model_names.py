@@ -227,6 +227,14 @@ def test_a_misspelt_well_known_name_gets_suggestions(
     assert expected in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", [*COMMANDS, "plan", "rm"])
+def test_a_path_in_the_home_of_an_unknown_user_is_explained(
+    capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert main([command, "~nobody-here/model.gguf"]) == 2
+    assert " ~nobody-here/model.gguf: " in capsys.readouterr().err
+
+
 def test_a_file_of_a_well_known_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "qwen3").mkdir()

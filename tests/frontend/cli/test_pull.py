@@ -10,16 +10,25 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import namedtuple
 from pathlib import Path
 
 import pytest
 from arbora.frontend.cli.main import main
+from arbora.frontend.model_files import file_download, model_source
 from arbora.frontend.model_files.model_source import find_model
 from fake_hub import COMMIT, CONFIG, FILES, GATED, MODEL, PIECE, WEIGHTS, FakeHub
 from huggingface_hub import constants
 from terminal import terminal
+
+
+def _blobs() -> Path:
+    """The directory of the model's files in the cache, by their digests."""
+    found = Path(constants.HF_HUB_CACHE) / "models--team--tiny" / "blobs"
+    found.mkdir(parents=True, exist_ok=True)
+    return found
 
 
 def test_a_model_is_downloaded_and_found_afterwards(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,6 +171,61 @@ def test_a_file_with_another_digest_is_deleted(hub: FakeHub, capsys: pytest.Capt
     assert f"not {'0' * 64}. It was deleted." in said
     assert not [*Path(constants.HF_HUB_CACHE).rglob("0000*")]
     assert main(["serve", MODEL]) == 2  # what was deleted is not served
+
+
+def test_more_bytes_than_the_file_has_are_downloaded_anew(
+    hub: FakeHub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    partial = _blobs() / f"{hub.digest('model.safetensors')}.incomplete"
+    partial.write_bytes(b"x" * (len(WEIGHTS) + 10))
+    assert main(["pull", MODEL, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (Path(said["directory"]) / "model.safetensors").read_bytes() == WEIGHTS
+    assert said["downloaded_bytes"] == said["bytes"]
+
+
+def test_a_file_that_another_process_completes_meanwhile_leaves_no_partial_one(
+    hub: FakeHub, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def complete(model: str, revision: str | None) -> None:
+        (_blobs() / hub.digest("model.safetensors")).write_bytes(WEIGHTS)
+
+    monkeypatch.setattr(model_source, "check_before_download", complete)
+    assert main(["pull", MODEL]) == 0
+    assert "model.safetensors" not in [name for name, _ in hub.downloads]
+    assert not [*_blobs().glob("*.incomplete")]
+
+
+def test_a_process_that_waited_for_a_file_with_another_digest_downloads_it_itself(
+    hub: FakeHub, tmp_path: Path
+) -> None:
+    path = tmp_path / "blobs" / "a.incomplete"
+    kept = []
+
+    def wait() -> None:
+        with file_download._open_alone(path) as file:
+            kept.append((file.tell(), path.exists()))
+
+    with file_download._open_alone(path) as file:
+        file.write(b"wrong")
+        file.flush()
+        other = threading.Thread(target=wait)
+        other.start()
+        time.sleep(0.1)  # the other has opened the file, and waits for its lock
+        path.unlink()
+    other.join()
+    assert kept == [(0, True)]
+
+
+def test_a_digest_that_is_a_path_is_refused(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
+    other = Path(constants.HF_HUB_CACHE) / "own.incomplete"
+    _blobs()
+    other.write_bytes(b"mine")
+    hub.digests["model.safetensors"] = "../../own"
+    assert main(["pull", MODEL]) == 2
+    said = capsys.readouterr().err
+    assert f"MODEL {MODEL}: the hub states the digest '../../own' for model.safetensors" in said
+    assert other.read_bytes() == b"mine"
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,17 @@ def test_a_request_that_needs_less_than_is_being_restored_is_computed() -> None:
     assert bench.tokens("third") == reply_alone([*PROMPT[:20], *MORE], 8)
 
 
+def test_with_write_through_the_windowed_pages_at_a_requests_ends_count_as_used() -> None:
+    bench = new_bench(num_pages=400, windowed=40, write_through=True)
+    serve(bench, "first", LONG)
+    turn = [*LONG, *bench.tokens("first"), *long_reply_prompt(80, 4, salt=1)]
+    serve(bench, "second", turn)
+    store = bench.model.store
+    first, second = store.used_others
+    assert len(first) < 8 and len(second) < 16, "the second prompt has some 247 pages"
+    assert set(first) <= set(second) <= store.pages.keys()
+
+
 def test_pages_of_a_dropped_namespace_are_not_found() -> None:
     bench = new_bench()
     serve(bench, "first", PROMPT)
