@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import select
 import sys
 import threading
 import time
@@ -91,7 +92,10 @@ def _write_to_stderr(text: str) -> None:
         return
     data = text.encode(errors="backslashreplace")
     while data:
-        data = data[os.write(descriptor, data) :]
+        try:
+            data = data[os.write(descriptor, data) :]
+        except BlockingIOError:  # another program has made the shared descriptor non-blocking
+            select.select([], [descriptor], [])
 
 
 BARE = {"is_bare": True}

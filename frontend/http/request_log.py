@@ -140,8 +140,8 @@ def _format_line(outcome: Outcome, served: str | None) -> str:
         "code": outcome.code,
         "reason": None if outcome.error is None else explain(outcome.error),
     }
-    words = [_time(outcome.ended_at), outcome.method or "-", _escape(outcome.path) or "-"]
-    words += [str(outcome.status or "no-status"), outcome.id or "-"]
+    words = [_time(outcome.ended_at), _escape_name(outcome.method), _escape(outcome.path) or "-"]
+    words += [str(outcome.status or "no-status"), _escape_name(outcome.id)]
     return " ".join([*words, *(f"{name}={value}" for name, value in values.items() if value is not None)])
 
 
@@ -162,6 +162,11 @@ def format_progress(found: RequestList) -> str:
 
 def _show(number: float | None, digits: int) -> str | None:
     return None if number is None else f"{number:.{digits}f}"
+
+
+def _escape_name(word: str) -> str:
+    """A word that can't be read as `name=value`."""
+    return _escape(word).replace("=", "%3D") or "-"
 
 
 def _escape(word: str) -> str:

@@ -166,3 +166,17 @@ def test_a_closed_stderr_ends_no_process() -> None:
     says += 'for number in range(50): logging.getLogger("a").info("line %d", number)\nprint("done")'
     said = subprocess.run([sys.executable, "-c", says], capture_output=True, text=True, timeout=60)
     assert said.stdout == "done\n"
+
+
+def test_a_stderr_that_another_program_made_non_blocking_gets_all_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with os.fdopen(writing, "w") as stderr, os.fdopen(reading) as reader:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        writer = BackgroundWriter()
+        lines = [f"line {number} {'x' * 100}" for number in range(3000)]  # more than the pipe holds
+        writer.write("\n".join(lines) + "\n")
+        assert [reader.readline().rstrip("\n") for _ in lines] == lines
+        writer.drain()

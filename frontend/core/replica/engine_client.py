@@ -89,7 +89,7 @@ class EngineClient:
         self.directory = directory
         self.on_shared: Callable[[FromTokenizer], None] = lambda message: None
         self.on_new_keys: Callable[[tuple[ApiKey, ...]], None] = lambda keys: None
-        self.read_records: Callable[[str | None], bytes] = lambda owner: b"[]"
+        self.read_records: Callable[[str | None], bytes] = lambda owner: b'{"recent":[],"failed":[]}'
         self.model: ModelReady | None = None
         self.adapters: dict[str, Adapter] = {}
         self.epoch = ANY_EPOCH

@@ -18,7 +18,7 @@ from arbora.runtime.api_keys import ApiKey, key_hash
 from arbora.runtime.messages import Generate, OpenRequest, RequestList
 from fake_scheduler import unpacked
 from http_world import HttpWorld, http_world
-from raw_http import asked, connection, request
+from raw_http import asked, request
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 HELLO = [{"role": "user", "content": "a very private question"}]
@@ -224,18 +224,17 @@ async def test_the_health_is_logged_while_it_is_bad(caplog: pytest.LogCaptureFix
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_goes_away_is_told_of(caplog: pytest.LogCaptureFixture, stream: bool) -> None:
     caplog.set_level(logging.INFO)
-    body = json.dumps({"messages": HELLO, "stream": stream}).encode()
     async with http_world() as world:
         world.running.pauses = True
-        async with connection(world.url) as raw:
-            head = request(
-                "POST",
-                "/v1/chat/completions",
-                "Content-Type: application/json",
-                f"Content-Length: {len(body)}",
-            )
-            await raw.send(head + body)
+        body = {"messages": HELLO, "stream": stream}
+        sending = world.http.stream("POST", "/v1/chat/completions", json=body)
+        if stream:
+            async with sending as response:
+                assert response.status_code == 200
+        else:
+            waiting = asyncio.create_task(sending.__aenter__())
             await world.until(lambda: bool(world.running.of_kind(Generate)))
+            waiting.cancel()
         logged = await line(world, caplog)
     status = "200" if stream else "499"
     assert re.match(rf"{TIME} POST /v1/chat/completions {status} \S+ ", logged)
@@ -261,10 +260,12 @@ async def test_no_client_forges_a_line_or_makes_it_long(caplog: pytest.LogCaptur
         body = {"messages": HELLO, "response_format": {"type": "text", field: "z"}}
         assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 400
         await world.http.get("/no%0Apath%20200%20id%1B")
-        await world.until(lambda: len(lines_of(caplog)) == 2)
+        await world.http.get("/none", headers={"x-request-id": "key=admin"})
+        await world.until(lambda: len(lines_of(caplog)) == 3)
     for logged in lines_of(caplog):
         assert logged.isprintable() and logged.splitlines() == [logged] and len(logged) < 500
-    first, second = lines_of(caplog)
+    first, second, third = lines_of(caplog)
+    assert " key=" not in third
     assert " reason=response_format.x\\narbora: " in first
     assert " GET /no\\npath%20200%20id\\x1b 404 " in second
 
