@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
-from itertools import chain
+from itertools import product
 from typing import NamedTuple
 
 from llvmlite import ir
@@ -58,9 +58,9 @@ def dot_width() -> int:
     return 256 if has_feature("avxvnni") else 0
 
 
-def multiplies_nibbles() -> bool:
+def multiplies_nibbles(bits: int) -> bool:
     """Whether products are made by `_NibbleProducts`."""
-    return dot_width() == 0 and has_feature("avx2")
+    return bits == 4 and dot_width() == 0 and has_feature("avx2")
 
 
 @emits(
@@ -94,7 +94,7 @@ def add_products(
 
     def add(number: int) -> None:
         given = passes, groups, parts, steps, codes, x, x_row, *tables, ahead, pace
-        products = _NibbleProducts if multiplies_nibbles() else _TileProducts
+        products = _NibbleProducts if multiplies_nibbles(bits) else _TileProducts
         products(builder, number, bits, offsets, *given).emit()
 
     branch(builder, rows, range(1, MAX_ROWS + 1), add)
@@ -126,8 +126,7 @@ class _Rows(NamedTuple):
 
 
 class _TileProducts:
-    """Emits the code of one function. The halves of a tile, 16 outputs each, are multiplied together if the
-    processor has registers for the sums of both, otherwise one after the other."""
+    """Emits the code of one function."""
 
     def __init__(
         self, builder: ir.IRBuilder, rows: int, bits: int, offsets: bool, *arguments: ir.Value
@@ -152,8 +151,12 @@ class _TileProducts:
         loops = cgutils.for_range(builder, self._groups), cgutils.for_range(builder, self._passes)
         with loops[0] as group, loops[1] as turn:
             rows = self._rows_of(turn.index)
-            for halves in ((0, 1),) if has_feature("avx512f") else ((0,), (1,)):
+            for halves in self._sets_of_halves():
                 self._add_group(rows, group_bytes, group.index, halves)
+
+    def _sets_of_halves(self) -> tuple[tuple[int, ...], ...]:
+        """The halves of a tile, 16 outputs each, that are multiplied at a time."""
+        return ((0, 1),)
 
     def _add_group(
         self, rows: _Rows, group_bytes: ir.Value, group: ir.Value, halves: tuple[int, ...]
@@ -284,25 +287,25 @@ class _TileProducts:
 
 
 class _NibbleProducts(_TileProducts):
-    """The same for AVX2, which multiplies unsigned by signed bytes and adds neighbours to 16 bits.
-
-    Codes of 8 bits are multiplied as two codes of 4 bits. The products of UNROLLED × _TURNS steps fit into 16
-    bits: 8 × 2 × 15 × 127. Then they are added to the integer sums.
-    """
+    """The same for AVX2 and codes of 4 bits: one instruction multiplies unsigned by signed bytes and adds
+    neighbours to 16 bits. The products of UNROLLED × _TURNS steps fit into these: 8 × 2 × 15 × 127. Then they
+    are added to the integer sums."""
 
     _TURNS = 2
+
+    def _sets_of_halves(self) -> tuple[tuple[int, ...], ...]:
+        """Both halves of 3 rows have 12 of the processor's 16 registers for their sums."""
+        return ((0, 1),) if self._rows <= 3 else ((0,), (1,))
 
     def _add_codes(self, rows: _Rows, x: ir.Value, at: ir.Value, halves: tuple[int, ...]) -> None:
         builder = self._builder
         turns = builder.udiv(self._steps, size(UNROLLED))
-        (half,) = halves
         with cgutils.for_range(builder, _ceil(builder, turns, self._TURNS)) as loop:
             first = builder.mul(loop.index, size(self._TURNS))
             left = builder.sub(turns, first)
             is_whole = builder.icmp_signed(">=", left, size(self._TURNS))
             count = builder.select(is_whole, size(self._TURNS), left)
-            for shift in (4 * half,) if self._bits == 4 else (0, 4):
-                self._add_nibbles(rows, x, at, first, count, half, shift)
+            self._add_nibbles(rows, x, at, first, count, halves)
 
     def _add_nibbles(
         self,
@@ -311,44 +314,51 @@ class _NibbleProducts(_TileProducts):
         at: ir.Value,
         first: ir.Value,
         count: ir.Value,
-        half: int,
-        shift: int,
+        halves: tuple[int, ...],
     ) -> None:
-        """Adds the products of one half's nibbles in `count` turns from turn `first` on. The nibbles begin at
-        bit `shift` of each byte."""
+        """Adds the products of `count` turns from turn `first` on."""
         builder = self._builder
-        sums = [[cgutils.alloca_once(builder, _SHORTS) for _ in range(2)] for _ in range(self._rows)]
-        for each in chain.from_iterable(sums):
-            builder.store(ir.Constant(_SHORTS, None), each)
-        is_first = half == 0 and shift == 0
+        sums = {
+            (half, row, part): cgutils.alloca_once(builder, _SHORTS)
+            for half in halves
+            for row in range(self._rows)
+            for part in range(2)
+        }
+        for total in sums.values():
+            builder.store(ir.Constant(_SHORTS, None), total)
         with cgutils.for_range(builder, count) as turn:
             index = builder.add(first, turn.index)
-            for place, activations in self._unroll(rows, x, at, index, is_first):
-                if self._bits == 8:
-                    place = builder.gep(place, [size(half * VECTOR)])
-                self._add_bytes(sums, place, activations, shift)
-        factor = 1 if self._bits == 4 or shift == 0 else 16
-        for total, parts in zip(self._ints[half], sums, strict=True):
-            pairs = [_multiply_pairs(builder, builder.load(part), factor) for part in parts]
+            for place, activations in self._unroll(rows, x, at, index, is_first=0 in halves):
+                self._add_bytes(sums, place, activations, halves)
+        for half, row in product(halves, range(self._rows)):
+            pairs = [_add_neighbours(builder, builder.load(sums[half, row, part])) for part in range(2)]
+            total = self._ints[half][row]
             builder.store(builder.add(builder.load(total), join(builder, pairs)), total)
 
-    def _add_bytes(self, sums: list[list[ir.Value]], codes: ir.Value, x: ir.Value, shift: int) -> None:
-        """Adds the products of 16 outputs' nibbles and of 4 inputs."""
+    def _add_bytes(
+        self,
+        sums: dict[tuple[int, int, int], ir.Value],
+        codes: ir.Value,
+        x: ir.Value,
+        halves: tuple[int, ...],
+    ) -> None:
+        """Adds the products of 4 inputs."""
         builder = self._builder
-        weights = []
+        kind = ir.FunctionType(_SHORTS, [_BYTES, _BYTES])
+        multiply = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx2.pmadd.ub.sw")
+        mask, weights = ir.Constant(_SHORTS, [0x0F0F] * 16), {}
         for part in range(2):
             both = read(builder, builder.gep(codes, [size(part * VECTOR // 2)]), _SHORTS)
-            if shift:
-                both = builder.lshr(both, ir.Constant(_SHORTS, [shift] * 16))
-            nibbles = builder.and_(both, ir.Constant(_SHORTS, [0x0F0F] * 16))
-            weights.append(builder.bitcast(nibbles, _BYTES))
-        for row, totals in enumerate(sums):
-            word = read(builder, builder.gep(x, [builder.mul(self._x_row, size(row))]), I32)
-            activations = builder.bitcast(_splat_words(builder, word), _BYTES)
-            for weight, total in zip(weights, totals, strict=True):
-                kind = ir.FunctionType(_SHORTS, [_BYTES, _BYTES])
-                name = "llvm.x86.avx2.pmadd.ub.sw"
-                multiply = cgutils.get_or_insert_function(builder.module, kind, name)
+            for half in halves:
+                nibbles = builder.lshr(both, ir.Constant(_SHORTS, [4 * half] * 16))
+                weights[half, part] = builder.bitcast(builder.and_(nibbles, mask), _BYTES)
+        for row in range(self._rows):
+            value = read(builder, builder.gep(x, [builder.mul(self._x_row, size(row))]), I32)
+            single = builder.insert_element(ir.Constant(_HALF_WORDS, ir.Undefined), value, word(0))
+            four = builder.shuffle_vector(single, single, ir.Constant(_HALF_WORDS, None))
+            activations = builder.bitcast(four, _BYTES)
+            for (half, part), weight in weights.items():
+                total = sums[half, row, part]
                 products = builder.call(multiply, [weight, activations])
                 builder.store(builder.add(builder.load(total), products), total)
 
@@ -357,16 +367,11 @@ def _ceil(builder: ir.IRBuilder, count: ir.Value, divisor: int) -> ir.Value:
     return builder.udiv(builder.add(count, size(divisor - 1)), size(divisor))
 
 
-def _splat_words(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    single = builder.insert_element(ir.Constant(_HALF_WORDS, ir.Undefined), value, word(0))
-    return builder.shuffle_vector(single, single, ir.Constant(_HALF_WORDS, None))
-
-
-def _multiply_pairs(builder: ir.IRBuilder, shorts: ir.Value, factor: int) -> ir.Value:
-    """The sums of neighbours, times the factor, as 8 words."""
+def _add_neighbours(builder: ir.IRBuilder, shorts: ir.Value) -> ir.Value:
+    """The sums of neighbours, as 8 words."""
     kind = ir.FunctionType(_HALF_WORDS, [_SHORTS, _SHORTS])
     multiply = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx2.pmadd.wd")
-    return builder.call(multiply, [shorts, ir.Constant(_SHORTS, [factor] * 16)])
+    return builder.call(multiply, [shorts, ir.Constant(_SHORTS, [1] * 16)])
 
 
 def read_codes(builder: ir.IRBuilder, place: ir.Value, bits: int) -> list[ir.Value]:
