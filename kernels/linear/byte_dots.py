@@ -143,7 +143,9 @@ class _TileProducts:
 
     def _variables(self, kind: ir.Type) -> dict[int, list[ir.Value]]:
         """A variable for each row of each half."""
-        return {half: [cgutils.alloca_once(self._builder, kind) for _ in range(self._rows)] for half in (0, 1)}
+        return {
+            half: [cgutils.alloca_once(self._builder, kind) for _ in range(self._rows)] for half in (0, 1)
+        }
 
     def emit(self) -> None:
         builder = self._builder
@@ -189,9 +191,7 @@ class _TileProducts:
         ahead = builder.select(is_first, self._ahead, size(0))
         return _Rows(x, scales, sums, out, ahead, builder.select(is_first, self._pace, size(WHOLE_PACE)))
 
-    def _add_part(
-        self, rows: _Rows, group_bytes: ir.Value, index: ir.Value, halves: tuple[int, ...]
-    ) -> None:
+    def _add_part(self, rows: _Rows, group_bytes: ir.Value, index: ir.Value, halves: tuple[int, ...]) -> None:
         """Adds the products of a group that has one scale for each output, without the activations' scale."""
         builder = self._builder
         at = builder.mul(index, group_bytes)
@@ -294,7 +294,7 @@ class _NibbleProducts(_TileProducts):
     _TURNS = 2
 
     def _sets_of_halves(self) -> tuple[tuple[int, ...], ...]:
-        """Both halves of 3 rows have 12 of the processor's 16 registers for their sums."""
+        """AVX2 has 16 registers, and the sums of 3 rows need 12."""
         return ((0, 1),) if self._rows <= 3 else ((0,), (1,))
 
     def _add_codes(self, rows: _Rows, x: ir.Value, at: ir.Value, halves: tuple[int, ...]) -> None:
