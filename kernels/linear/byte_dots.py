@@ -1,4 +1,4 @@
-"""Products of 8-bit activations with weights of 4 or 8 bits, 32 outputs at a time.
+"""The layout of tiles of quantized weights, and products of bytes.
 
 A tile holds the weights of 32 outputs as one stream of 64-byte vectors. For each group of inputs: the scales
 of the outputs (float16), their offsets (float16, only if the format has them), then the codes. A 32-bit lane
@@ -9,41 +9,19 @@ then one for 16–31. 4 bits: one vector, with outputs 0–15 in the low halves 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
-from itertools import product
-from typing import NamedTuple
 
 from llvmlite import ir
-from numba import types
 from numba.core import cgutils
 
-from ..common.emits import ANY, BOOL, FLOAT, INT, TO_CODES, TO_FLOATS, VOID, branch, emits
-from ..common.llvm import I8, I16, I32, SECOND_LEVEL, prefetch_line, read, size, word, write
+from ..common.llvm import I8, I16, I32, read, size, word
 from ..common.numba_tools import has_feature
-from ..common.vectors import (
-    FLOATS,
-    HALVES,
-    LANES,
-    WORDS,
-    fma,
-    join,
-    read_vectors,
-    splat,
-    split,
-    words,
-    write_floats,
-)
+from ..common.vectors import FLOATS, HALVES, LANES, WORDS, join, read_vectors, split, words
 
 TILE = 2 * LANES
 """outputs of a tile"""
 VECTOR = 64  # bytes
-WHOLE_PACE = 256
-"""The value of `pace` (see `add_products`) with which as many bytes are prefetched as are multiplied."""
-MAX_ROWS = 6
-"""Rows that are multiplied with a tile at a time, at most."""
-_SHORTS, _BYTES, _HALF_WORDS = ir.VectorType(I16, 16), ir.VectorType(I8, 32), ir.VectorType(I32, 8)
-UNROLLED = 4
-"""Steps of 4 inputs in a turn of the innermost loop: each group has a multiple of 16 inputs."""
+SHORTS = ir.VectorType(I16, 16)
+_BYTES, _HALF_WORDS = ir.VectorType(I8, 32), ir.VectorType(I32, 8)
 
 
 def available() -> bool:
@@ -59,319 +37,8 @@ def dot_width() -> int:
 
 
 def multiplies_nibbles(bits: int) -> bool:
-    """Whether products are made by `_NibbleProducts`."""
+    """Whether codes of so many bits are multiplied by `add_nibble_products`."""
     return bits == 4 and dot_width() == 0 and has_feature("avx2")
-
-
-@emits(
-    VOID,
-    *(INT, INT, INT, INT, INT, ANY, TO_CODES, INT, TO_FLOATS, INT, ANY, INT, TO_FLOATS),
-    types.UniTuple(INT, 2),
-)
-def add_products(
-    builder, rows, passes, groups, parts, steps, codes, x, x_row, scales, scales_row, sums, sums_row, out,
-    fetch, kinds,
-):  # fmt: skip
-    """Adds the products of `passes` × `rows` rows, 1 to MAX_ROWS, with a tile, or with some of its inputs.
-
-    These are `groups` × `parts` groups of 4 × `steps` inputs; `parts` groups share a scale of activations and
-    are multiplied with all rows before the next ones.
-
-    codes: the tile, as a pointer to what holds 4 codes: uint16 for 4 bits, uint32 for 8
-    x: codes of activations, `x_row` bytes from one row to the next
-    scales: of activations, float32 [rows, groups], `scales_row` from one row to the next
-    sums: of a group's activation codes, [rows, groups × parts], `sums_row` from one row to the next: float32
-    if the tile has offsets; otherwise int32, multiplied by -zero
-    out: float32 [rows, 32], added to
-    fetch: int64 (ahead, pace). While the first pass multiplies the codes from byte n of the tile on, it
-    prefetches those from byte `ahead` + n * `pace` / WHOLE_PACE on.
-
-    A group's sum is exact and groups are added in order, so a row's result depends on nothing else.
-    """
-    bits, offsets = kinds[5].dtype.bitwidth // 4, kinds[10].dtype == FLOAT
-    tables = scales, scales_row, sums, sums_row, out
-    codes, (ahead, pace) = builder.bitcast(codes, I8.as_pointer()), cgutils.unpack_tuple(builder, fetch)
-
-    def add(number: int) -> None:
-        given = passes, groups, parts, steps, codes, x, x_row, *tables, ahead, pace
-        products = _NibbleProducts if multiplies_nibbles(bits) else _TileProducts
-        products(builder, number, bits, offsets, *given).emit()
-
-    branch(builder, rows, range(1, MAX_ROWS + 1), add)
-
-
-@emits(VOID, TO_FLOATS, TO_FLOATS, TO_FLOATS, BOOL, ANY)
-def write_results(builder, totals, factors, bias, biased, y, kinds):
-    """Writes 32 results: totals, times factors, plus the bias if `biased`."""
-    for start in (0, LANES):
-        total, factor = (
-            read(builder, builder.gep(each, [size(start)]), FLOATS) for each in (totals, factors)
-        )
-        value = cgutils.alloca_once_value(builder, builder.fmul(total, factor))
-        with builder.if_then(biased):
-            addend = read(builder, builder.gep(bias, [size(start)]), FLOATS)
-            builder.store(builder.fadd(builder.load(value), addend), value)
-        write_floats(builder, builder.load(value), builder.gep(y, [size(start)]), kinds[4].dtype)
-
-
-class _Rows(NamedTuple):
-    """The rows of one pass: pointers as in `add_products`."""
-
-    x: ir.Value
-    scales: ir.Value
-    sums: ir.Value
-    out: ir.Value
-    ahead: ir.Value
-    pace: ir.Value
-
-
-class _TileProducts:
-    """Emits the code of one function."""
-
-    def __init__(
-        self, builder: ir.IRBuilder, rows: int, bits: int, offsets: bool, *arguments: ir.Value
-    ) -> None:
-        self._builder = builder
-        self._rows, self._bits, self._offsets = rows, bits, offsets
-        self._passes, self._groups, self._parts, self._steps, *tables = arguments
-        self._codes, self._x, self._x_row, self._scales, self._scales_row, *tables = tables
-        self._sums, self._sums_row, self._out, self._ahead, self._pace = tables
-        self._step_bytes = VECTOR * bits // 4
-        self._head = 2 * VECTOR if offsets else VECTOR
-        self._ints = self._variables(WORDS)
-        self._totals = self._variables(FLOATS)
-
-    def _variables(self, kind: ir.Type) -> dict[int, list[ir.Value]]:
-        """A variable for each row of each half."""
-        return {
-            half: [cgutils.alloca_once(self._builder, kind) for _ in range(self._rows)] for half in (0, 1)
-        }
-
-    def emit(self) -> None:
-        builder = self._builder
-        group_bytes = builder.add(size(self._head), builder.mul(self._steps, size(self._step_bytes)))
-        loops = cgutils.for_range(builder, self._groups), cgutils.for_range(builder, self._passes)
-        with loops[0] as group, loops[1] as turn:
-            rows = self._rows_of(turn.index)
-            for halves in self._sets_of_halves():
-                self._add_group(rows, group_bytes, group.index, halves)
-
-    def _sets_of_halves(self) -> tuple[tuple[int, ...], ...]:
-        """The halves of a tile, 16 outputs each, that are multiplied at a time."""
-        return ((0, 1),)
-
-    def _add_group(
-        self, rows: _Rows, group_bytes: ir.Value, group: ir.Value, halves: tuple[int, ...]
-    ) -> None:
-        """Adds the products of a group of activations to the results."""
-        builder = self._builder
-        for half in halves:
-            for total in self._totals[half]:
-                builder.store(ir.Constant(FLOATS, None), total)
-        # A single part needs no loop. Without the loop, groups of 128 inputs take 0.93 of the time.
-        with builder.if_else(builder.icmp_signed("==", self._parts, size(1))) as (one, several):
-            with one:
-                self._add_part(rows, group_bytes, group, halves)
-                self._add_totals(rows, group, halves)
-            with several:
-                with cgutils.for_range(builder, self._parts) as part:
-                    index = builder.add(builder.mul(group, self._parts), part.index)
-                    self._add_part(rows, group_bytes, index, halves)
-                self._add_totals(rows, group, halves)
-
-    def _rows_of(self, turn: ir.Value) -> _Rows:
-        builder = self._builder
-        first = builder.mul(turn, size(self._rows))
-        steps = (self._x_row, self._scales_row, self._sums_row, size(TILE))
-        starts = (self._x, self._scales, self._sums, self._out)
-        x, scales, sums, out = (
-            builder.gep(start, [builder.mul(first, step)]) for start, step in zip(starts, steps, strict=True)
-        )
-        is_first = builder.icmp_signed("==", turn, size(0))
-        ahead = builder.select(is_first, self._ahead, size(0))
-        return _Rows(x, scales, sums, out, ahead, builder.select(is_first, self._pace, size(WHOLE_PACE)))
-
-    def _add_part(self, rows: _Rows, group_bytes: ir.Value, index: ir.Value, halves: tuple[int, ...]) -> None:
-        """Adds the products of a group that has one scale for each output, without the activations' scale."""
-        builder = self._builder
-        at = builder.mul(index, group_bytes)
-        group = builder.gep(self._codes, [at])
-        self._start(rows, index, halves)
-        if 0 in halves:
-            self._prefetch(rows, at, self._head)
-        x = builder.gep(rows.x, [builder.mul(builder.mul(index, self._steps), size(4))])
-        self._add_codes(rows, x, builder.add(at, size(self._head)), halves)
-        self._scale(rows, group, index, halves)
-
-    def _add_codes(self, rows: _Rows, x: ir.Value, at: ir.Value, halves: tuple[int, ...]) -> None:
-        """Adds the products of a group's codes, from byte `at` of the tile on, to the integer sums."""
-        with cgutils.for_range(self._builder, self._builder.udiv(self._steps, size(UNROLLED))) as loop:
-            for place, activations in self._unroll(rows, x, at, loop.index, is_first=0 in halves):
-                self._add_dots(place, activations, halves)
-
-    def _unroll(
-        self, rows: _Rows, x: ir.Value, at: ir.Value, turn: ir.Value, is_first: bool
-    ) -> Iterator[tuple[ir.Value, ir.Value]]:
-        """Where the codes and the activations of UNROLLED steps lie. If this is the first time that they are
-        read, what comes later is prefetched."""
-        builder = self._builder
-        here = builder.add(at, builder.mul(turn, size(UNROLLED * self._step_bytes)))
-        activations = builder.gep(x, [builder.mul(turn, size(4 * UNROLLED))])
-        if is_first:
-            self._prefetch(rows, here, UNROLLED * self._step_bytes)
-        codes = builder.gep(self._codes, [here])
-        for step in range(UNROLLED):
-            place = builder.gep(codes, [size(step * self._step_bytes)])
-            yield place, builder.gep(activations, [size(4 * step)])
-
-    def _prefetch(self, rows: _Rows, at: ir.Value, count: int) -> None:
-        """Emits the prefetches that go with multiplying `count` bytes from byte `at` of the tile on.
-
-        The bytes go to the second-level cache. Prefetched into the first-level cache, weights were read at
-        27 GB/s by a processor that could read 36 to 63 (bench/results/cpu-notes.md).
-        """
-        builder = self._builder
-        for start in range(0, count, VECTOR):
-            paced = builder.mul(builder.add(at, size(start)), rows.pace)
-            byte = builder.add(rows.ahead, builder.sdiv(paced, size(WHOLE_PACE)))
-            prefetch_line(builder, builder.gep(self._codes, [byte]), SECOND_LEVEL)
-
-    def _start(self, rows: _Rows, group: ir.Value, halves: tuple[int, ...]) -> None:
-        """Sets the integer sums to their values before the first product of a group."""
-        for row in range(self._rows):
-            start = ir.Constant(WORDS, None)
-            if not self._offsets:
-                word = self._builder.load(self._of_row(rows.sums, self._sums_row, row, group))
-                start = splat(self._builder, word, WORDS)
-            for half in halves:
-                self._builder.store(start, self._ints[half][row])
-
-    def _add_dots(self, codes: ir.Value, x: ir.Value, halves: tuple[int, ...]) -> None:
-        builder = self._builder
-        weights = read_codes(builder, codes, self._bits)
-        for row in range(self._rows):
-            word = read(builder, builder.gep(x, [builder.mul(self._x_row, size(row))]), I32)
-            activations = splat(builder, word, WORDS)
-            for half in halves:
-                total = self._ints[half][row]
-                builder.store(_dot(builder, builder.load(total), weights[half], activations), total)
-
-    def _scale(self, rows: _Rows, group: ir.Value, index: ir.Value, halves: tuple[int, ...]) -> None:
-        """Adds a group's integer sums, times the weights' scales, to the totals."""
-        builder = self._builder
-        scales = {half: read_halves(builder, group, half) for half in halves}
-        offsets = {half: read_halves(builder, group, 2 + half) for half in halves if self._offsets}
-        for row in range(self._rows):
-            for half in halves:
-                total = self._totals[half][row]
-                dots = builder.sitofp(builder.load(self._ints[half][row]), FLOATS)
-                value = fma(builder, dots, scales[half], builder.load(total))
-                if self._offsets:
-                    word = builder.load(self._of_row(rows.sums, self._sums_row, row, index))
-                    value = fma(builder, splat(builder, word, FLOATS), offsets[half], value)
-                builder.store(value, total)
-
-    def _add_totals(self, rows: _Rows, group: ir.Value, halves: tuple[int, ...]) -> None:
-        """Adds the totals of groups, times the activations' scale, to the results."""
-        builder = self._builder
-        for row in range(self._rows):
-            word = builder.load(self._of_row(rows.scales, self._scales_row, row, group))
-            scale = splat(builder, word, FLOATS)
-            for half in halves:
-                place = builder.gep(rows.out, [size(row * TILE + half * LANES)])
-                total = builder.load(self._totals[half][row])
-                write(builder, fma(builder, total, scale, read(builder, place, FLOATS)), place)
-
-    def _of_row(self, table: ir.Value, stride: ir.Value, row: int, index: ir.Value) -> ir.Value:
-        return self._builder.gep(table, [self._builder.add(self._builder.mul(stride, size(row)), index)])
-
-
-class _NibbleProducts(_TileProducts):
-    """The same for AVX2 and codes of 4 bits: one instruction multiplies unsigned by signed bytes and adds
-    neighbours to 16 bits. The products of UNROLLED × _TURNS steps fit into these: 8 × 2 × 15 × 127. Then they
-    are added to the integer sums."""
-
-    _TURNS = 2
-
-    def _sets_of_halves(self) -> tuple[tuple[int, ...], ...]:
-        """AVX2 has 16 registers, and the sums of 3 rows need 12."""
-        return ((0, 1),) if self._rows <= 3 else ((0,), (1,))
-
-    def _add_codes(self, rows: _Rows, x: ir.Value, at: ir.Value, halves: tuple[int, ...]) -> None:
-        builder = self._builder
-        turns = builder.udiv(self._steps, size(UNROLLED))
-        with cgutils.for_range(builder, _ceil(builder, turns, self._TURNS)) as loop:
-            first = builder.mul(loop.index, size(self._TURNS))
-            left = builder.sub(turns, first)
-            is_whole = builder.icmp_signed(">=", left, size(self._TURNS))
-            count = builder.select(is_whole, size(self._TURNS), left)
-            self._add_nibbles(rows, x, at, first, count, halves)
-
-    def _add_nibbles(
-        self,
-        rows: _Rows,
-        x: ir.Value,
-        at: ir.Value,
-        first: ir.Value,
-        count: ir.Value,
-        halves: tuple[int, ...],
-    ) -> None:
-        """Adds the products of `count` turns from turn `first` on."""
-        builder = self._builder
-        sums = {
-            (half, row, part): cgutils.alloca_once(builder, _SHORTS)
-            for half in halves
-            for row in range(self._rows)
-            for part in range(2)
-        }
-        for total in sums.values():
-            builder.store(ir.Constant(_SHORTS, None), total)
-        with cgutils.for_range(builder, count) as turn:
-            index = builder.add(first, turn.index)
-            for place, activations in self._unroll(rows, x, at, index, is_first=0 in halves):
-                self._add_bytes(sums, place, activations, halves)
-        for half, row in product(halves, range(self._rows)):
-            pairs = [_add_neighbours(builder, builder.load(sums[half, row, part])) for part in range(2)]
-            total = self._ints[half][row]
-            builder.store(builder.add(builder.load(total), join(builder, pairs)), total)
-
-    def _add_bytes(
-        self,
-        sums: dict[tuple[int, int, int], ir.Value],
-        codes: ir.Value,
-        x: ir.Value,
-        halves: tuple[int, ...],
-    ) -> None:
-        """Adds the products of 4 inputs."""
-        builder = self._builder
-        kind = ir.FunctionType(_SHORTS, [_BYTES, _BYTES])
-        multiply = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx2.pmadd.ub.sw")
-        mask, weights = ir.Constant(_SHORTS, [0x0F0F] * 16), {}
-        for part in range(2):
-            both = read(builder, builder.gep(codes, [size(part * VECTOR // 2)]), _SHORTS)
-            for half in halves:
-                nibbles = builder.lshr(both, ir.Constant(_SHORTS, [4 * half] * 16))
-                weights[half, part] = builder.bitcast(builder.and_(nibbles, mask), _BYTES)
-        for row in range(self._rows):
-            value = read(builder, builder.gep(x, [builder.mul(self._x_row, size(row))]), I32)
-            single = builder.insert_element(ir.Constant(_HALF_WORDS, ir.Undefined), value, word(0))
-            four = builder.shuffle_vector(single, single, ir.Constant(_HALF_WORDS, None))
-            activations = builder.bitcast(four, _BYTES)
-            for (half, part), weight in weights.items():
-                total = sums[half, row, part]
-                products = builder.call(multiply, [weight, activations])
-                builder.store(builder.add(builder.load(total), products), total)
-
-
-def _ceil(builder: ir.IRBuilder, count: ir.Value, divisor: int) -> ir.Value:
-    return builder.udiv(builder.add(count, size(divisor - 1)), size(divisor))
-
-
-def _add_neighbours(builder: ir.IRBuilder, shorts: ir.Value) -> ir.Value:
-    """The sums of neighbours, as 8 words."""
-    kind = ir.FunctionType(_HALF_WORDS, [_SHORTS, _SHORTS])
-    multiply = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx2.pmadd.wd")
-    return builder.call(multiply, [shorts, ir.Constant(_SHORTS, [1] * 16)])
 
 
 def read_codes(builder: ir.IRBuilder, place: ir.Value, bits: int) -> list[ir.Value]:
@@ -389,7 +56,7 @@ def read_halves(builder: ir.IRBuilder, place: ir.Value, number: int) -> ir.Value
     return builder.fpext(halves, FLOATS)
 
 
-def _dot(builder: ir.IRBuilder, total: ir.Value, codes: ir.Value, activations: ir.Value) -> ir.Value:
+def dot(builder: ir.IRBuilder, total: ir.Value, codes: ir.Value, activations: ir.Value) -> ir.Value:
     """Adds to each lane the 4 products of its unsigned codes and its signed activations."""
     width = dot_width()
     if width == 0:
@@ -402,7 +69,7 @@ def _dot(builder: ir.IRBuilder, total: ir.Value, codes: ir.Value, activations: i
 
 
 def _dot_of_pairs(builder: ir.IRBuilder, total: ir.Value, codes: ir.Value, activations: ir.Value) -> ir.Value:
-    """`_dot` from products of 16-bit integers whose neighbours are added (`vpmaddwd` on AVX2)."""
+    """`dot` from products of 16-bit integers whose neighbours are added (`vpmaddwd` on AVX2)."""
     shorts = ir.VectorType(I16, 2 * LANES)
     eight = ir.Constant(shorts, [8] * (2 * LANES))
     code_pairs, activation_pairs = builder.bitcast(codes, shorts), builder.bitcast(activations, shorts)
@@ -417,3 +84,31 @@ def _dot_of_pairs(builder: ir.IRBuilder, total: ir.Value, codes: ir.Value, activ
         ]
         total = builder.add(total, builder.add(*neighbours))
     return total
+
+
+def read_nibbles(builder: ir.IRBuilder, place: ir.Value, half: int) -> list[ir.Value]:
+    """The codes of 4 bits of 16 outputs and 4 inputs as bytes: two vectors of SHORTS, 8 outputs each."""
+    shift, mask = ir.Constant(SHORTS, [4 * half] * 16), ir.Constant(SHORTS, [0x0F0F] * 16)
+    places = [builder.gep(place, [size(start)]) for start in (0, VECTOR // 2)]
+    return [builder.and_(builder.lshr(read(builder, each, SHORTS), shift), mask) for each in places]
+
+
+def add_nibble_products(
+    builder: ir.IRBuilder, total: ir.Value, codes: ir.Value, activations: ir.Value
+) -> ir.Value:
+    """Adds the products of 8 outputs' codes of 4 bits and of 4 signed activations, a word, to SHORTS, two of
+    which belong to each output (`vpmaddubsw`)."""
+    single = builder.insert_element(ir.Constant(_HALF_WORDS, ir.Undefined), activations, word(0))
+    splat = builder.shuffle_vector(single, single, ir.Constant(_HALF_WORDS, None))
+    kind = ir.FunctionType(SHORTS, [_BYTES, _BYTES])
+    multiply = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx2.pmadd.ub.sw")
+    factors = [builder.bitcast(each, _BYTES) for each in (codes, splat)]
+    return builder.add(total, builder.call(multiply, factors))
+
+
+def add_neighbours(builder: ir.IRBuilder, parts: list[ir.Value]) -> ir.Value:
+    """WORDS: the sums of neighbours in two vectors of SHORTS."""
+    kind = ir.FunctionType(_HALF_WORDS, [SHORTS, SHORTS])
+    multiply = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx2.pmadd.wd")
+    ones = ir.Constant(SHORTS, [1] * 16)
+    return join(builder, [builder.call(multiply, [part, ones]) for part in parts])

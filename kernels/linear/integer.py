@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from ..common import amx
 from ..common.rows import take_columns
 from ..common.threads import is_recording
-from . import byte_dots, integer_cpu, integer_tiles
+from . import integer_cpu, integer_tiles, tile_products
 from .byte_dots import TILE, VECTOR, available
 from .coded_weight import CPU, CodedShape, float16_factors
 from .integer_cpu import AMX_BFLOAT16, AMX_BYTES, NO_AMX
@@ -125,7 +125,7 @@ class IntegerCpuProduct:
         self.many_rows = many_rows
         self._tables = 8 * (shape.inputs // group)
         """bytes of a row's scales and sums, at most"""
-        least = PANEL if many_rows == AMX_BYTES else byte_dots.MAX_ROWS
+        least = PANEL if many_rows == AMX_BYTES else tile_products.MAX_ROWS
         fitting = max(least, min(MAX_ROWS, SCRATCH // shape.inputs))
         self._rows = MAX_ROWS if many_rows == AMX_BFLOAT16 else fitting
         """rows that are multiplied at a time, at most, if they are not halved"""

@@ -7,10 +7,11 @@ from ..common.amx import DEPTH, SHAPES_BYTES, load_shapes, multiply_square, rele
 from ..common.jit import compiled, insert_into_caller
 from ..common.numba_tools import fetch_add, pointer, prefetch, shift
 from ..common.threads import ParallelKernel
-from .byte_dots import MAX_ROWS, TILE, VECTOR, WHOLE_PACE, add_products, write_results
+from .byte_dots import TILE, VECTOR
 from .integer_panels import PANEL, PANEL_BYTES, block_offset, multiply_panel, start_panels
 from .integer_tiles import widen_groups
 from .rounded_rows import BLOCK_ROWS, STEP, STEP_WORDS, pack_rows, quantize_groups, wait_until
+from .tile_products import MAX_ROWS, WHOLE_PACE, add_products, write_results
 
 FEW_ROWS = 16
 """Up to this many rows, a product is limited by reading the weight."""

@@ -3,8 +3,8 @@ instructions of x86 for bytes.
 
 One instruction multiplies the codes of 16 rows of activations and of 16 outputs, for 64 inputs, and adds the
 products to a register of 16 × 16 int32. The vectors of 8-bit codes that `byte_dots` describes have the layout
-that AMX needs. The integer sums are exact and the floating-point operations are those of `byte_dots`, in the
-same order, so a row's bits are the same with and without AMX.
+that AMX needs. The integer sums are exact and the floating-point operations are those of `tile_products`, in
+the same order, so a row's bits are the same with and without AMX.
 """
 
 from functools import partial
@@ -104,7 +104,7 @@ def block_offset(row, index, groups):
 def multiply_panel(arguments, address, bits, has_offsets, sum_kind, memory, first, rows):
     """Multiplies up to PANEL rows from row `first` on with the tile at `address`.
 
-    arguments: of `integer_cpu`; sum_kind: of the activations' sums, as in `byte_dots.add_products`
+    arguments: of `integer_cpu`; sum_kind: of the activations' sums, as in `tile_products.add_products`
     """
     groups = arguments[6] // GROUP
     head = VECTOR * (2 if has_offsets else 1)

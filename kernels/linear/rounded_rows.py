@@ -75,7 +75,7 @@ def quantize_groups(x, count, parts, group, codes, codes_step, scales, sums, zer
     """Quantize `count` × `parts` groups; `parts` groups share a scale.
 
     The codes of successive scales begin `codes_step` bytes apart.
-    See `byte_dots.add_products` for scales and sums; sums of int32 are stored by their bits.
+    See `tile_products.add_products` for scales and sums; sums of int32 are stored by their bits.
     """
     for index in range(count):
         source = shift(x, index * parts * group)
