@@ -111,6 +111,20 @@ def test_a_batch_invariant_product_agrees_with_float64(
 
 
 @pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("group", [16, 32, 48, 128])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_codes_and_activations_have_exact_sums(bits: int, group: int, sign: int) -> None:
+    shape = CodedShape(32, 4 * group, bits, group, zero=0)
+    codes = torch.full((32, shape.inputs), (1 << bits) - 1, dtype=torch.uint8)
+    packer = IntegerCpuPacker(shape)
+    packer.write(0, codes, torch.ones(32, 4))
+    for rows in (1, 4, 6):
+        x = torch.full((rows, shape.inputs), 127.0 * sign)
+        y = packer.product(None, batch_invariant=True)(x)
+        assert (y == sign * 127 * ((1 << bits) - 1) * shape.inputs).all()
+
+
+@pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("given", [False, True], ids=["zero", "offsets"])
 def test_stored_weights_are_the_given_ones_but_for_the_rounding_of_scales(bits: int, given: bool) -> None:
     case = make_case(CodedShape(77, 96, bits, 32, None if given else 1 << (bits - 1)), step=20)
