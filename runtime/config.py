@@ -44,7 +44,7 @@ MAX_LORA_RANK = 256
 
 Device = Literal["cpu", "cuda"]
 WritePolicy = Literal["write_back", "write_through"]
-UnenforcedDefault = Literal["refuse", "allow"]
+UnenforcedDefault = Literal["annotations", "refuse", "allow"]
 ReasoningField = Literal["reasoning_content", "reasoning"]
 QuantizeMethod = Literal["int8", "int4", "fp8"]
 ModelImpl = Literal["auto", "native", "transformers"]
@@ -277,7 +277,7 @@ class ServeConfig:
     """whether /metrics needs a key too"""
     additional_properties: AdditionalProperties = option(
         "FIELD=WORD with commas between, for requests that leave these fields out (default: "
-        "additional_properties=declared, whitespace=model, unenforced=refuse, "
+        "additional_properties=declared, whitespace=model, unenforced=annotations, "
         "reasoning_field=reasoning_content)",
         "declared",
         "LIST",
@@ -290,7 +290,7 @@ class ServeConfig:
         name="request_defaults",
     )
     whitespace: Whitespace = "model"
-    unenforced: UnenforcedDefault = "refuse"
+    unenforced: UnenforcedDefault = "annotations"
     reasoning_field: ReasoningField = "reasoning_content"
     prompt_rules: tuple[PromptRule, ...] = option(
         "rules, separated by commas, that take lines which change with every request out of system prompts: "

@@ -20,7 +20,7 @@ from ..http.key_file import NAME_FORM, as_json, is_name, line_of, new_key
 from ..launch.child_process import server_commands
 from ..launch.listening import check_address
 from ..launch.options import Setting, build_config, from_environment, unknown_variables
-from ..launch.program_name import program_name
+from ..launch.program_name import name_program, program_name
 from ..launch.serve import serve
 from ..model_files.known_models import find_known
 from ..model_files.packaged_models import packaged_model
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         getLogger().setLevel(config.log_level.upper())
         return serve(config, server_commands(config.api_workers))
     except ConfigError as error:
-        print(f"arbora: error: {error}", file=sys.stderr)
+        print(f"arbora: error: {name_program(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return INTERRUPTED

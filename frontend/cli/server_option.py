@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from ...runtime.errors import ConfigError
 from ...runtime.option_values import read_key, split_keys
+from ..launch.directory import find_servers
 from ..launch.program_name import program_name
 from .output import ReadValue
 
@@ -46,9 +47,11 @@ def no_answer(url: str, error: BaseException) -> ConfigError:
     error = root_cause(error)  # the HTTP client's own error names no reason
     is_refused = isinstance(error, ConnectionRefusedError)  # asyncio words it differently
     reason = "Connection refused" if is_refused else getattr(error, "strerror", None) or error
+    running = [f"{each.url} ({each.model})" for each in find_servers() if each.url.startswith("http")]
+    others = f" These servers run: {', '.join(running)}." if running else ""
     return ConfigError(
         f"no server answers at {url} ({reason}). Start one with `{program_name()} serve`, or name another "
-        "with --url."
+        f"with --url.{others}"
     )
 
 

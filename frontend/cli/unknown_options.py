@@ -50,6 +50,18 @@ ELSEWHERE = {
     "trust-remote-code": "leave it out: no code of a model is run",
     "quantization": "leave it out: the model's config.json says how its weights are quantized",
     "context-length": "use --max-model-len",
+    "ctx-size": "use --max-model-len",
+    "c": "use --max-model-len",
+    "num-ctx": "use --max-model-len",
+    "m": _MODEL,
+    "hf-repo": _MODEL,
+    "hf": _MODEL,
+    "n-gpu-layers": "leave it out: the whole model is on one device, which --device names",
+    "ngl": "leave it out: the whole model is on one device, which --device names",
+    "parallel": "use --max-running",
+    "np": "use --max-running",
+    "threads": "set OMP_NUM_THREADS in the environment",
+    "t": "set OMP_NUM_THREADS in the environment",
     "max-seq-len": "use --max-model-len",
     "page-size": "leave it out: a page has 16 tokens",
     "block-size": "leave it out: a page has 16 tokens",
@@ -67,7 +79,7 @@ ELSEWHERE = {
     "sampling-defaults": _RECOMMENDED,
     "seed": "give a seed in each request",
 }
-"""Advice for options of vLLM or SGLang, by their names without dashes."""
+"""Advice for options of vLLM, SGLang, llama.cpp or Ollama, by their names without dashes."""
 
 
 def unknown_arguments(unknown: Sequence[str], options: Iterable[str], elsewhere: Mapping[str, str]) -> str:

@@ -7,7 +7,7 @@ from typing import cast
 import msgspec
 from msgspec import Raw
 
-from ...runtime.config import ServeConfig, UnenforcedDefault
+from ...runtime.config import ServeConfig
 from ...runtime.errors import RequestError
 from ...runtime.messages import AdditionalProperties, GrammarSpec, PropertyOrder, Unenforced
 from .fields import SamplingFields
@@ -25,8 +25,7 @@ def enforced_as_asked(
     """The grammar with the fields that say how it is enforced. Raises `RequestError` if such a field has no
     use.
 
-    Fields that are absent have the server's values. Unknown formats are refused only if the request itself
-    says "refuse".
+    Fields that are absent have the server's values.
     """
     if fields.complete_json and spec is None:
         raise _nothing_to_match("complete_json", "says what the reply must match")
@@ -38,7 +37,8 @@ def enforced_as_asked(
         raise _nothing_to_match("whitespace", "asks for JSON")
     if spec is None:
         return None
-    if fields.unenforced == "refuse" and spec.misspelt:
+    unenforced = cast(Unenforced, fields.unenforced or config.unenforced)
+    if unenforced == "refuse" and spec.misspelt:
         raise _misspelt(spec)
     return msgspec.structs.replace(
         spec,
@@ -46,7 +46,7 @@ def enforced_as_asked(
         property_order=cast(PropertyOrder, fields.property_order or "schema"),
         whitespace=fields.whitespace
         or (config.whitespace if spec.whitespace == "model" else spec.whitespace),
-        unenforced=_unenforced(fields.unenforced, config.unenforced),
+        unenforced=unenforced,
     )
 
 
@@ -54,12 +54,6 @@ def _additional_properties(asked: str | None, spec: GrammarSpec, config: ServeCo
     """The request's own field, or else the field inside the constraint, or else the server's value."""
     inside = spec.additional_properties if spec.additional_properties == "declared" else None
     return cast(AdditionalProperties, asked or inside or config.additional_properties)
-
-
-def _unenforced(asked: str | None, default: UnenforcedDefault) -> Unenforced:
-    if asked is None:
-        return "annotations" if default == "refuse" else "allow"
-    return cast(Unenforced, asked)
 
 
 def after_reasoning(
@@ -101,7 +95,7 @@ def _misspelt(spec: GrammarSpec) -> RequestError:
     keyword, path = spec.misspelt[0]
     return RequestError(
         f"the schema's keyword {keyword!r} at {path} is unknown, so it can't be enforced: did you mean "
-        f"{meant_keyword(keyword)!r}? Correct it, or leave `unenforced` out of the request.",
+        f'{meant_keyword(keyword)!r}? Correct it, or send "unenforced": "allow".',
         param=spec.params.get(path.partition("#")[0], spec.param),
         code="invalid_grammar",
     )

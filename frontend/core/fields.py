@@ -7,7 +7,6 @@ from typing import Annotated, Any, TypeAlias, get_args
 
 from msgspec import Meta, Raw, Struct, field
 
-from ...runtime.config import UnenforcedDefault
 from ...runtime.messages import AdditionalProperties as AllowedProperties
 from ...runtime.messages import PropertyOrder
 from ...runtime.messages import Whitespace as JsonWhitespace
@@ -42,7 +41,7 @@ Priority: TypeAlias = Annotated[int, within(-(2**31), 2**31 - 1)]
 AdditionalProperties: TypeAlias = Annotated[str, one_of(get_args(AllowedProperties))]
 Order: TypeAlias = Annotated[str, one_of(get_args(PropertyOrder))]
 Whitespace: TypeAlias = Annotated[str, one_of(get_args(JsonWhitespace))]
-Unenforced: TypeAlias = Annotated[str, one_of(get_args(UnenforcedDefault))]
+Unenforced: TypeAlias = Annotated[str, one_of(("refuse", "allow"))]
 TtlS: TypeAlias = Annotated[float, within(0, MAX_TTL_S, above_low=True)]
 Salt: TypeAlias = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
 _STOP_LENGTHS = {"minLength": 1, "maxLength": MAX_STOP_CHARACTERS}

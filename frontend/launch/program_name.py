@@ -11,6 +11,11 @@ from pathlib import Path
 NAME = "arbora"
 
 
+def name_program(text: str) -> str:
+    """The text with its commands, `arbora …` between backquotes, as the shell finds them."""
+    return text.replace(f"`{NAME} ", f"`{program_name()} ")
+
+
 def program_name() -> str:
     """`arbora`, or this program's path if the shell would not find it under that name."""
     called = Path(sys.argv[0])

@@ -59,7 +59,9 @@ async def _serve(
         output.drain()
         ProgressLine().end()
         logger.info("ready after %.1f s", time.monotonic() - began)
-        print(ready_line(config, ready, listening.url), flush=True)
+        # One write: between two the log could clear the terminal's line.
+        sys.stdout.write(f"{ready_line(config, ready, listening.url)}\n")
+        sys.stdout.flush()
         logger.info("%s", next_step(config, ready, listening.url))
         await supervisor.wait()
     except ServerError as error:

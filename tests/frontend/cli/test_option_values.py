@@ -95,7 +95,7 @@ def test_defaults_of_requests_are_words_of_their_fields(model: Path) -> None:
     assert config.additional_properties == "declared"
     with pytest.raises(ConfigError, match="with one of the fields additional_properties, whitespace"):
         configured(model, "--request-defaults", "white=compact")
-    with pytest.raises(ConfigError, match="expected unenforced= one of refuse, allow"):
+    with pytest.raises(ConfigError, match="expected unenforced= one of annotations, refuse, allow"):
         configured(model, "--request-defaults", "unenforced=yes")
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from arbora.frontend.cli import ps
 from arbora.frontend.cli.main import main
+from arbora.frontend.cli.server_option import no_answer
 from arbora.frontend.launch.directory import PREFIX, PrivateDirectory, RunningServer
 
 FAKE_SERVER = Path(__file__).parents[2] / "support" / "fake_server.py"
@@ -110,6 +111,14 @@ def test_a_server_that_takes_no_connections_is_stopping(
         private.describe(RunningServer("m", "http://127.0.0.1:1", 17, time.time(), is_ready=True))
         private.describe(RunningServer("m", f"unix:{directory}/no.sock", 17, time.time(), is_ready=True))
         assert [each["state"] for each in listed(capsys)] == ["stopping"]
+        assert "run:" not in str(no_answer("http://127.0.0.1:2", ConnectionRefusedError()))
+
+
+def test_a_command_that_finds_no_server_names_those_that_run(directory: Path) -> None:
+    with closing(PrivateDirectory.open(directory)) as private:
+        private.describe(RunningServer("m", "http://127.0.0.1:1", 17, time.time(), is_ready=True))
+        said = str(no_answer("http://127.0.0.1:2", ConnectionRefusedError()))
+    assert said.endswith("These servers run: http://127.0.0.1:1 (m).")
 
 
 def test_an_engine_is_no_server(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:

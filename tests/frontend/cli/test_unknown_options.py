@@ -39,6 +39,11 @@ from arbora.runtime.config import OPTIONS
             "there is no option --tp: leave it out: a server runs one model on one device",
         ),
         (("serve", "--model", "m"), "there is no option --model: give MODEL as the argument: `serve MODEL`"),
+        (
+            ("serve", "-c", "4096", "--num-ctx", "8"),
+            "there is no option -c: use --max-model-len; there is no option --num-ctx: use --max-model-len",
+        ),
+        (("serve", "-m", "a.gguf"), "there is no option -m: give MODEL as the argument: `serve MODEL`"),
         (("serve", "--max_num_seqs=8"), "there is no option --max_num_seqs: use --max-running"),
         (
             ("serve", "--gpu-memory-utilization", "0.9"),

@@ -164,8 +164,9 @@ async def test_disable_additional_properties_means_declared_ones() -> None:
 @pytest.mark.parametrize(
     ("default", "asked", "sent"),
     [
-        ("refuse", None, "annotations"),
-        ("refuse", "refuse", "refuse"),
+        ("annotations", None, "annotations"),
+        ("annotations", "refuse", "refuse"),
+        ("refuse", None, "refuse"),
         ("refuse", "allow", "allow"),
         ("allow", None, "allow"),
         ("allow", "refuse", "refuse"),
