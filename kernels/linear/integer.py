@@ -91,7 +91,7 @@ class IntegerCpuPacker:
 
 
 class IntegerCpuProduct:
-    """y = x wᵀ + bias, with x quantized to 8 bits by groups of at most 128 inputs of a row. Many rows may be
+    """y = x wᵀ + bias, with x quantized to 8 bits by the weight's groups of inputs. Many rows may be
     computed as AMX_BFLOAT16: the weights and x are rounded to bfloat16 instead.
 
     The bits of a row's result do not depend on the number of threads. Without AMX_BFLOAT16 they do not depend
@@ -227,7 +227,7 @@ def stored_group(group: int) -> int:
 
 
 def groups_of_activations(shape: CodedShape) -> int:
-    """Stored groups that share a scale of activations: as many as make up to 128 inputs and divide all."""
+    """Stored groups that share a scale of activations: two of 16 inputs, if there is an even number of them,
+    otherwise one. With a scale for each 128 inputs a few large activations would cost more accuracy."""
     group = stored_group(shape.group)
-    groups = shape.inputs // group
-    return max(parts for parts in range(1, GROUP // group + 1) if groups % parts == 0)
+    return 2 if group == 16 and shape.inputs // group % 2 == 0 else 1
