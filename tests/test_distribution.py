@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections import defaultdict
@@ -58,8 +59,10 @@ def test_files_that_share_a_fixture_run_whole_and_first(tmp_path: Path, order: s
     (tmp_path / f"test_{order}_sharing.py").write_text(SHARING)
     (tmp_path / "test_m_alone.py").write_text(ALONE)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile", str(tmp_path)]
-    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    options = ["-q", "-p", "xdist", "-n", "2", "--dist", "loadfile"]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # importing them takes long
+    command = [sys.executable, "-m", "pytest", *options, str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert run.returncode == 0, run.stdout + run.stderr
     files = defaultdict(list)
     for line in notes.read_text().splitlines():

@@ -1,4 +1,7 @@
-"""Conversations with models that have recurrent layers: each turn starts where the last reply ended."""
+"""Conversations with a model that has recurrent layers: each turn starts where the last reply ended.
+
+Its layers are short convolutions. test_stored_chats.py has a conversation with gated delta nets.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,12 @@ from explained import SYSTEM, facts, said
 from served import Served, serve, write_served_checkpoint
 from tiny_models import tiny_config, tiny_model
 
-KINDS = {"gated delta nets": "qwen3_next", "short convolutions": "lfm2"}
 
-
-@pytest.fixture(params=list(KINDS.values()), ids=list(KINDS), scope="module")
-def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = write_served_checkpoint(tmp_path_factory.mktemp("model"))
     like = json.loads((directory / "config.json").read_text())
-    config = tiny_config(request.param)
+    config = tiny_config("lfm2")
     config.vocab_size, config.max_position_embeddings = like["vocab_size"], 4096
     tiny_model(config).save_pretrained(directory)
     return directory

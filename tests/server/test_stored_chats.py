@@ -1,5 +1,8 @@
 """Conversations with models that need more than pages of all tokens to go on: recurrent layers' states, or
-the pages of windows. A page store keeps these too."""
+the pages of windows. A page store keeps these too.
+
+Each write policy has one kind of model here. tests/runtime has every policy with states and with windows.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,14 @@ from served import Served, serve, write_served_checkpoint
 from tiny_models import tiny_config, tiny_model
 
 KINDS = {
-    "gated delta nets": ("qwen3_next", {}),
-    "short convolutions": ("lfm2", {}),
-    "windows": ("gemma3_text", {"sliding_window": 128}),
+    "gated delta nets": ("qwen3_next", {}, "write_back"),
+    "windows": ("gemma3_text", {"sliding_window": 128}, "write_through"),
 }
 
 
-@pytest.fixture(params=list(KINDS.values()), ids=list(KINDS), scope="module")
-def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = write_served_checkpoint(tmp_path_factory.mktemp("model"))
+def write_checkpoint(directory: Path, kind: str, fields: dict[str, int]) -> Path:
+    write_served_checkpoint(directory)
     like = json.loads((directory / "config.json").read_text())
-    kind, fields = request.param
     config = tiny_config(kind)
     for name, value in {**fields, "vocab_size": like["vocab_size"], "max_position_embeddings": 4096}.items():
         setattr(config, name, value)
@@ -38,11 +38,12 @@ def ask(server: Served, messages: list[Any]) -> Any:
     return answer.json()
 
 
-@pytest.mark.parametrize("policy", ["write_back", "write_through"])
+@pytest.mark.parametrize(("kind", "fields", "policy"), KINDS.values(), ids=KINDS)
 def test_a_conversation_goes_on_after_its_eviction_and_on_another_server(
-    checkpoint: Path, policy: str, tmp_path: Path
+    kind: str, fields: dict[str, int], policy: str, tmp_path: Path
 ) -> None:
-    options = ("--disk-cache", str(tmp_path), "--write-policy", policy)
+    checkpoint = write_checkpoint(tmp_path / "model", kind, fields)
+    options = ("--disk-cache", str(tmp_path / "pages"), "--write-policy", policy)
     exact = ("--dtype", "float32")
     small = (*exact, "--kv-memory", "4MiB", "--max-model-len", "2048", "--max-running", "1")
     messages: list[Any] = [said("system", SYSTEM), said("user", facts("Turn 1"))]

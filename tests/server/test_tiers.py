@@ -9,7 +9,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from arbora import Engine
 from arbora.runtime.messages import RestoredPages, SavedPages, StepPlan
@@ -128,21 +127,19 @@ def test_with_write_through_a_killed_server_leaves_its_pages(served_model: Path,
         assert again == (text, whole_pages(tokens), tokens)
 
 
-@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
-def test_an_engine_finds_the_pages_of_the_one_before(
-    served_model: Path, tmp_path: Path, kv_dtype: str
+def test_an_engine_finds_the_pages_of_the_one_before_with_its_kv_dtype(
+    served_model: Path, tmp_path: Path
 ) -> None:
-    options: Any = {"dtype": "float32", "kv_dtype": kv_dtype, "disk_cache": str(tmp_path)}
-    with Engine(str(served_model), **options) as engine:
-        first = engine.generate(STORY, max_tokens=24, temperature=0)
-    with Engine(str(served_model), **options) as engine:
-        again = engine.generate(STORY, max_tokens=24, temperature=0)
-    assert first.text == again.text
-    assert first.usage.cached_tokens == 0
-    assert again.usage.cached_tokens == whole_pages(again.usage.prompt_tokens)
-    options["kv_dtype"] = "auto" if kv_dtype == "int8" else "int8"
-    with Engine(str(served_model), **options) as engine:
-        assert engine.generate(STORY, max_tokens=24, temperature=0).usage.cached_tokens == 0
+    """The third engine restores the pages that the first one stored, and the fourth those of the second."""
+    replies: dict[str, list[Any]] = {"int8": [], "auto": []}
+    for kv_dtype in ("int8", "auto") * 2:
+        options: Any = {"dtype": "float32", "kv_dtype": kv_dtype, "disk_cache": str(tmp_path)}
+        with Engine(str(served_model), **options) as engine:
+            replies[kv_dtype].append(engine.generate(STORY, max_tokens=24, temperature=0))
+    for first, again in replies.values():
+        assert first.text == again.text
+        assert first.usage.cached_tokens == 0
+        assert again.usage.cached_tokens == whole_pages(again.usage.prompt_tokens)
 
 
 def test_the_runner_saves_before_it_overwrites_and_restores_before_it_reads(served_model: Path) -> None:

@@ -192,23 +192,20 @@ def test_a_revision_is_downloaded_into_the_given_directory(
 
 def test_the_generation_config_of_vllm_or_of_the_script_gives_the_defaults_of_sampling(model: str) -> None:
     (Path(model) / "generation_config.json").write_text('{"temperature": 2.0, "do_sample": true}')
-    params = arbora.SamplingParams(seed=0, max_tokens=8, ignore_eos=True)
+    plain, cold, hot = (arbora.SamplingParams(seed=0, max_tokens=8, ignore_eos=True) for _ in range(3))
+    cold.temperature, hot.temperature = 0, 1
 
-    def text(**options: Any) -> str:
+    def texts(*params: arbora.SamplingParams, **options: Any) -> list[str]:
         llm = arbora.LLM(model, device="cpu", kv_memory="4MiB", **options)
         try:
-            return llm.generate("Hello", params, use_tqdm=False)[0].outputs[0].text
+            return [llm.generate("Hello", each, use_tqdm=False)[0].outputs[0].text for each in params]
         finally:
             llm.engine.close()
 
-    cold = text(override_generation_config={"temperature": 0})
-    params.temperature = 0
-    assert text() == cold
-    params = arbora.SamplingParams(seed=0, max_tokens=8, ignore_eos=True)
-    neutral = text(generation_config="vllm")
-    assert text() != neutral
-    params.temperature = 1
-    assert text() == neutral
+    of_file, at_zero, at_one = texts(plain, cold, hot)
+    assert texts(plain, override_generation_config={"temperature": 0}) == [at_zero]
+    assert texts(plain, generation_config="vllm") == [at_one]
+    assert of_file != at_one
     with pytest.raises(TypeError, match="temprature"):
         read_options(model, {"override_generation_config": {"temprature": 1}})
 

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import redis
 import torch
-from arbora import Engine
 from arbora.runtime.messages import FlushPages, PagesFound, SavedPages, SavedState
 from arbora.runtime.model.tiers import remote
 from arbora.runtime.model.tiers.disk import StoredPage
@@ -339,25 +338,6 @@ def test_forgetting_may_take_many_round_trips(url: str, monkeypatch: pytest.Monk
 def test_another_server_finds_the_pages_that_the_first_computed(served_model: Path, tmp_path: Path) -> None:
     with running(SERVERS[-1], tmp_path) as url:
         check_sharing(served_model, url)
-
-
-def test_a_server_restores_only_pages_of_its_own_kv_dtype(served_model: Path, tmp_path: Path) -> None:
-    """Four servers use one store, one after the other: int8, unquantized, int8, unquantized.
-
-    The third server restores the pages that the first one stored, and the fourth those of the second.
-    """
-    prompt = "The fox and the crow met by the river, and this is what they said to each other. " * 6
-    replies: dict[str, list[Any]] = {"int8": [], "auto": []}
-    with running(SERVERS[-1], tmp_path) as url:
-        for kv_dtype in ("int8", "auto") * 2:
-            options: Any = {"dtype": "float32", "kv_dtype": kv_dtype, "remote_cache": url}
-            with Engine(str(served_model), **options) as engine:
-                reply = engine.generate(prompt, max_tokens=24, temperature=0, ignore_eos=True)
-                replies[kv_dtype].append(reply)
-    for computed, restored in replies.values():
-        assert computed.usage.cached_tokens == 0
-        assert restored.usage.cached_tokens == (restored.usage.prompt_tokens - 1) // 16 * 16
-        assert restored.tokens == computed.tokens
 
 
 def await_pages(stored: redis.Redis, pages: int) -> None:

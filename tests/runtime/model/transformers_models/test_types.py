@@ -45,22 +45,22 @@ def find_outcome(model_type: str, directory: Path) -> str:
     except (TypeError, ValueError, KeyError, AttributeError, StrictDataclassError):
         return "not tried: its config has no valid defaults"
     try:
-        TransformersArchitecture.open(directory)
+        architecture = TransformersArchitecture.open(directory)
     except ConfigError as error:
         return str(error).split(") ", 1)[-1].split("\n")[0].removesuffix(NOT_SERVED).rstrip(".")
     reference = tiny_model(config)
     reference.save_pretrained(directory)
     config.save_pretrained(directory)  # some models save only a part of it
     try:
-        model = load(directory)
+        model = load(architecture, directory)
     except ConfigError as error:
         return str(error).split(": ", 1)[-1].rstrip(".")
     largest = max(differences(reference, PagedRows(model)))
     return SERVED if largest < TOLERANCE else f"computed wrongly: {largest:.1e}"
 
 
-def load(directory: Path) -> Model:
-    architecture, checkpoint = TransformersArchitecture.open(directory), Checkpoint(directory)
+def load(architecture: TransformersArchitecture, directory: Path) -> Model:
+    checkpoint = Checkpoint(directory)
     choose = load_weight_formats(directory, checkpoint.names).choose
     architecture.check(checkpoint, choose)
     loader = ProjectionLoader(checkpoint, choose, torch.float32, CPU, batch_invariant=False)
