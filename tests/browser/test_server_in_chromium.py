@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from typing import Any
 
 import pytest
@@ -74,6 +75,32 @@ def test_the_plots_show_more_minutes(page: Page) -> None:
     expect(sixty).to_have_attribute("aria-pressed", "true")
     expect(five).to_have_attribute("aria-pressed", "false")
     expect(page.locator("#plots canvas")).to_have_count(8)
+
+
+def test_a_plot_draws_its_values_once_with_gaps_and_dots(page: Page) -> None:
+    """Two refreshes at the same time get the same samples."""
+    page.add_init_script("""window.drawn = [];
+      const lineTo = Path2D.prototype.lineTo, arc = Path2D.prototype.arc;
+      const stroke = CanvasRenderingContext2D.prototype.stroke;
+      Path2D.prototype.lineTo = function (...to) { (this.lines ??= []).push(to[0]); lineTo.apply(this, to); };
+      Path2D.prototype.arc = function (...of) { (this.dots ??= []).push(of[0]); arc.apply(this, of); };
+      CanvasRenderingContext2D.prototype.stroke = function (...path) {
+        if (path[0]) drawn.push({ lines: path[0].lines ?? [], dots: path[0].dots ?? [] });
+        stroke.apply(this, path);
+      };""")
+    rates = [0.1, 0.2, None, 0.4, None, 0.6, 0.7, None]
+    times = [time.time() - 100 + 5 * number for number in range(len(rates))]
+    page.route("**/server/history*", answer_with({"times": times, "series": {"hit_rate": rates}}))
+    page.goto(page.url + "#server")
+    page.reload()
+    expect(page.locator("#plots canvas")).to_have_count(8)
+    page.wait_for_timeout(3000)  # the page has asked again
+    paths = page.evaluate("drawn")
+    lines = [path["lines"] for path in paths if path["lines"]]
+    assert lines and all(len(line) == 5 and line == sorted(line) for line in lines)
+    dots = {tuple(path["dots"]) for path in paths if path["dots"]}
+    (dot,) = dots.pop()
+    assert not dots and abs(dot - lines[-1][2]) <= 3  # a dot's arc begins at its right
 
 
 def test_open_requests_are_shown_with_their_state(page: Page) -> None:
