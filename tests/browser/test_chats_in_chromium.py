@@ -50,6 +50,14 @@ def test_an_empty_chat_shows_the_model_and_examples(page: Page) -> None:
     expect(start).to_have_count(0)
 
 
+def test_the_tool_example_says_that_the_model_s_template_has_no_tools(page: Page) -> None:
+    expect(page.locator(".example", has_text="Tool")).not_to_contain_text("template")
+    card = {"id": "m", "max_model_len": 10, "device": "cpu", "template_has_tools": False}
+    page.route("**/v1/models", lambda route: route.fulfill(body=json.dumps({"data": [card]})))
+    page.reload()
+    expect(page.locator(".example", has_text="Tool")).to_contain_text("chat template has no tools")
+
+
 def send_example(page: Page, name: str) -> None:
     settle(page, temperature="0")
     page.locator(".example", has_text=name).click()

@@ -147,7 +147,7 @@ def test_a_tool_is_made_in_its_form(page: Page) -> None:
         },
     }
     assert bodies[0]["tools"] == [{"type": "function", "function": function}]
-    assert bodies[0]["tool_choice"] == "required"
+    assert bodies[0]["tool_choice"] == "required" and bodies[0]["parallel_tool_calls"] is False
 
 
 def test_mock_values_answer_calls_until_the_rounds_are_used_up(page: Page) -> None:
@@ -162,7 +162,8 @@ def test_mock_values_answer_calls_until_the_rounds_are_used_up(page: Page) -> No
     expect(page.locator(".message.tool")).to_have_count(2)
     assert bodies[1]["messages"][-1] == {"role": "tool", "tool_call_id": "call-0", "content": "It rains."}
     assert "mock" not in json.dumps(bodies)
-    assert bodies[0]["tool_choice"] == "required" and "tool_choice" not in bodies[1]
+    assert bodies[0]["tool_choice"] == "required" and bodies[0]["parallel_tool_calls"] is False
+    assert not {"tool_choice", "parallel_tool_calls"} & set(bodies[1])
     visible = page.locator(".results:visible textarea")
     expect(visible).to_have_value("It rains.")
     page.get_by_role("button", name="Send the results").locator("visible=true").click()

@@ -388,10 +388,11 @@ function titleOf(tree) {
   return line.length > MAX_TITLE ? `${line.slice(0, MAX_TITLE - 1)}…` : line;
 }
 
-/** The request for the reply to the last message of `path`. A tool must be called only in the first reply to a message of the user. */
+/** The request for the reply to the last message of `path`. A tool must be called only in the first reply to a message of the user, and then once: a
+ * model that was not trained to call would go on calling. */
 function bodyOf(path, { fields, system, mustCall = false }) {
   const messages = path.map(asSent);
-  const must = mustCall && fields.tools && messages.at(-1)?.role === "user" ? { tool_choice: "required" } : {};
+  const must = mustCall && fields.tools && messages.at(-1)?.role === "user" ? { tool_choice: "required", parallel_tool_calls: false } : {};
   if (system) messages.unshift({ role: "system", content: system });
   return { ...fields, ...must, messages };
 }
