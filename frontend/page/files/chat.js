@@ -1,16 +1,17 @@
 // The chat: sends the branch that is shown, shows the replies as they arrive, and keeps them in the tree of messages.
 import { ServerError, stream } from "./api.js";
 import { asSent } from "./chat_file.js";
+import { newChat, titleOf } from "./chat_store.js";
 import { Composer } from "./composer.js";
 import { byId, element } from "./dom.js";
-import { MessageTree, readTree } from "./message_tree.js";
+import { readTree } from "./message_tree.js";
 import { ReplyView, branchSwitch, errorMessage, toolResult, userMessage } from "./messages.js";
 import { asMessage, emptyReply, extend, keptReply, speedOf } from "./reply.js";
 import { keptSettings, modelCard, readSettings, showSettings } from "./settings.js";
 import { offerFollowUp, startScreen } from "./start_screen.js";
+import { showWaiting } from "./waiting.js";
 
 const NEAR_END = 80; // pixels: a list that is scrolled to its end follows the reply
-const MAX_TITLE = 60; // characters
 const NO_SPEED = { first: null, rate: null };
 const NO_FORM = { schema: "", tools: "", mustCall: false }; // neither a schema nor tools
 
@@ -181,14 +182,17 @@ export class Chat {
       if (reply.finish === null) view.show(reply);
       this.#follow();
     };
+    const stopWaiting = showWaiting(view.waiting);
     const request = { ...body, stream: true, stream_options: { include_usage: true, continuous_usage_stats: true }, explain_cache: true };
     try {
       for await (const chunk of stream("v1/chat/completions", request, controller.signal)) {
         extend(reply, chunk, performance.now());
+        if (reply.first !== null) stopWaiting();
         drawing ||= requestAnimationFrame(draw);
         this.#hooks.onChange(false);
       }
     } finally {
+      stopWaiting();
       cancelAnimationFrame(drawing);
     }
   }
@@ -373,19 +377,6 @@ export class Chat {
 function showOnly(list, wanted) {
   for (const child of [...list.children]) if (!wanted.includes(child)) child.remove();
   wanted.forEach((each, index) => list.children[index] !== each && list.insertBefore(each, list.children[index] ?? null));
-}
-
-function newChat() {
-  const bytes = crypto.getRandomValues(new Uint8Array(12));
-  const id = [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
-  return { id, title: "", isNamed: false, updated: Date.now(), settings: {}, tree: new MessageTree() };
-}
-
-/** The beginning of the first message that the branch has. */
-function titleOf(tree) {
-  const { message, documents } = tree.path().find((node) => node.message.role === "user") ?? {};
-  const line = message?.content.trim().split("\n")[0] || documents?.[0]?.name || "Chat";
-  return line.length > MAX_TITLE ? `${line.slice(0, MAX_TITLE - 1)}…` : line;
 }
 
 /** The request for the reply to the last message of `path`. A tool must be called only in the first reply to a message of the user, and then once: a

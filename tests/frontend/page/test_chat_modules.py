@@ -225,7 +225,7 @@ class FakeStorage {
 
 @pytest.fixture
 def stores() -> PageModule:
-    module = PageModule("chat_store")
+    module = PageModule("message_tree", "chat_store")
     module.run(f"globalThis.storage = new ({STORAGE.strip()})()")
     module.run("globalThis.store = new ChatStore(() => storage, 'all')")
     return module
