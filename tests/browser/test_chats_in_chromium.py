@@ -178,7 +178,7 @@ def test_a_chat_that_is_left_while_its_reply_is_written_keeps_the_part(page: Pag
     expect(page.locator(".schema-view pre")).to_have_text(re.compile(".{20}"))
     page.click("#new-chat")
     titles(page).click()
-    expect(page.locator(".note")).to_have_text("You stopped the reply.")
+    expect(page.locator(".note")).to_have_text("The reply ended when you left this chat.")
     expect(page.locator(".schema-view pre")).to_have_text(re.compile(".{20}"))
 
 

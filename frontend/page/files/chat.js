@@ -44,7 +44,7 @@ export class Chat {
   /** Shows a chat that was kept, or a new one with the present settings but no schema and no tools. */
   open(kept) {
     if (this.#running) this.#chat.settings = keptSettings();
-    this.#stop();
+    this.#stop("The reply ended when you left this chat.");
     this.#setRunning(null);
     this.#chat = kept ? { ...kept, tree: readTree(kept.tree) } : newChat();
     showSettings(kept ? kept.settings : { ...keptSettings(), ...NO_FORM });
@@ -92,8 +92,11 @@ export class Chat {
     this.#reply({ parent: node.id, added: [node.id], before, rounds: 0 });
   }
 
-  #stop() {
-    this.#running?.controller.abort();
+  /** Ends the reply that is being written; `note` will stand below it. */
+  #stop(note = "You stopped the reply.") {
+    if (!this.#running) return;
+    this.#running.note = note;
+    this.#running.controller.abort();
   }
 
   #escape() {
@@ -212,7 +215,7 @@ export class Chat {
     // The calls of a reply that did not end may be incomplete, and the server would refuse them.
     if (error) reply.calls = [];
     if (this.#running === run) this.#setRunning(null);
-    const node = this.#keep(run, isStopped ? "You stopped the reply." : error?.message);
+    const node = this.#keep(run, isStopped ? run.note : error?.message);
     if (chat !== this.#chat) return;
     this.#views.set(node.id, this.#finishView(view, node));
     this.draw();
