@@ -62,10 +62,30 @@ def test_only_settings_that_have_a_value_are_sent(page: Page) -> None:
     assert set(bodies[2]) == sent
 
 
-def test_boxes_say_the_model_s_own_values(page: Page) -> None:
-    expect(page.locator("#temperature-field")).to_have_attribute("placeholder", "0.5 (the model's)")
+def test_boxes_say_the_server_s_values(page: Page) -> None:
+    expect(page.locator("#temperature-field")).to_have_attribute("placeholder", "0.5 (the server's)")
     expect(page.locator("#system")).to_have_attribute("placeholder", "The model's own")
     expect(page.locator("#seed-field")).to_have_attribute("placeholder", "random")
+
+
+def test_a_wrong_setting_says_its_reason_below_its_box(page: Page) -> None:
+    page.click("#open-settings")
+    hint = page.locator("#temperature-field-hint")
+    page.fill("#temperature-field", "9")
+    expect(hint).to_have_text("Temperature: 9 must be between 0 and 2.")
+    page.click("#reset-settings")
+    expect(hint).to_contain_text("likeliest token")
+    expect(page.locator("#temperature-field")).to_have_attribute("aria-invalid", "false")
+    page.fill("#stop-field", "a\n" * 17)
+    expect(page.locator("#stop-field-hint")).to_contain_text("at most 16")
+
+
+def test_the_boxes_of_the_settings_are_in_line(page: Page) -> None:
+    page.click("#open-settings")
+    names = ["presence_penalty", "reasoning_effort", "cache_prompt"]
+    boxes = [page.locator(f"#{name}-field").bounding_box() for name in names]
+    places = {(box["x"], box["width"]) for box in boxes if box}
+    assert len(places) == 1
 
 
 def test_a_wrong_setting_is_named_and_not_sent(page: Page) -> None:
