@@ -298,6 +298,23 @@ def test_the_list_of_chats_can_be_hidden(browser: Browser, server: Served, width
             expect(chats).to_be_hidden()
 
 
+def test_on_a_touch_screen_every_chat_can_be_renamed_and_deleted(browser: Browser, server: Served) -> None:
+    size: Any = {"width": 390, "height": 800}
+    with browser.new_context(viewport=size, has_touch=True, is_mobile=True) as context:
+        page = context.new_page()
+        page.goto(server.url)
+        chat(page, "My name is Ada.")
+        page.tap("#toggle-chats")
+        page.tap("#new-chat")
+        page.tap("#toggle-chats")
+        expect(page.locator(".chat-item.current")).to_have_count(0)
+        page.get_by_role("button", name="Rename My name is Ada.").tap()
+        page.fill("#chat-items input", "Names")
+        page.keyboard.press("Enter")
+        page.get_by_role("button", name="Delete Names").tap()
+        expect(titles(page)).to_have_count(0)
+
+
 # Branches
 
 

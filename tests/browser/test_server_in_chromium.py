@@ -141,6 +141,17 @@ def test_the_state_is_shown_while_no_model_answers(page: Page, faults: list[str]
     faults.clear()  # the browser reports each refused load
 
 
+def test_the_view_that_the_address_names_has_no_line_around_it(browser: Browser, server: Served) -> None:
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.goto(f"{server.url}/#server")
+        expect(page.locator("#server-state")).to_have_text("ready")
+        page.evaluate("document.getElementById('server').tabIndex = -1")  # some browsers focus what scrolls
+        page.keyboard.press("Tab")  # so that the browser shows where the focus is
+        page.locator("#server").focus()
+        assert page.locator("#server").evaluate("(each) => getComputedStyle(each).outlineStyle") == "none"
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_is_wider_than_a_phone(browser: Browser, server: Served, scheme: Any) -> None:
     server.http.post("/v1/completions", json={"prompt": "a", "max_tokens": 1})

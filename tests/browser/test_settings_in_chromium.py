@@ -140,6 +140,14 @@ def test_a_form_and_its_json_are_the_same_schema(page: Page) -> None:
     expect(page.locator("#schema-badge")).to_have_text("JSON schema")
 
 
+def test_the_fields_of_a_tool_have_visible_labels(page: Page) -> None:
+    settle(page, tools='{"name": "weather", "parameters": {"type": "object", "properties": {"city": {}}}}')
+    page.click("#tools-badge")
+    card = page.get_by_role("region", name="Tool 1")
+    labels = ["Name", "Description", "Name", "Type", "Allowed values", "Description", "Mock value"]
+    expect(card.locator("label span:visible")).to_have_text(labels)
+
+
 def test_a_tool_is_made_in_its_form(page: Page) -> None:
     bodies = record(page, {"content": "Rain."})
     page.click("#tools-badge")
