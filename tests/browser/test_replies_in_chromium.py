@@ -145,6 +145,7 @@ NESTED = {
 def test_a_reply_that_markdown_can_t_read_stays_on_screen_and_in_the_conversation(
     page: Page, faults: list[str], kind: str
 ) -> None:
+    page.set_viewport_size({"width": 1000, "height": 900})  # no path beside the chat: it is too long for one
     text = f"Before.\n\n{NESTED[kind]}"
     bodies = answer_with(page, *(text[start : start + 1000] for start in range(0, len(text), 1000)))
     chat(page, "Write.", "Go on.")

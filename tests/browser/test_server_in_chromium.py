@@ -146,9 +146,7 @@ def test_the_view_that_the_address_names_has_no_line_around_it(browser: Browser,
         page = context.new_page()
         page.goto(f"{server.url}/#server")
         expect(page.locator("#server-state")).to_have_text("ready")
-        page.evaluate("document.getElementById('server').tabIndex = -1")  # some browsers focus what scrolls
-        page.keyboard.press("Tab")  # so that the browser shows where the focus is
-        page.locator("#server").focus()
+        expect(page.locator("#server")).to_be_focused()  # the browser follows the address
         assert page.locator("#server").evaluate("(each) => getComputedStyle(each).outlineStyle") == "none"
 
 

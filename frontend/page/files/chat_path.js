@@ -55,9 +55,12 @@ export class ChatPath {
 
   /** Refreshes at once, also if the last explanation was asked for just before: a reply has ended. */
   async refreshNow() {
-    await this.#refreshing?.catch(() => {}); // its caller gets the error
+    const before = this.#refreshing;
+    await before?.catch(() => {}); // its caller gets the error
     this.#asked = -Infinity;
-    await this.refresh();
+    if (!before) return this.refresh();
+    await this.#explain(); // the tree has just been fetched
+    this.#markOld();
   }
 
   refresh() {
