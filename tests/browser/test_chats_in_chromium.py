@@ -50,6 +50,14 @@ def test_an_empty_chat_shows_the_model_and_examples(page: Page) -> None:
     expect(start).to_have_count(0)
 
 
+def test_the_tool_example_says_that_the_model_s_template_has_no_tools(page: Page) -> None:
+    expect(page.locator(".example", has_text="Tool")).not_to_contain_text("template")
+    card = {"id": "m", "max_model_len": 10, "device": "cpu", "template_has_tools": False}
+    page.route("**/v1/models", lambda route: route.fulfill(body=json.dumps({"data": [card]})))
+    page.reload()
+    expect(page.locator(".example", has_text="Tool")).to_contain_text("chat template has no tools")
+
+
 def send_example(page: Page, name: str) -> None:
     settle(page, temperature="0")
     page.locator(".example", has_text=name).click()
@@ -170,7 +178,7 @@ def test_a_chat_that_is_left_while_its_reply_is_written_keeps_the_part(page: Pag
     expect(page.locator(".schema-view pre")).to_have_text(re.compile(".{20}"))
     page.click("#new-chat")
     titles(page).click()
-    expect(page.locator(".note")).to_have_text("You stopped the reply.")
+    expect(page.locator(".note")).to_have_text("The reply ended when you left this chat.")
     expect(page.locator(".schema-view pre")).to_have_text(re.compile(".{20}"))
 
 
@@ -288,6 +296,23 @@ def test_the_list_of_chats_can_be_hidden(browser: Browser, server: Served, width
             page.reload()
             expect(page.locator(".message.reply")).to_be_visible()
             expect(chats).to_be_hidden()
+
+
+def test_on_a_touch_screen_every_chat_can_be_renamed_and_deleted(browser: Browser, server: Served) -> None:
+    size: Any = {"width": 390, "height": 800}
+    with browser.new_context(viewport=size, has_touch=True, is_mobile=True) as context:
+        page = context.new_page()
+        page.goto(server.url)
+        chat(page, "My name is Ada.")
+        page.tap("#toggle-chats")
+        page.tap("#new-chat")
+        page.tap("#toggle-chats")
+        expect(page.locator(".chat-item.current")).to_have_count(0)
+        page.get_by_role("button", name="Rename My name is Ada.").tap()
+        page.fill("#chat-items input", "Names")
+        page.keyboard.press("Enter")
+        page.get_by_role("button", name="Delete Names").tap()
+        expect(titles(page)).to_have_count(0)
 
 
 # Branches

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from itertools import pairwise
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -32,6 +35,43 @@ def answer_with(page: Page, *pieces: str, is_whole: bool = True) -> list[Any]:
 
     page.route("**/v1/chat/completions", answer)
     return bodies
+
+
+def open_requests(page: Page, *requests: dict[str, Any]) -> list[float]:
+    """Makes these the open requests. Returns the times when the page asks for them."""
+    asked: list[float] = []
+
+    def answer(route: Route) -> None:
+        asked.append(monotonic())
+        listed = {"open": requests, "open_total": len(requests), "recent": [], "failed": []}
+        route.fulfill(body=json.dumps(listed), content_type="application/json")
+
+    page.unroute("**/server/requests")
+    page.route("**/server/requests", answer)
+    return asked
+
+
+def test_a_reply_without_a_token_says_how_far_its_prompt_is(page: Page) -> None:
+    held: list[Route] = []
+    page.route("**/v1/chat/completions", lambda route: held.append(route))
+    ours = {"id": "a", "state": "prefill", "prompt_tokens": 1782, "ready_tokens": 1029}
+    asked = open_requests(page, ours)
+    say(page, "Read this.")
+    begun = monotonic()
+    waiting = page.locator(".waiting")
+    expect(waiting).to_have_text("1,029 of 1,782 prompt tokens ready")
+    page.wait_for_timeout(2500)
+    assert asked[0] - begun > 1.9 and all(later - earlier > 0.9 for earlier, later in pairwise(asked))
+    open_requests(page, ours, {**ours, "id": "b"})
+    expect(waiting).to_have_text(re.compile(r"^waiting for the first token, \d+ s$"))
+    asked = open_requests(page)
+    event = json.dumps({"choices": [{"delta": {"content": "Yes."}, "finish_reason": "stop"}]})
+    held[0].fulfill(body=f"data: {event}\n\ndata: [DONE]\n\n", content_type="text/event-stream")
+    wait_for_replies(page, 1)
+    expect(waiting).to_have_text("")
+    asked.clear()
+    page.wait_for_timeout(2500)
+    assert not asked
 
 
 def test_a_schema_s_value_is_shown_as_it_grows(page: Page) -> None:
@@ -105,6 +145,7 @@ NESTED = {
 def test_a_reply_that_markdown_can_t_read_stays_on_screen_and_in_the_conversation(
     page: Page, faults: list[str], kind: str
 ) -> None:
+    page.set_viewport_size({"width": 1000, "height": 900})  # no path beside the chat: it is too long for one
     text = f"Before.\n\n{NESTED[kind]}"
     bodies = answer_with(page, *(text[start : start + 1000] for start in range(0, len(text), 1000)))
     chat(page, "Write.", "Go on.")

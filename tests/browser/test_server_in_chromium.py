@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from typing import Any
 
 import pytest
@@ -76,6 +77,32 @@ def test_the_plots_show_more_minutes(page: Page) -> None:
     expect(page.locator("#plots canvas")).to_have_count(8)
 
 
+def test_a_plot_draws_its_values_once_with_gaps_and_dots(page: Page) -> None:
+    """Two refreshes at the same time get the same samples."""
+    page.add_init_script("""window.drawn = [];
+      const lineTo = Path2D.prototype.lineTo, arc = Path2D.prototype.arc;
+      const stroke = CanvasRenderingContext2D.prototype.stroke;
+      Path2D.prototype.lineTo = function (...to) { (this.lines ??= []).push(to[0]); lineTo.apply(this, to); };
+      Path2D.prototype.arc = function (...of) { (this.dots ??= []).push(of[0]); arc.apply(this, of); };
+      CanvasRenderingContext2D.prototype.stroke = function (...path) {
+        if (path[0]) drawn.push({ lines: path[0].lines ?? [], dots: path[0].dots ?? [] });
+        stroke.apply(this, path);
+      };""")
+    rates = [0.1, 0.2, None, 0.4, None, 0.6, 0.7, None]
+    times = [time.time() - 100 + 5 * number for number in range(len(rates))]
+    page.route("**/server/history*", answer_with({"times": times, "series": {"hit_rate": rates}}))
+    page.goto(page.url + "#server")
+    page.reload()
+    expect(page.locator("#plots canvas")).to_have_count(8)
+    page.wait_for_timeout(3000)  # the page has asked again
+    paths = page.evaluate("drawn")
+    lines = [path["lines"] for path in paths if path["lines"]]
+    assert lines and all(len(line) == 5 and line == sorted(line) for line in lines)
+    dots = {tuple(path["dots"]) for path in paths if path["dots"]}
+    (dot,) = dots.pop()
+    assert not dots and abs(dot - lines[-1][2]) <= 3  # a dot's arc begins at its right
+
+
 def test_open_requests_are_shown_with_their_state(page: Page) -> None:
     request = {"id": "chatcmpl-1-0", "state": "prefill", "age_s": 2, "prompt_tokens": 100}
     request |= {"cached_tokens": 20, "ready_tokens": 50, "output_tokens": 0}
@@ -112,6 +139,15 @@ def test_the_state_is_shown_while_no_model_answers(page: Page, faults: list[str]
     expect(page.locator("#facts")).to_contain_text("pirate")
     expect(page.locator("#health")).to_have_text("The model is starting.")
     faults.clear()  # the browser reports each refused load
+
+
+def test_the_view_that_the_address_names_has_no_line_around_it(browser: Browser, server: Served) -> None:
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.goto(f"{server.url}/#server")
+        expect(page.locator("#server-state")).to_have_text("ready")
+        expect(page.locator("#server")).to_be_focused()  # the browser follows the address
+        assert page.locator("#server").evaluate("(each) => getComputedStyle(each).outlineStyle") == "none"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

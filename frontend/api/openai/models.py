@@ -32,6 +32,7 @@ def _card(service: Service, name: str) -> ModelCard:
         service.find_adapter(name),
         service.config.served_model_name,
     )
+    template = service.template
     return ModelCard(
         id=name,
         created=service.started,
@@ -41,4 +42,5 @@ def _card(service: Service, name: str) -> ModelCard:
         device=service.config.device,
         sampling=msgspec.structs.asdict(model.sampling) if model else None,
         is_builtin=adapter is None and service.config.model == BUILTIN_MODEL,
+        template_has_tools=template is not None and template.support(with_tools=True).tools,
     )

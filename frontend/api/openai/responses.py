@@ -221,6 +221,8 @@ class ModelCard(Struct, kw_only=True):
     """the values of sampling fields that a request leaves out; None while the model is starting"""
     is_builtin: bool
     """whether the model is the small one that comes with Arbora, as a demonstration"""
+    template_has_tools: bool
+    """whether the chat template prints tools; of a model without them, calls may be wrong"""
 
 
 class ModelList(Struct):

@@ -1,14 +1,17 @@
 // The documents of the next message: chosen by a button or dropped on the chat, and shown as chips that can be removed.
-import { byId, count, element, iconButton, showNotice } from "./dom.js";
+import { postJson } from "./api.js";
+import { byId, count, element, iconButton, plural, showNotice } from "./dom.js";
 import { modelCard } from "./settings.js";
 
 const MAX_BYTES = 20 * 1024 * 1024;
 const MEBI = 1024 * 1024;
 const CHARACTERS_A_TOKEN = 4; // of English text, about
+const MAX_COUNTED = 200_000; // characters; the tokens of a longer document are estimated
 
 export class Attachments {
   documents = []; // {name, text}
   #reading = 0; // files
+  #counts = new WeakMap(); // tokens by document, as far as the server has counted them
 
   get isReading() {
     return this.#reading > 0;
@@ -73,15 +76,40 @@ export class Attachments {
   }
 
   #chip(document) {
-    const tokens = Math.ceil(document.text.length / CHARACTERS_A_TOKEN);
-    const most = modelCard()?.max_model_len;
-    const isLong = Boolean(most) && tokens > most;
-    const size = `about ${count(tokens)} tokens${isLong ? `, more than the ${count(most)} that fit` : ""}`;
     const remove = iconButton("close", `Remove ${document.name}`, () => {
       this.show(this.documents.filter((each) => each !== document));
       byId("message").focus();
     });
-    return element("li", { class: isLong ? "chip wrong" : "chip" }, element("span", { class: "name" }, document.name), element("span", { class: "faint" }, size), remove);
+    const size = element("span", { class: "faint" });
+    const chip = element("li", { class: "chip" }, element("span", { class: "name" }, document.name), size, remove);
+    const showSize = () => {
+      const { text, isLong } = this.#size(document);
+      size.textContent = text;
+      chip.classList.toggle("wrong", isLong);
+    };
+    showSize();
+    if (!this.#counts.has(document)) this.#count(document).then(showSize);
+    return chip;
+  }
+
+  /** How many tokens a document has, in words, and whether they are too many. */
+  #size(document) {
+    const counted = this.#counts.get(document);
+    const tokens = counted ?? Math.ceil(document.text.length / CHARACTERS_A_TOKEN);
+    const most = modelCard()?.max_model_len;
+    const isLong = Boolean(most) && tokens > most;
+    return { text: `${counted ? "" : "about "}${plural(tokens, "token")}${isLong ? `, more than the ${count(most)} that fit` : ""}`, isLong };
+  }
+
+  async #count(document) {
+    const model = modelCard();
+    if (!model?.max_model_len || document.text.length > MAX_COUNTED) return;
+    try {
+      const answer = await postJson("tokenize", { model: model.id, prompt: document.text, add_special_tokens: false });
+      this.#counts.set(document, answer.count);
+    } catch {
+      // The estimate stays; what is wrong is said when the message is sent.
+    }
   }
 }
 

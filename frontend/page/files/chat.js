@@ -1,16 +1,17 @@
 // The chat: sends the branch that is shown, shows the replies as they arrive, and keeps them in the tree of messages.
 import { ServerError, stream } from "./api.js";
 import { asSent } from "./chat_file.js";
+import { newChat, titleOf } from "./chat_store.js";
 import { Composer } from "./composer.js";
 import { byId, element } from "./dom.js";
-import { MessageTree, readTree } from "./message_tree.js";
+import { readTree } from "./message_tree.js";
 import { ReplyView, branchSwitch, errorMessage, toolResult, userMessage } from "./messages.js";
 import { asMessage, emptyReply, extend, keptReply, speedOf } from "./reply.js";
 import { keptSettings, modelCard, readSettings, showSettings } from "./settings.js";
 import { offerFollowUp, startScreen } from "./start_screen.js";
+import { showWaiting } from "./waiting.js";
 
 const NEAR_END = 80; // pixels: a list that is scrolled to its end follows the reply
-const MAX_TITLE = 60; // characters
 const NO_SPEED = { first: null, rate: null };
 const NO_FORM = { schema: "", tools: "", mustCall: false }; // neither a schema nor tools
 
@@ -43,7 +44,7 @@ export class Chat {
   /** Shows a chat that was kept, or a new one with the present settings but no schema and no tools. */
   open(kept) {
     if (this.#running) this.#chat.settings = keptSettings();
-    this.#stop();
+    this.#stop("The reply ended when you left this chat.");
     this.#setRunning(null);
     this.#chat = kept ? { ...kept, tree: readTree(kept.tree) } : newChat();
     showSettings(kept ? kept.settings : { ...keptSettings(), ...NO_FORM });
@@ -91,8 +92,11 @@ export class Chat {
     this.#reply({ parent: node.id, added: [node.id], before, rounds: 0 });
   }
 
-  #stop() {
-    this.#running?.controller.abort();
+  /** Ends the reply that is being written; `note` will stand below it. */
+  #stop(note = "You stopped the reply.") {
+    if (!this.#running) return;
+    this.#running.note = note;
+    this.#running.controller.abort();
   }
 
   #escape() {
@@ -181,14 +185,17 @@ export class Chat {
       if (reply.finish === null) view.show(reply);
       this.#follow();
     };
+    const stopWaiting = showWaiting(view.waiting);
     const request = { ...body, stream: true, stream_options: { include_usage: true, continuous_usage_stats: true }, explain_cache: true };
     try {
       for await (const chunk of stream("v1/chat/completions", request, controller.signal)) {
         extend(reply, chunk, performance.now());
+        if (reply.first !== null) stopWaiting();
         drawing ||= requestAnimationFrame(draw);
         this.#hooks.onChange(false);
       }
     } finally {
+      stopWaiting();
       cancelAnimationFrame(drawing);
     }
   }
@@ -208,7 +215,7 @@ export class Chat {
     // The calls of a reply that did not end may be incomplete, and the server would refuse them.
     if (error) reply.calls = [];
     if (this.#running === run) this.#setRunning(null);
-    const node = this.#keep(run, isStopped ? "You stopped the reply." : error?.message);
+    const node = this.#keep(run, isStopped ? run.note : error?.message);
     if (chat !== this.#chat) return;
     this.#views.set(node.id, this.#finishView(view, node));
     this.draw();
@@ -375,23 +382,11 @@ function showOnly(list, wanted) {
   wanted.forEach((each, index) => list.children[index] !== each && list.insertBefore(each, list.children[index] ?? null));
 }
 
-function newChat() {
-  const bytes = crypto.getRandomValues(new Uint8Array(12));
-  const id = [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
-  return { id, title: "", isNamed: false, updated: Date.now(), settings: {}, tree: new MessageTree() };
-}
-
-/** The beginning of the first message that the branch has. */
-function titleOf(tree) {
-  const { message, documents } = tree.path().find((node) => node.message.role === "user") ?? {};
-  const line = message?.content.trim().split("\n")[0] || documents?.[0]?.name || "Chat";
-  return line.length > MAX_TITLE ? `${line.slice(0, MAX_TITLE - 1)}…` : line;
-}
-
-/** The request for the reply to the last message of `path`. A tool must be called only in the first reply to a message of the user. */
+/** The request for the reply to the last message of `path`. A tool must be called only in the first reply to a message of the user, and then once: a
+ * model that was not trained to call would go on calling. */
 function bodyOf(path, { fields, system, mustCall = false }) {
   const messages = path.map(asSent);
-  const must = mustCall && fields.tools && messages.at(-1)?.role === "user" ? { tool_choice: "required" } : {};
+  const must = mustCall && fields.tools && messages.at(-1)?.role === "user" ? { tool_choice: "required", parallel_tool_calls: false } : {};
   if (system) messages.unshift({ role: "system", content: system });
   return { ...fields, ...must, messages };
 }

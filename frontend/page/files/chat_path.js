@@ -12,6 +12,7 @@ const SHARED_TITLE = "Shared by: other branches of the tree that have the chat u
 const TEMPLATE_TITLE = "Text that the model's chat template adds, such as the list of tools: it belongs to no message";
 
 export class ChatPath {
+  #container;
   #read;
   #onOpen;
   #isChanged = true; // the chat differs from what the rows show
@@ -31,6 +32,7 @@ export class ChatPath {
   /** `read` returns `{body, branches}` of the chat, null if it is empty and undefined while a reply is written; `branches` has the `{place, count}` of
    * each message among its siblings, or null. `onOpen` gets the name of a node that is to be shown. */
   constructor(container, { read, onOpen }) {
+    this.#container = container;
     this.#read = read;
     this.#onOpen = onOpen;
     const head = element("div", { class: "row" }, element("h2", {}, "Whole tree"), element("span", { class: "space" }), this.#open);
@@ -42,10 +44,30 @@ export class ChatPath {
   change() {
     this.#isChanged = true;
     this.#changes += 1;
+    this.#markOld();
+  }
+
+  /** Marks what is shown while it is of an earlier turn and a newer one has been asked for. While a reply is written, there is none. */
+  #markOld() {
+    const chat = this.#isChanged ? this.#read() : undefined;
+    this.#container.setAttribute("aria-busy", String(chat !== undefined && JSON.stringify(chat) !== this.#explained));
+  }
+
+  /** Refreshes at once, also if the last explanation was asked for just before: a reply has ended. */
+  async refreshNow() {
+    const before = this.#refreshing;
+    await before?.catch(() => {}); // its caller gets the error
+    this.#asked = -Infinity;
+    if (!before) return this.refresh();
+    await this.#explain(); // the tree has just been fetched
+    this.#markOld();
   }
 
   refresh() {
-    this.#refreshing ??= Promise.all([this.#explain(), this.#fetchTree()]).finally(() => (this.#refreshing = null));
+    this.#refreshing ??= Promise.all([this.#explain(), this.#fetchTree()]).finally(() => {
+      this.#refreshing = null;
+      this.#markOld();
+    });
     return this.#refreshing;
   }
 

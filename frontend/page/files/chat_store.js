@@ -1,6 +1,8 @@
 // The chats that this browser keeps, one entry of its storage for each.
+import { MessageTree } from "./message_tree.js";
 
 const PREFIX = "arbora-chats/";
+const MAX_TITLE = 60; // characters
 
 /** A short name for a key, from which the key can't be computed: each key has a list of chats of its own. */
 export function ownerName(key) {
@@ -88,4 +90,18 @@ export class ChatStore {
 function searchText({ title, tree }) {
   const texts = (tree?.nodes ?? []).map((node) => [node.message.content, ...(node.documents ?? []).map((each) => each.name)].join("\n"));
   return [title, ...texts].join("\n").toLowerCase();
+}
+
+/** A chat without messages. */
+export function newChat() {
+  const bytes = crypto.getRandomValues(new Uint8Array(12));
+  const id = [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  return { id, title: "", isNamed: false, updated: Date.now(), settings: {}, tree: new MessageTree() };
+}
+
+/** The beginning of the first message that the branch has. */
+export function titleOf(tree) {
+  const { message, documents } = tree.path().find((node) => node.message.role === "user") ?? {};
+  const line = message?.content.trim().split("\n")[0] || documents?.[0]?.name || "Chat";
+  return line.length > MAX_TITLE ? `${line.slice(0, MAX_TITLE - 1)}…` : line;
 }

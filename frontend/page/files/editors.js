@@ -1,7 +1,7 @@
 // The dialogs of the schema and the tools: a form beside the JSON that it edits.
 import { byId, element, iconButton } from "./dom.js";
 import { readSchema } from "./schema.js";
-import { SchemaForm, box } from "./schema_editor.js";
+import { SchemaForm, box, labelled } from "./schema_editor.js";
 import { emptySchema } from "./schema_form.js";
 import { changeTool, removeTool, toolRows } from "./tools.js";
 
@@ -82,15 +82,15 @@ function focusLast() {
 
 function toolCard(row, { change, remove }, index) {
   const field = (column, what, placeholder) =>
-    box({ value: row[column], placeholder, "aria-label": `${what} of tool ${index + 1}` }, "input", (value) => change({ [column]: value.trim() }));
+    labelled(what, box({ value: row[column], placeholder, "aria-label": `${what} of tool ${index + 1}` }, "input", (value) => change({ [column]: value.trim() })));
   const parameters = new SchemaForm((schema) => change({ parameters: schema }), "It takes no parameters.");
   parameters.show(row.parameters);
   return element(
     "section",
     { class: "tool-card", "aria-label": `Tool ${index + 1}` },
-    element("div", { class: "row" }, field("name", "Name", "Name"), iconButton("delete", `Remove tool ${index + 1}`, remove)),
-    field("description", "Description", "What it does"),
+    element("div", { class: "row" }, field("name", "Name", "needed"), iconButton("delete", `Remove tool ${index + 1}`, remove)),
+    field("description", "Description", "what it does"),
     parameters.element,
-    field("mock", "Mock value", "Mock value: the page answers calls by it"),
+    field("mock", "Mock value", "none; the page answers calls by it"),
   );
 }

@@ -19,14 +19,15 @@ export class History {
     return this.#times.at(-1);
   }
 
-  /** Adds the samples of an answer. Returns whether there were any. */
+  /** Adds the samples of an answer that are newer than the last one: two requests at the same time get the same samples. Returns whether there were any. */
   add({ times, series }) {
-    if (!times.length) return false;
-    this.#times = [...this.#times, ...times];
+    const first = times.findIndex((time) => time > (this.newest ?? -Infinity));
+    if (first < 0) return false;
+    this.#times = [...this.#times, ...times.slice(first)];
     const old = this.#times.findIndex((time) => time > this.newest - 60 * this.minutes);
     this.#times = this.#times.slice(old);
     for (const [name, values] of Object.entries(series)) {
-      this.#series[name] = [...(this.#series[name] ?? []), ...values].slice(-this.#times.length);
+      this.#series[name] = [...(this.#series[name] ?? []), ...values.slice(first)].slice(-this.#times.length);
     }
     return true;
   }

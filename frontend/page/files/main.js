@@ -89,25 +89,25 @@ async function begin() {
     refresh().then(() => byId("server-tree").scrollIntoView()); // the tables above it have their heights then
   };
   const path = new ChatPath(document.querySelector("#chat-tree .tree"), { read: () => chat?.readPath(), onOpen: openTree });
-  const refresh = async () => {
+  const refresh = async (isAtOnce = false) => {
     if (document.hidden || asking) return;
     if (shownView() === "server") await attempt(() => Promise.all([server.refresh(), serverTree.refresh()]));
-    else if (wide.matches) await attempt(() => path.refresh());
+    else if (wide.matches) await attempt(() => (isAtOnce ? path.refreshNow() : path.refresh()));
   };
   let hasStarted = false; // the model
   const onPath = () => {
     path.change();
     if (hasStarted && !chat.isBusy) refresh();
   };
-  chat = new Chat({ onChange: (isOver) => isOver && refresh(), onPath, onUnauthorized: askForKey, onSave: (kept) => list.keep(kept) });
+  chat = new Chat({ onChange: (isOver) => isOver && refresh(true), onPath, onUnauthorized: askForKey, onSave: (kept) => list.keep(kept) });
   list = new ChatList(chat);
   window.addEventListener("hashchange", () => {
     showView();
     refresh();
   });
-  byId("salt").addEventListener("change", refresh);
+  byId("salt").addEventListener("change", () => refresh());
   byId("key-dialog").addEventListener("submit", useTypedKey);
-  byId("change-key").addEventListener("click", () => askForKey("").then(refresh));
+  byId("change-key").addEventListener("click", () => askForKey("").then(() => refresh()));
   byId("change-key").hidden = !hasKey();
   showView();
   byId("message").focus();

@@ -57,7 +57,8 @@ export class ReplyView {
 
   constructor(schema) {
     this.element = element("article", { class: "message reply", "aria-label": "The model", "aria-busy": "true" });
-    this.element.append(this.#reasoningBox, this.#content, this.#calls, this.#end, this.#foot);
+    this.waiting = element("p", { class: "waiting" }); // what is said before the first token
+    this.element.append(this.#reasoningBox, this.#content, this.waiting, this.#calls, this.#end, this.#foot);
     if (schema) {
       this.#schema = new SchemaView(schema);
       this.#content.replaceWith(this.#schema.element);

@@ -2,6 +2,7 @@
 import { element } from "./dom.js";
 
 const HEIGHT = 170; // pixels
+const DOT = 5; // pixels, of a value without neighbours
 const WHOLE = [0, 1, 2, 3, 4, 5, 6, 7].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power)); // steps of an axis
 
 function clock(seconds) {
@@ -68,7 +69,7 @@ export class Plot {
       fill: this.stacked ? colour(each.colour) : undefined,
       width: this.stacked ? 0 : 2,
       spanGaps: false,
-      points: { show: false },
+      points: { show: false, size: DOT, fill: colour(each.colour), filter: (chart, row) => (this.stacked ? null : singlePoints(chart.data[row])) },
     }));
     const axis = { stroke: colour("faint"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
     const options = {
@@ -88,3 +89,11 @@ export class Plot {
     else this.#create();
   }
 }
+
+/** The indices of the values between two gaps, of which no line can be drawn; null if there are none. */
+export function singlePoints(values) {
+  const found = [...values.keys()].filter((index) => isNumber(values[index]) && !isNumber(values[index - 1]) && !isNumber(values[index + 1]));
+  return found.length ? found : null;
+}
+
+const isNumber = (value) => typeof value === "number";

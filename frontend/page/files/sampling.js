@@ -3,7 +3,7 @@
 const EFFORTS = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 const MAX_STOPS = 16;
 
-/** `usual` is the value where the model has none of its own, in words. */
+/** `usual` is the value where the server names none, in words. */
 export const FIELDS = [
   { name: "temperature", label: "Temperature", min: 0, max: 2, step: 0.1, usual: "1", hint: "0 always takes the likeliest token; more is more varied." },
   { name: "top_p", label: "Top p", min: 0, max: 1, step: 0.05, usual: "1", hint: "Samples from the likeliest tokens that have this share of the probability." },
@@ -47,9 +47,9 @@ export function fieldText(field, value) {
   return String(value);
 }
 
-/** What a field without a value has, in words. `sampling` are the model's own values. */
+/** What a field without a value has, in words. `sampling` are the server's values: the model's own, or llama.cpp's for a GGUF file without them. */
 export function defaultText(field, sampling) {
   const own = sampling?.[field.name];
-  if (own !== undefined) return `${Number(own.toPrecision(6))} (the model's)`;
+  if (own !== undefined) return `${Number(own.toPrecision(6))} (the server's)`;
   return field.usual;
 }

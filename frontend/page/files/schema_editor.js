@@ -45,11 +45,12 @@ export class SchemaForm {
     type.addEventListener("change", () => change({ type: type.value }));
     const required = element("input", { type: "checkbox", checked: row.isRequired });
     required.addEventListener("change", () => change({ isRequired: required.checked }));
-    const values = box({ value: row.values, placeholder: "Any value, or a, b, c", "aria-label": label("Allowed values") }, "input", (value) => change({ values: value }));
-    const about = box({ value: row.description, placeholder: "Description", "aria-label": label("Description") }, "input", (value) => change({ description: value }));
+    const values = box({ value: row.values, placeholder: "any, or a, b, c", "aria-label": label("Allowed values") }, "input", (value) => change({ values: value }));
+    const about = box({ value: row.description, placeholder: "none", "aria-label": label("Description") }, "input", (value) => change({ description: value }));
     const remove = iconButton("delete", `Remove property ${number}`, () => this.#redraw(removeProperty(this.#schema, name)));
     const isRequired = element("label", { class: "check", title: "Required" }, required, "required");
-    return element("div", { class: "property", role: "group", "aria-label": `Property ${number}` }, nameBox, type, isRequired, remove, values, about);
+    const boxes = [labelled("Name", nameBox), labelled("Type", type), isRequired, remove, labelled("Allowed values", values), labelled("Description", about)];
+    return element("div", { class: "property", role: "group", "aria-label": `Property ${number}` }, ...boxes);
   }
 
   #add() {
@@ -70,4 +71,9 @@ export function box(attributes, type, onChange) {
   const made = element("input", { autocomplete: "off", spellcheck: "false", ...attributes });
   made.addEventListener(type, () => onChange(made.value));
   return made;
+}
+
+/** A box below its visible label. */
+export function labelled(text, made) {
+  return element("label", { class: "labelled" }, element("span", {}, text), made);
 }

@@ -54,10 +54,18 @@ function samplingBox(field, id) {
     const options = field.choices.map((each) => element("option", { value: each }, field.names?.[each] ?? each));
     return element("select", common, element("option", { value: "" }, field.usual), ...options);
   }
-  if (field.kind === "lines") return element("textarea", { ...common, rows: 2, spellcheck: "false" });
-  const box = element("input", { ...common, inputmode: field.kind === "text" ? "text" : "decimal" });
-  box.addEventListener("input", () => box.setAttribute("aria-invalid", String(Boolean(readField(field, box.value).error))));
+  const isLong = field.kind === "lines";
+  const box = element(isLong ? "textarea" : "input", isLong ? { ...common, rows: 2, spellcheck: "false" } : { ...common, inputmode: field.kind === "text" ? "text" : "decimal" });
+  box.addEventListener("input", () => showField(field));
   return box;
+}
+
+/** Shows below a field's box what it is for, or what is wrong with its value. */
+function showField(field) {
+  const { error } = readField(field, byId(boxId(field)).value);
+  byId(boxId(field)).setAttribute("aria-invalid", String(Boolean(error)));
+  byId(`${boxId(field)}-hint`).textContent = error ?? field.hint;
+  byId(`${boxId(field)}-hint`).classList.toggle("error", Boolean(error));
 }
 
 function boxId({ name }) {
@@ -96,6 +104,7 @@ function toolsState() {
 }
 
 function showStates() {
+  FIELDS.forEach(showField);
   showState("schema");
   showState("tools");
   const isSet = Boolean(byId("system").value.trim()) || FIELDS.some((field) => byId(boxId(field)).value !== "");

@@ -20,7 +20,7 @@ const DEVICES = { cpu: "on the CPU", cuda: "on a GPU" };
 
 /** `card` is what the server says of the model, if it has; `onExample` gets the chosen example. */
 export function startScreen(card, onExample) {
-  const examples = examplesFor(Boolean(card?.is_builtin)).map((example) =>
+  const examples = examplesFor(card).map((example) =>
     element(
       "button",
       { type: "button", class: "example", onclick: () => onExample(example) },
@@ -59,7 +59,8 @@ export function offerFollowUp(path, onChoose) {
 }
 
 /** `{title, text, icon, message, documents, settings, followUp}`; `settings` are those that the example changes. */
-function examplesFor(isBuiltin) {
+function examplesFor(card) {
+  const isBuiltin = Boolean(card?.is_builtin);
   return [
     {
       icon: "chat",
@@ -89,9 +90,15 @@ function examplesFor(isBuiltin) {
     {
       icon: "tool",
       title: "Tool",
-      text: isBuiltin ? "A call, answered by a mock value. It is forced: this model was not trained to call." : "A call, answered by a mock value.",
+      text: `A call, answered by a mock value. ${noteOnCalls(card)}`,
       message: "Read the profile of the user ada.",
       settings: { tools: JSON.stringify([PROFILE], null, 2), mustCall: true },
     },
   ];
+}
+
+/** What stands against calls of the model. */
+function noteOnCalls(card) {
+  if (card?.is_builtin) return "It is forced: this model was not trained to call.";
+  return card?.template_has_tools === false ? "This model's chat template has no tools, so its calls may be wrong." : "";
 }

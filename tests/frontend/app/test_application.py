@@ -323,6 +323,14 @@ async def test_probes_need_no_key(guarded: HttpWorld, path: str) -> None:
     assert (await guarded.http.get(path)).status_code == 200
 
 
+@pytest.mark.parametrize("has_tools", [False, True])
+async def test_a_model_tells_whether_its_template_has_tools(has_tools: bool) -> None:
+    template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    async with http_world(chat_template="{{ tools }}" * has_tools + template) as world:
+        (card,) = (await world.http.get("/v1/models")).json()["data"]
+        assert card["template_has_tools"] is has_tools
+
+
 async def test_a_model_tells_its_context_device_and_sampling(world: HttpWorld) -> None:
     (card,) = (await world.http.get("/v1/models")).json()["data"]
     assert (card["max_model_len"], card["device"], card["is_builtin"]) == (256, "cpu", False)

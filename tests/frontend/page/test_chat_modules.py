@@ -225,7 +225,7 @@ class FakeStorage {
 
 @pytest.fixture
 def stores() -> PageModule:
-    module = PageModule("chat_store")
+    module = PageModule("message_tree", "chat_store")
     module.run(f"globalThis.storage = new ({STORAGE.strip()})()")
     module.run("globalThis.store = new ChatStore(() => storage, 'all')")
     return module
@@ -318,8 +318,8 @@ def test_a_field_s_box_is_read(sampling: PageModule, name: str, text: str, expec
 def test_an_empty_box_says_the_model_s_own_value(sampling: PageModule) -> None:
     own = {"temperature": 0.6, "top_p": 0.949999988079071}
     default = f"defaultText({FIELD}, own)"
-    assert sampling.run(default, name="temperature", own=own) == "0.6 (the model's)"
-    assert sampling.run(default, name="top_p", own=own) == "0.95 (the model's)"
+    assert sampling.run(default, name="temperature", own=own) == "0.6 (the server's)"
+    assert sampling.run(default, name="top_p", own=own) == "0.95 (the server's)"
     assert sampling.run(default, name="seed", own=own) == "random"
     assert sampling.run(default, name="temperature", own=None) == "1"
 

@@ -42,6 +42,18 @@ def test_samples_are_joined_and_those_before_the_last_minutes_are_dropped(histor
     assert found["rows"] == [[5, 298, 303], [None, 30, 50]] and found["last"] == 0.5
 
 
+def test_samples_that_arrive_twice_are_added_once(history: PageModule) -> None:
+    pieces = [answer((5, 0.1), (10, 0.2)), answer((5, 0.1), (10, 0.2)), answer((10, 0.2), (15, 0.3))]
+    found = history.run(
+        """(() => {
+            const history = new History(5);
+            return { hadAny: pieces.map((piece) => history.add(piece)), rows: history.rows(["hit_rate"]) };
+        })()""",
+        pieces=pieces,
+    )
+    assert found == {"hadAny": [True, False, True], "rows": [[5, 10, 15], [0.1, 0.2, 0.3]]}
+
+
 def test_a_history_without_samples_is_empty(history: PageModule) -> None:
     assert history.run("new History(5).rows(['a', 'b'])") == [[], [], []]
     assert history.run("new History(5).latest('a')") is None
