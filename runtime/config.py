@@ -93,7 +93,7 @@ class ServeConfig:
     port: int = option("port to listen on; 0 lets the system choose", 8000, "PORT", whole_number(0, 65535))
     ssl_certfile: Path | None = option(
         "serve HTTPS with the certificate and the private key in this PEM file; FILE,KEYFILE if the key has "
-        "a file of its own (default: HTTP)",
+        "a separate file (default: HTTP)",
         None,
         "FILE",
         read_certificate,

@@ -182,7 +182,7 @@ def _check_host_name(name: str) -> str:
 
 
 def expand_home(text: str) -> Path:
-    """The path with `~` or `~USER` at its beginning replaced. An unknown user's stays as it is."""
+    """Replaces `~` or `~USER` at the beginning of a path. A path of an unknown user stays as it is."""
     return Path(os.path.expanduser(text))  # `Path.expanduser` raises an error for an unknown user
 
 

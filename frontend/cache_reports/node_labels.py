@@ -43,8 +43,8 @@ class _Turn(NamedTuple):
 
 
 def measure_shared_starts(heads: Sequence[tuple[int | None, Tokens]]) -> list[int]:
-    """For each node's parent and first tokens: the bytes of the whole tokens that a sibling begins with too.
-    At least one token is left."""
+    """Returns for each node how many bytes of its first tokens a sibling begins with too, at most all tokens
+    but one. `heads` has the parent and the first tokens of each node."""
     shared = [0] * len(heads)
     order = sorted((parent, head, place) for place, (parent, head) in enumerate(heads) if parent is not None)
     for (parent, head, place), (next_parent, next_head, next_place) in pairwise(order):

@@ -23,11 +23,12 @@ DESCRIPTION = (
 )
 EXAMPLE = "arbora models"
 MIN_SPEED = 8.0
-"""tokens per second of a model that is suggested for a CPU, about as many as one reads"""
+"""A model that is suggested for a CPU makes at least this many tokens per second, about as fast as people
+read."""
 _SHARE_REACHED = 0.7
-"""of the rate at which memory is read, by a step of one request"""
+"""the share of the memory's rate at which a step of one request reads the weights"""
 _TRIES = 10
-_MEASURED_BYTES = 64 << 20  # that each thread reads, more than the caches hold
+_MEASURED_BYTES = 64 << 20  # read by each thread, more than the caches hold
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

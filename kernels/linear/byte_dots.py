@@ -37,7 +37,7 @@ def dot_width() -> int:
 
 
 def multiplies_nibbles(bits: int) -> bool:
-    """Whether codes of so many bits are multiplied by `add_nibble_products`."""
+    """Whether `add_nibble_products` multiplies codes of this many bits."""
     return bits == 4 and dot_width() == 0 and has_feature("avx2")
 
 
@@ -69,7 +69,7 @@ def dot(builder: ir.IRBuilder, total: ir.Value, codes: ir.Value, activations: ir
 
 
 def _dot_of_pairs(builder: ir.IRBuilder, total: ir.Value, codes: ir.Value, activations: ir.Value) -> ir.Value:
-    """`dot` from products of 16-bit integers whose neighbours are added (`vpmaddwd` on AVX2)."""
+    """Computes `dot` from products of 16-bit integers and adds neighbours (`vpmaddwd` on AVX2)."""
     shorts = ir.VectorType(I16, 2 * LANES)
     eight = ir.Constant(shorts, [8] * (2 * LANES))
     code_pairs, activation_pairs = builder.bitcast(codes, shorts), builder.bitcast(activations, shorts)

@@ -86,7 +86,7 @@ def write_results(builder, totals, factors, bias, biased, y, kinds):
 
 
 class _Rows(NamedTuple):
-    """The rows of one pass: pointers as in `add_products`."""
+    """Pointers to the data of the rows of one pass, named as the parameters of `add_products`."""
 
     x: ir.Value
     scales: ir.Value
@@ -97,7 +97,7 @@ class _Rows(NamedTuple):
 
 
 class _TileProducts:
-    """Emits the code of one function."""
+    """Emits the code that multiplies a fixed number of rows with a tile."""
 
     def __init__(
         self, builder: ir.IRBuilder, rows: int, bits: int, offsets: bool, *arguments: ir.Value
@@ -139,7 +139,7 @@ class _TileProducts:
         for half in halves:
             for total in self._totals[half]:
                 builder.store(ir.Constant(FLOATS, None), total)
-        # A single part needs no loop. Without the loop, groups of 128 inputs take 0.93 of the time.
+        # A single part needs no loop. Without it, a product in groups of 128 inputs takes 0.93 times as long.
         with builder.if_else(builder.icmp_signed("==", self._parts, size(1))) as (one, several):
             with one:
                 self._add_part(rows, group_bytes, group, halves)
@@ -183,8 +183,8 @@ class _TileProducts:
     def _unroll(
         self, rows: _Rows, x: ir.Value, at: ir.Value, turn: ir.Value, is_first: bool
     ) -> Iterator[tuple[ir.Value, ir.Value]]:
-        """Where the codes and the activations of UNROLLED steps lie. If this is the first time that they are
-        read, what comes later is prefetched."""
+        """Yields where the codes and the activations of UNROLLED steps lie. If these codes are read for the
+        first time, later ones are prefetched."""
         builder = self._builder
         here = builder.add(at, builder.mul(turn, size(UNROLLED * self._step_bytes)))
         activations = builder.gep(x, [builder.mul(turn, size(4 * UNROLLED))])
@@ -258,7 +258,7 @@ class _TileProducts:
 
 
 class _NibbleProducts(_TileProducts):
-    """The same for AVX2 and codes of 4 bits. The products of UNROLLED × _TURNS steps are added in 16 bits,
+    """Multiplies codes of 4 bits on AVX2. The products of UNROLLED × _TURNS steps are added in 16 bits,
     which hold 8 × 2 × 15 × 127, and then to the integer sums."""
 
     _TURNS = 2
@@ -294,7 +294,9 @@ class _NibbleProducts(_TileProducts):
     def _add_nibbles(self, sums: dict[tuple[int, int], list[ir.Value]], codes: ir.Value, x: ir.Value) -> None:
         """Adds the products of 4 inputs."""
         builder = self._builder
-        codes_of = {half: read_nibbles(builder, codes, half) for half in {half: None for half, _ in sums}}
+        codes_of = {
+            half: read_nibbles(builder, codes, half) for half in dict.fromkeys(half for half, _ in sums)
+        }
         for (half, row), totals in sums.items():
             word = read(builder, builder.gep(x, [builder.mul(self._x_row, size(row))]), I32)
             for total, nibbles in zip(totals, codes_of[half], strict=True):

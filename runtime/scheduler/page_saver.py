@@ -86,8 +86,8 @@ class PageSaver:
         return self._keys(request, pages) if pages else b""
 
     def name_used(self, request: Request, keys: bytes) -> list[bytes]:
-        """Of each windowed group the keys of the pages before the ends where the request began and ended, of
-        all that `keys` name; or with recurrent layers those of all states."""
+        """Names what the request used beside the pages of `keys`: for each windowed group the keys of its
+        pages before the places where the request began and ended, or else the keys of all states."""
         assert self._cache.keys is not None, "a cache with a page store has keys"
         allocation, size = request.allocation, self._cache.page_size
         if not allocation.lock.windows:

@@ -52,7 +52,7 @@ def run(folder: Path, *command: str | Path, **environment: str) -> str:
     return done.stdout
 
 
-def asked(recorded: Recorded, field: str) -> bool:
+def has_question(recorded: Recorded, field: str) -> bool:
     """Whether a request has the question in its messages."""
     return any(NAME in str(body.get(field)) for body in recorded.bodies)
 
@@ -64,7 +64,7 @@ def test_codex_runs_a_turn(recorded: Recorded, tmp_path: Path) -> None:
     (tmp_path / ".codex" / "config.toml").write_text(config)
     program = PACKAGES / ".bin" / "codex"
     printed = run(tmp_path, program, "exec", "--skip-git-repo-check", NAME)
-    assert asked(recorded, "input") and printed.strip()
+    assert has_question(recorded, "input") and printed.strip()
 
 
 def test_claude_code_runs_a_turn(recorded: Recorded, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_claude_code_runs_a_turn(recorded: Recorded, tmp_path: Path) -> None:
     program = PACKAGES / "@anthropic-ai" / "claude-code" / "cli-wrapper.cjs"
     short = ("--tools", "", "--system-prompt", "Be brief.")
     printed = run(tmp_path, "node", program, "-p", NAME, *short, **variables)
-    assert asked(recorded, "messages") and printed.strip()
+    assert has_question(recorded, "messages") and printed.strip()
 
 
 def test_continue_runs_a_turn(recorded: Recorded, tmp_path: Path) -> None:
@@ -86,4 +86,4 @@ def test_continue_runs_a_turn(recorded: Recorded, tmp_path: Path) -> None:
         CONTINUE_CLI_ENABLE_TELEMETRY="0",
         CONTINUE_TELEMETRY_ENABLED="0",
     )
-    assert asked(recorded, "messages") and printed.strip()
+    assert has_question(recorded, "messages") and printed.strip()

@@ -73,7 +73,7 @@ class _Prompt:
         self._pieces = pieces
         self._bytes = b"".join(pieces)
         self._starts = [0, *accumulate(map(len, pieces))]
-        """where each token begins in `_bytes`, and at last the length of these"""
+        """the places in `_bytes` where the tokens begin, then the length of `_bytes`"""
 
     def find(self, texts: Sequence[bytes], start: int) -> tuple[int, int] | None:
         """The beginning and the end of the texts in order, in bytes: behind the next special token, or, like

@@ -253,7 +253,7 @@ async def test_a_sample_that_fails_ends_neither_the_history_nor_other_work(
         if failed.is_set():
             return read(metrics)
         failed.set()
-        raise struct.error("unpack requires a buffer of 4 bytes")  # of a file that is still empty
+        raise struct.error("unpack requires a buffer of 4 bytes")  # the file is still empty
 
     monkeypatch.setattr(Metrics, "read_counts", fail_once)
     async with http_world() as world, asyncio.timeout(60):
