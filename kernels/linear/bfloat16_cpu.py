@@ -1,8 +1,9 @@
 """Matrix products of bfloat16 whose weights are stored in the order in which the kernel reads them.
 
 A strip holds the weights of some outputs, from the first to the last pair of inputs, so that a thread reads
-memory in order. Few rows are multiplied by `vdpbf16ps`, more by AMX if the processor has it and the inputs
-fill its registers. Each of the two gives a row the same bits whatever the other rows are.
+memory in order. Few rows are multiplied by `vdpbf16ps` or in float32 (see `bfloat16_tile`), more by AMX if
+the processor has it and the inputs fill its registers. Each gives a row the same bits whatever the other rows
+are.
 """
 
 from __future__ import annotations
@@ -12,35 +13,29 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numba import types
-from numba.core import cgutils
 
-from ..common import amx, bfloat16_dots
+from ..common import amx
 from ..common.amx import DEPTH, SIDE, multiply_square, multiply_wide
-from ..common.bfloat16_dots import add_pair_products, round_words
-from ..common.emits import BOOL, INT, TO_FLOATS, TO_WORDS, VOID, Intrinsic, branch, emits
 from ..common.jit import compiled_fast
-from ..common.llvm import SECOND_LEVEL, prefetch_line, read, size, write
-from ..common.numba_tools import fetch_add, pointer, shift, store
+from ..common.numba_tools import fetch_add, has_feature, pointer, shift, store
 from ..common.rows import number_at
 from ..common.threads import ParallelKernel, thread_count
-from ..common.vectors import FLOATS, LANES, WORDS, read_vectors, zeros
+from ..common.vectors import LANES
+from .bfloat16_tile import MAX_ROWS, MULTIPLIES_PAIRS, OUTPUTS, PAIR, tiles, write_strip
+from .half import to_float32
+from .onednn import onednn_multiplies
 from .rounded_rows import BLOCK_ROWS, STEP, STEP_WORDS, block_bytes, pack_rows
 
-VECTORS = 4
-OUTPUTS = VECTORS * LANES
-"""outputs of a strip"""
-
-MAX_ROWS = 6
-"""The most rows that are multiplied in one pass over the weights. Their sums take 24 of the 32 registers."""
+STREAM_ROWS = MAX_ROWS if MULTIPLIES_PAIRS else 1
+"""Up to this many rows are multiplied while weights are read in order, more rows with a block at a time."""
 
 AHEAD = 4
 """Pairs of inputs between prefetching and multiplying: 1 KB of weights. With 2 KB, products of 1 to 4 rows
 take 1.01 to 1.02 times as long, of 5 rows 1.04 and of 6 rows 1.14 times as long; 0.5 KB is not faster."""
 
-BLOCK = 128
-"""Pairs of inputs that are multiplied with all rows before the next ones: 32 KB of weights, which stay in the
-first-level cache. Meanwhile the next ones are prefetched."""
+BLOCK = 128 if MULTIPLIES_PAIRS else 64
+"""Pairs of inputs that are multiplied with all rows before the next ones: 32 or 16 KB of weights, which stay
+in the first-level cache. Meanwhile the next ones are prefetched."""
 
 PANEL = 252
 """Rows that a thread takes at a time. Their sums stay in the second-level cache."""
@@ -62,9 +57,12 @@ PACKED_ELEMENTS = 1 << 22
 """Elements that are packed at a time, approximately."""
 
 
-def has_bfloat16_dots(dtype: torch.dtype) -> bool:
-    """Whether the processor has `vdpbf16ps` for this dtype."""
-    return dtype == torch.bfloat16 and bfloat16_dots.available()
+def serves(dtype: torch.dtype) -> bool:
+    """Whether the product multiplies this dtype: bfloat16, unless oneDNN does it by instructions that other
+    processors than those of x86 have."""
+    if dtype != torch.bfloat16:
+        return False
+    return MULTIPLIES_PAIRS or has_feature("fma") or not onednn_multiplies(dtype)
 
 
 class Bfloat16CpuProduct:
@@ -85,12 +83,12 @@ class Bfloat16CpuProduct:
         self.addresses = (self._weight.data_ptr(), 0, 0 if self._bias is None else self._bias.data_ptr())
         """of the weight, nothing, and the bias, 0 for none"""
         self._amx_rows = 1 if batch_invariant else AMX_ROWS
-        self._has_amx = amx.available() and self._inputs % STEP == 0
+        self._has_amx = MULTIPLIES_PAIRS and amx.available() and self._inputs % STEP == 0
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         rows = len(x)
-        x = self._pad(x)
         y = torch.empty(rows, self._outputs, dtype=x.dtype)
+        x = self._pad(x)
         if not self._has_amx or rows < self._amx_rows:
             self._run(multiply_by_dots, x, y)
             return y
@@ -107,7 +105,8 @@ class Bfloat16CpuProduct:
         return x, (*self._arguments(x, y), torch.get_num_threads())
 
     def _pad(self, x: torch.Tensor) -> torch.Tensor:
-        return x.contiguous() if self._inputs % 2 == 0 else F.pad(x, (0, 1))
+        x = x.contiguous() if self._inputs % 2 == 0 else F.pad(x, (0, 1))
+        return x if MULTIPLIES_PAIRS else to_float32(x)
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
         """Returns rows of the weight, bfloat16 [n, in]. ids: the rows' numbers, int32 or int64 [n],
@@ -160,61 +159,8 @@ def _pack_part(weight: torch.Tensor, packed: torch.Tensor) -> None:
         packed[strip : strip + step][: len(words)] = words.transpose(1, 2)
 
 
-def tiles(rows: range, lines: int) -> Intrinsic:
-    """The function that computes sums[r, o] = sum over pairs p < count of x[r, p] · weights[p, o].
-
-    It does so for one strip and `number` rows, which is one of `rows`.
-
-    x: words of two values, `stride` from one row to the next; weights: words [count, OUTPUTS]; sums: float32
-    [rows, OUTPUTS], added to if `add`. The pairs are added in order, so a row's result does not depend on the
-    number of rows. With pair p the kernel prefetches `lines` cache lines from word `step` · p of `later` on.
-    """
-
-    @emits(VOID, INT, INT, TO_WORDS, INT, TO_WORDS, TO_FLOATS, BOOL, TO_WORDS, INT)
-    def multiply(builder, number, count, x, stride, weights, sums, add, later, step):
-        def multiply_rows(number: int) -> None:
-            starts = [builder.gep(x, [builder.mul(stride, size(row))]) for row in range(number)]
-            places = [builder.gep(sums, [size(vector * LANES)]) for vector in range(number * VECTORS)]
-            totals = zeros(builder, len(places))
-            with builder.if_then(add):
-                for total, place in zip(totals, places, strict=True):
-                    builder.store(read(builder, place, FLOATS), total)
-            with cgutils.for_range(builder, count) as loop:
-                pair = builder.gep(weights, [builder.mul(loop.index, size(OUTPUTS))])
-                line = builder.gep(later, [builder.mul(loop.index, step)])
-                for index in range(lines):
-                    prefetch_line(builder, builder.gep(line, [size(index * LANES)]), SECOND_LEVEL)
-                columns = read_vectors(builder, pair, WORDS, VECTORS)
-                for row, start in enumerate(starts):
-                    word = builder.load(builder.gep(start, [loop.index]))
-                    of_row = totals[row * VECTORS : (row + 1) * VECTORS]
-                    add_pair_products(builder, of_row, word, columns)
-            for total, place in zip(totals, places, strict=True):
-                write(builder, builder.load(total), place)
-
-        branch(builder, number, rows, multiply_rows)
-
-    return multiply
-
-
-@emits(VOID, TO_FLOATS, TO_FLOATS, BOOL, types.CPointer(types.uint16))
-def write_strip(builder, sums, bias, biased, y):
-    """Writes a row's results of a strip, rounded to bfloat16: the sums, plus the bias if `biased`."""
-    for first in range(0, OUTPUTS, 2 * LANES):
-        values = []
-        for start in (first, first + LANES):
-            total = cgutils.alloca_once_value(
-                builder, read(builder, builder.gep(sums, [size(start)]), FLOATS)
-            )
-            with builder.if_then(biased):
-                more = read(builder, builder.gep(bias, [size(start)]), FLOATS)
-                builder.store(builder.fadd(builder.load(total), more), total)
-            values.append(builder.load(total))
-        write(builder, round_words(builder, *values), builder.gep(y, [size(first)]))
-
-
-_multiply_few = tiles(range(1, MAX_ROWS + 1), VECTORS)
-_multiply_many = tiles(range(MAX_ROWS // 2, MAX_ROWS + 1), 2)
+_multiply_few = tiles(range(1, STREAM_ROWS + 1), VECTORS)
+_multiply_many = tiles(range(min(STREAM_ROWS + 1, MAX_ROWS // 2), MAX_ROWS + 1), 2)
 
 
 @ParallelKernel
@@ -246,9 +192,9 @@ def multiply_strip(arguments, strip, first, count, ahead, sums):
     """Multiplies at most PANEL rows from row `first` on with a strip. Many rows prefetch the strip that is
     `ahead` strips further on. sums: float32 [count, OUTPUTS]"""
     pairs = arguments[3]
-    x = shift(pointer(arguments[4], np.uint32(0)), first * pairs)
+    x = shift(pointer(arguments[4], PAIR), first * pairs)
     weights = shift(pointer(arguments[5], np.uint32(0)), strip * pairs * OUTPUTS)
-    if count <= MAX_ROWS:
+    if count <= STREAM_ROWS:
         later = shift(weights, AHEAD * OUTPUTS)
         _multiply_few(count, pairs, x, pairs, weights, sums, False, later, OUTPUTS)
     else:
@@ -266,7 +212,7 @@ def _add_block(x, weights, sums, rows, count, stride, add, later):
     block at `later`: two of them half of it each, or four of them a quarter each. The others repeat that,
     which costs little."""
     parts = (rows + MAX_ROWS - 1) // MAX_ROWS
-    shares = 4 if parts >= 4 else 2
+    shares = 4 if parts >= 4 else min(parts, 2)
     step = OUTPUTS // shares
     for index in range(parts):
         row = rows * index // parts
