@@ -21,7 +21,7 @@ from ..common.numba_tools import fetch_add, has_feature, pointer, shift, store
 from ..common.rows import number_at
 from ..common.threads import ParallelKernel, thread_count
 from ..common.vectors import LANES
-from .bfloat16_tile import MAX_ROWS, MULTIPLIES_PAIRS, OUTPUTS, PAIR, tiles, write_strip
+from .bfloat16_tile import MAX_ROWS, MULTIPLIES_PAIRS, OUTPUTS, PAIR, VECTORS, tiles, write_strip
 from .half import to_float32
 from .onednn import onednn_multiplies
 from .rounded_rows import BLOCK_ROWS, STEP, STEP_WORDS, block_bytes, pack_rows
@@ -90,7 +90,7 @@ class Bfloat16CpuProduct:
         y = torch.empty(rows, self._outputs, dtype=x.dtype)
         x = self._pad(x)
         if not self._has_amx or rows < self._amx_rows:
-            self._run(multiply_by_dots, x, y)
+            self._run(multiply_by_vectors, x, y)
             return y
         parts = max(1, -(-rows * 2 * self._inputs // AMX_ACTIVATIONS))
         size = max(1, -(-rows // (parts * BLOCK_ROWS))) * BLOCK_ROWS
@@ -100,7 +100,7 @@ class Bfloat16CpuProduct:
         return y
 
     def prepare(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
-        """x as `multiply_by_dots` reads it, and the arguments."""
+        """x as `multiply_by_vectors` reads it, and the arguments."""
         x = self._pad(x)
         return x, (*self._arguments(x, y), torch.get_num_threads())
 
@@ -164,7 +164,7 @@ _multiply_many = tiles(range(min(STREAM_ROWS + 1, MAX_ROWS // 2), MAX_ROWS + 1),
 
 
 @ParallelKernel
-def multiply_by_dots(arguments):
+def multiply_by_vectors(arguments):
     """Arguments: the counter of panels of strips, then those of `Bfloat16CpuProduct`."""
     _multiply_panels(arguments, np.empty(min(arguments[1], PANEL) * OUTPUTS, np.float32))
 
