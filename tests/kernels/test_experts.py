@@ -14,6 +14,7 @@ from arbora.kernels.elementwise import silu_and_mul
 from arbora.kernels.experts import Experts, Router, Routing, clamp_and_gate
 from arbora.kernels.experts.sorting_cpu import MAX_ROWS
 from arbora.kernels.linear import CodedShape, Linear, find_packer
+from arbora.kernels.linear.bfloat16_cpu import Bfloat16CpuProduct
 from arbora.kernels.linear.half import FEW_ROWS, HalfWidenedOnUseProduct
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,6 +46,10 @@ def pack_half(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
     return Linear(HalfWidenedOnUseProduct(weight.half(), bias), *weight.shape)
 
 
+def pack_bfloat16(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+    return Linear(Bfloat16CpuProduct(weight.bfloat16(), bias), *weight.shape)
+
+
 FORMATS: dict[str, tuple[Pack, torch.dtype]] = {
     "int4": (pack_codes(4, 8), torch.bfloat16),
     "int4 with offsets": (pack_codes(4, None), torch.float32),
@@ -52,7 +57,7 @@ FORMATS: dict[str, tuple[Pack, torch.dtype]] = {
     "fp8": (pack_codes(None, 0), torch.float32),
     "fp8 in bfloat16": (pack_codes(None, 0), torch.bfloat16),
     "widened float16": (pack_half, torch.float16),
-    "bfloat16": (lambda weight, bias: Linear.pack(weight.bfloat16(), bias), torch.bfloat16),
+    "bfloat16": (pack_bfloat16, torch.bfloat16),
     "float32": (Linear.pack, torch.float32),
 }
 
