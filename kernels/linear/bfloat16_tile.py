@@ -14,7 +14,7 @@ from ..common.bfloat16_dots import add_pair_products
 from ..common.emits import ANY, BOOL, INT, TO_FLOATS, TO_WORDS, VOID, Intrinsic, branch, emits
 from ..common.llvm import F32, SECOND_LEVEL, prefetch_line, read, size, write
 from ..common.numba_tools import has_feature
-from ..common.vectors import FLOATS, LANES, WORDS, fma, read_vectors, splat, words, write_floats, zeros
+from ..common.vectors import FLOATS, LANES, WORDS, apply, read_vectors, splat, words, write_floats, zeros
 
 VECTORS = 4
 OUTPUTS = VECTORS * LANES
@@ -30,8 +30,9 @@ PAIR = np.uint32(0) if MULTIPLIES_PAIRS else np.uint64(0)
 """of the type of a pair of activations"""
 
 SUMS = 12 if has_feature("avx512f") else 4
-"""Vectors of float32 sums in one pass over the weights, except that a pass always has a vector of each row.
-With 6, AVX2, whose registers hold half a vector, stores those of 3 rows to memory."""
+"""Vectors of float32 sums that registers hold beside weights and activations. Of more rows a vector each is
+summed: with AVX2, which has 16 registers of half a vector, 6 rows still fit. With a limit of 6, 3 rows have
+two vectors each, which takes 1.3 times as long, because LLVM keeps the activations in registers too."""
 
 
 def tiles(rows: range, lines: int) -> Intrinsic:
@@ -41,8 +42,9 @@ def tiles(rows: range, lines: int) -> Intrinsic:
 
     x: pairs of values as `PAIR`, `stride` from one row to the next; weights: words [count, OUTPUTS]; sums:
     float32 [rows, OUTPUTS], added to if `add`. The pairs are added in order, so a row's result does not
-    depend on the number of rows. With pair p the kernel prefetches cache lines from word `step` · p of
-    `later` on: `lines` of them with `vdpbf16ps`, otherwise VECTORS.
+    depend on the number of rows. In float32 the registers hold the sums of a part of the outputs at a time.
+    With pair p the kernel prefetches cache lines from word `step` · p of `later` on: `lines` of them with
+    `vdpbf16ps`, otherwise VECTORS, a part with each part of the outputs.
     """
 
     @emits(VOID, INT, INT, ANY, INT, TO_WORDS, TO_FLOATS, BOOL, TO_WORDS, INT)
@@ -100,7 +102,8 @@ def _add_floats(
     builder: ir.IRBuilder, totals: list[ir.Value], pairs: list[ir.Value], columns: list[ir.Value]
 ) -> None:
     """As `_add_pairs`, in float32: first the products of the first values of all pairs, then of the second
-    ones. Of the weights, half a column is in registers at a time."""
+    ones. Of the weights, half a column is in registers at a time. Processors without fused multiply-adds
+    round twice."""
     for number, column in enumerate(columns):
         halves = builder.shl(column, words(16)), builder.and_(column, words(0xFFFF0000))
         for half, bits in enumerate(halves):
@@ -108,7 +111,7 @@ def _add_floats(
             for pair, total in zip(pairs, totals[number :: len(columns)], strict=True):
                 place = builder.gep(builder.bitcast(pair, F32.as_pointer()), [size(half)])
                 value = splat(builder, builder.load(place), FLOATS)
-                builder.store(fma(builder, value, weight, builder.load(total)), total)
+                builder.store(apply(builder, "llvm.fmuladd", value, weight, builder.load(total)), total)
 
 
 @emits(VOID, TO_FLOATS, TO_FLOATS, BOOL, types.CPointer(types.uint16))

@@ -6,7 +6,7 @@
 | bfloat16 | FMA, or oneDNN lacks bfloat16 | `Bfloat16CpuProduct` | float32 in registers | the same |
 | bfloat16, float16, float32 | oneDNN multiplies the dtype | `OneDnnProduct` | oneDNN | oneDNN |
 | float16 | other CPUs | `HalfWidenedOnUseProduct` | float32 in registers | oneDNN in float32 |
-| the same, `--deterministic` | the same CPUs | `HalfWidenedOnLoadProduct` | oneDNN in float32 | the same |
+| float16, `--deterministic` | the same CPUs | `HalfWidenedOnLoadProduct` | oneDNN in float32 | the same |
 | any float | PyTorch without oneDNN | PyTorch's | | |
 | codes of 4, 8 bits | F16C and FMA | `IntegerCpuProduct` | bytes, by VNNI or AVX2 | the same, or AMX |
 | FP8 | the same CPUs | `Fp8CpuProduct` | `vdpbf16ps`, otherwise in float32 | the same |

@@ -23,7 +23,9 @@ from sapphire_rapids import output_for_sapphire_rapids
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 PROBE = Path(__file__).parents[1] / "support" / "bfloat16_probe.py"
-WITHOUT = ["avx512bf16", ("avx512", "avx10", "evex512", "amx")]
+AVX512 = ("avx512", "avx10", "evex512", "amx")
+WITHOUT = {"bfloat16 products": "avx512bf16", "AVX-512": AVX512, "fused multiply-adds": (*AVX512, "fma")}
+"""beginnings of LLVM's names of features"""
 Product = type[OneDnnProduct | HalfWidenedOnUseProduct | Bfloat16CpuProduct]
 Products = list[tuple[Product, torch.dtype]]
 PRODUCTS: Products = [(OneDnnProduct, dtype) for dtype in TOLERANCE if onednn_multiplies(dtype)]
@@ -83,7 +85,7 @@ def test_a_row_of_a_batch_invariant_product_has_the_same_bits_beside_any_others(
     torch.testing.assert_close(together.double(), expected, atol=3e-2 * inputs**0.5, rtol=2e-2)
 
 
-@pytest.mark.parametrize("lacking", WITHOUT)
+@pytest.mark.parametrize("lacking", WITHOUT.values(), ids=WITHOUT)
 def test_code_for_other_processors_agrees_with_float64(lacking: Lacking) -> None:
     """The processor may lack them too; then it runs the same code again."""
     got = json.loads(output_without(lacking, [str(PROBE)]))
