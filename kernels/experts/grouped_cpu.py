@@ -149,7 +149,7 @@ def _multiply_tiles(arguments, own, memory, bits, four_codes, has_offsets, sum_k
 @compiled
 def _multiply_fp8(arguments, pair, kind):
     """Arguments: those of `fp8_cpu`, then the addresses of the works and of the experts' addresses."""
-    memory = np.empty((min(arguments[1], MAX_ROWS) + 2 * fp8_cpu.BLOCK) * bfloat16_cpu.OUTPUTS, np.float32)
+    memory = np.empty((min(arguments[1], MAX_ROWS) + 2 * fp8_cpu.BLOCK) * fp8_cpu.OUTPUTS, np.float32)
     _multiply_fp8_strips(arguments, _copy(arguments, 10), memory, pair, kind)
 
 
@@ -159,8 +159,8 @@ def _multiply_fp8_strips(arguments, own, memory, pair, kind):
     outputs = arguments[2]
     given = pointer(np.int64(own.ctypes.data), np.int64(0))
     sums = pointer(np.int64(memory.ctypes.data), np.float32(0))
-    buffer = shift(sums, bfloat16_cpu.OUTPUTS * min(arguments[1], MAX_ROWS))
-    strips = (outputs + bfloat16_cpu.OUTPUTS - 1) // bfloat16_cpu.OUTPUTS
+    buffer = shift(sums, fp8_cpu.OUTPUTS * min(arguments[1], MAX_ROWS))
+    strips = (outputs + fp8_cpu.OUTPUTS - 1) // fp8_cpu.OUTPUTS
     total = _count_works(arguments[10]) * strips
     while True:
         index = fetch_add(arguments, 1)
@@ -169,7 +169,7 @@ def _multiply_fp8_strips(arguments, own, memory, pair, kind):
         first, rows = _take(index // strips, arguments[10], arguments[11], given, 6)
         strip = index % strips
         fp8_cpu.multiply_strip(given, strip, first, rows, sums, buffer, pair)
-        fp8_cpu.store_rows(given, sums, first, rows, strip * bfloat16_cpu.OUTPUTS, kind)
+        fp8_cpu.store_rows(given, sums, first, rows, strip * fp8_cpu.OUTPUTS, kind)
 
 
 @ParallelKernel

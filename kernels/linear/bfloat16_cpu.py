@@ -21,21 +21,19 @@ from ..common.numba_tools import fetch_add, has_feature, pointer, shift, store
 from ..common.rows import number_at
 from ..common.threads import ParallelKernel, thread_count
 from ..common.vectors import LANES
-from .bfloat16_tile import MAX_ROWS, MULTIPLIES_PAIRS, OUTPUTS, PAIR, VECTORS, tiles, write_strip
+from .bfloat16_tile import MAX_ROWS, MULTIPLIES_PAIRS, OUTPUTS, PAIR, STREAM_ROWS, VECTORS, tiles, write_strip
 from .half import to_float32
 from .onednn import onednn_multiplies
 from .rounded_rows import BLOCK_ROWS, STEP, STEP_WORDS, block_bytes, pack_rows
 
-STREAM_ROWS = MAX_ROWS if MULTIPLIES_PAIRS else 1
-"""Up to this many rows are multiplied while weights are read in order, more rows with a block at a time."""
-
-AHEAD = 4
+AHEAD = 256 // OUTPUTS
 """Pairs of inputs between prefetching and multiplying: 1 KB of weights. With 2 KB, products of 1 to 4 rows
 take 1.01 to 1.02 times as long, of 5 rows 1.04 and of 6 rows 1.14 times as long; 0.5 KB is not faster."""
 
-BLOCK = 128 if MULTIPLIES_PAIRS else 64
-"""Pairs of inputs that are multiplied with all rows before the next ones: 32 or 16 KB of weights, which stay
-in the first-level cache. Meanwhile the next ones are prefetched."""
+BLOCK = 128 if MULTIPLIES_PAIRS else 32
+"""Pairs of inputs that are multiplied with all rows before the next ones: 32 KB of weights, which stay in the
+first-level cache, or 4 KB. Meanwhile the next ones are prefetched. With 16 KB in float32, 4 rows take 1.5
+times as long if weights are in memory."""
 
 PANEL = 252
 """Rows that a thread takes at a time. Their sums stay in the second-level cache."""
@@ -160,7 +158,7 @@ def _pack_part(weight: torch.Tensor, packed: torch.Tensor) -> None:
 
 
 _multiply_few = tiles(range(1, STREAM_ROWS + 1), VECTORS)
-_multiply_many = tiles(range(min(STREAM_ROWS + 1, MAX_ROWS // 2), MAX_ROWS + 1), 2)
+_multiply_many = tiles(range(MAX_ROWS // 2, MAX_ROWS + 1), 2)
 
 
 @ParallelKernel

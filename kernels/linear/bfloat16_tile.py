@@ -16,23 +16,22 @@ from ..common.llvm import F32, SECOND_LEVEL, prefetch_line, read, size, write
 from ..common.numba_tools import has_feature
 from ..common.vectors import FLOATS, LANES, WORDS, apply, read_vectors, splat, words, write_floats, zeros
 
-VECTORS = 4
-OUTPUTS = VECTORS * LANES
-"""outputs of a strip"""
-
-MAX_ROWS = 6
-"""The most rows that are multiplied in one pass over the weights."""
-
 MULTIPLIES_PAIRS = bfloat16_dots.available()
 """Whether the processor multiplies activations in pairs of bfloat16; otherwise they are float32."""
 
 PAIR = np.uint32(0) if MULTIPLIES_PAIRS else np.uint64(0)
 """of the type of a pair of activations"""
 
-SUMS = 12 if has_feature("avx512f") else 4
-"""Vectors of float32 sums that registers hold beside weights and activations. Of more rows a vector each is
-summed: with AVX2, which has 16 registers of half a vector, 6 rows still fit. With a limit of 6, 3 rows have
-two vectors each, which takes 1.3 times as long, because LLVM keeps the activations in registers too."""
+VECTORS = 4 if MULTIPLIES_PAIRS else 2
+OUTPUTS = VECTORS * LANES
+"""outputs of a strip"""
+
+MAX_ROWS = 6
+"""The most rows that are multiplied in one pass over the weights."""
+
+STREAM_ROWS = MAX_ROWS if has_feature("avx512f") else 2
+"""The most rows of which registers hold sums of all outputs of a strip, so that weights are read in order.
+AVX2's 16 registers hold half a vector each: of more rows, they hold the sums of one vector each."""
 
 
 def tiles(rows: range, lines: int) -> Intrinsic:
@@ -42,16 +41,15 @@ def tiles(rows: range, lines: int) -> Intrinsic:
 
     x: pairs of values as `PAIR`, `stride` from one row to the next; weights: words [count, OUTPUTS]; sums:
     float32 [rows, OUTPUTS], added to if `add`. The pairs are added in order, so a row's result does not
-    depend on the number of rows. In float32 the registers hold the sums of a part of the outputs at a time.
-    With pair p the kernel prefetches cache lines from word `step` · p of `later` on: `lines` of them with
-    `vdpbf16ps`, otherwise VECTORS, a part with each part of the outputs.
+    depend on the number of rows. With pair p the kernel prefetches `lines` cache lines from word `step` · p
+    of `later` on, or one for each vector of outputs if there are more than STREAM_ROWS rows.
     """
 
     @emits(VOID, INT, INT, ANY, INT, TO_WORDS, TO_FLOATS, BOOL, TO_WORDS, INT)
     def multiply(builder, number, count, x, stride, weights, sums, add, later, step):
         def multiply_rows(number: int) -> None:
             starts = [builder.gep(x, [builder.mul(stride, size(row))]) for row in range(number)]
-            vectors = _choose_vectors(number)
+            vectors = VECTORS if number <= STREAM_ROWS else 1
             with cgutils.for_range(builder, size(VECTORS // vectors)) as part:
                 output = builder.mul(part.index, size(vectors * LANES))
                 column, line, to = (builder.gep(each, [output]) for each in (weights, later, sums))
@@ -66,7 +64,7 @@ def tiles(rows: range, lines: int) -> Intrinsic:
                         builder.store(read(builder, place, FLOATS), total)
                 with cgutils.for_range(builder, count) as loop:
                     place = builder.gep(line, [builder.mul(loop.index, step)])
-                    for index in range(lines if MULTIPLIES_PAIRS else vectors):
+                    for index in range(lines if vectors == VECTORS else 1):
                         prefetch_line(builder, builder.gep(place, [size(index * LANES)]), SECOND_LEVEL)
                     pair = builder.gep(column, [builder.mul(loop.index, size(OUTPUTS))])
                     values = read_vectors(builder, pair, WORDS, vectors)
@@ -79,13 +77,6 @@ def tiles(rows: range, lines: int) -> Intrinsic:
 
     add_products = _add_pairs if MULTIPLIES_PAIRS else _add_floats
     return multiply
-
-
-def _choose_vectors(rows: int) -> int:
-    """Returns how many vectors of a strip's outputs one pass over the weights multiplies."""
-    if MULTIPLIES_PAIRS:
-        return VECTORS
-    return next(vectors for vectors in (VECTORS, 2, 1) if vectors * rows <= SUMS or vectors == 1)
 
 
 def _add_pairs(

@@ -12,8 +12,8 @@ from ..common.jit import compiled
 from ..common.numba_tools import KIND, fetch_add, pointer, shift, store
 from ..common.rows import number_at
 from ..common.threads import ParallelKernel
-from .bfloat16_tile import MAX_ROWS, OUTPUTS
-from .fp8_tile import PAIR_BYTES, tiles
+from .bfloat16_tile import MAX_ROWS
+from .fp8_tile import OUTPUTS, PAIR_BYTES, tiles
 from .integer_tiles import store_row
 
 BLOCK = 64
