@@ -16,7 +16,7 @@ import torch
 from ..common.jit import compiled, compiled_fast, insert_into_caller
 from ..common.numba_tools import KIND, fetch_add, pointer, shift
 from ..common.threads import ParallelKernel
-from ..linear import Linear, bfloat16_cpu, fp8_cpu, half, integer_cpu
+from ..linear import Linear, bfloat16_cpu, bfloat16_tile, fp8_cpu, fp8_tile, half, integer_cpu
 from ..linear.bfloat16_cpu import Bfloat16CpuProduct
 from ..linear.byte_dots import TILE, VECTOR
 from ..linear.fp8 import Fp8CpuProduct
@@ -149,7 +149,7 @@ def _multiply_tiles(arguments, own, memory, bits, four_codes, has_offsets, sum_k
 @compiled
 def _multiply_fp8(arguments, pair, kind):
     """Arguments: those of `fp8_cpu`, then the addresses of the works and of the experts' addresses."""
-    memory = np.empty((min(arguments[1], MAX_ROWS) + 2 * fp8_cpu.BLOCK) * fp8_cpu.OUTPUTS, np.float32)
+    memory = np.empty((min(arguments[1], MAX_ROWS) + 2 * fp8_cpu.BLOCK) * fp8_tile.OUTPUTS, np.float32)
     _multiply_fp8_strips(arguments, _copy(arguments, 10), memory, pair, kind)
 
 
@@ -159,8 +159,8 @@ def _multiply_fp8_strips(arguments, own, memory, pair, kind):
     outputs = arguments[2]
     given = pointer(np.int64(own.ctypes.data), np.int64(0))
     sums = pointer(np.int64(memory.ctypes.data), np.float32(0))
-    buffer = shift(sums, fp8_cpu.OUTPUTS * min(arguments[1], MAX_ROWS))
-    strips = (outputs + fp8_cpu.OUTPUTS - 1) // fp8_cpu.OUTPUTS
+    buffer = shift(sums, fp8_tile.OUTPUTS * min(arguments[1], MAX_ROWS))
+    strips = (outputs + fp8_tile.OUTPUTS - 1) // fp8_tile.OUTPUTS
     total = _count_works(arguments[10]) * strips
     while True:
         index = fetch_add(arguments, 1)
@@ -169,7 +169,7 @@ def _multiply_fp8_strips(arguments, own, memory, pair, kind):
         first, rows = _take(index // strips, arguments[10], arguments[11], given, 6)
         strip = index % strips
         fp8_cpu.multiply_strip(given, strip, first, rows, sums, buffer, pair)
-        fp8_cpu.store_rows(given, sums, first, rows, strip * fp8_cpu.OUTPUTS, kind)
+        fp8_cpu.store_rows(given, sums, first, rows, strip * fp8_tile.OUTPUTS, kind)
 
 
 @ParallelKernel
@@ -203,7 +203,7 @@ def _multiply_half_blocks(arguments, own, sums):
 def multiply_pairs(arguments):
     """Arguments: those of `bfloat16_cpu.multiply_by_vectors`, then the addresses of the works and of the
     experts' addresses."""
-    memory = np.empty(min(arguments[1], MAX_ROWS) * bfloat16_cpu.OUTPUTS, np.float32)
+    memory = np.empty(min(arguments[1], MAX_ROWS) * bfloat16_tile.OUTPUTS, np.float32)
     _multiply_pair_strips(arguments, _copy(arguments, 9), memory)
 
 
@@ -212,7 +212,7 @@ def _multiply_pair_strips(arguments, own, memory):
     """own, memory: held by the caller"""
     given = pointer(np.int64(own.ctypes.data), np.int64(0))
     sums = pointer(np.int64(memory.ctypes.data), np.float32(0))
-    strips = (arguments[2] + bfloat16_cpu.OUTPUTS - 1) // bfloat16_cpu.OUTPUTS
+    strips = (arguments[2] + bfloat16_tile.OUTPUTS - 1) // bfloat16_tile.OUTPUTS
     total = _count_works(arguments[9]) * strips
     while True:
         index = fetch_add(arguments, 1)
