@@ -18,7 +18,7 @@ from ..common.numba_tools import KIND, fetch_add, pointer, shift
 from ..common.threads import ParallelKernel
 from ..linear import Linear, bfloat16_cpu, fp8_cpu, half, integer_cpu
 from ..linear.bfloat16_cpu import Bfloat16CpuProduct
-from ..linear.byte_dots import TILE, VECTOR
+from ..linear.byte_dots import TILE, tile_bytes
 from ..linear.fp8 import Fp8CpuProduct
 from ..linear.half import HALVES, HalfWidenedOnUseProduct
 from ..linear.integer import IntegerCpuProduct
@@ -112,20 +112,19 @@ def _copy(arguments, count):
 
 
 @compiled
-def _multiply_integers(arguments, bits, four_codes, has_offsets, sum_kind):
+def _multiply_integers(arguments, bits, stored, has_offsets, sum_kind):
     """Arguments: those of `integer_cpu`, without AMX, then the addresses of the works and of the experts'
     addresses."""
     integer_cpu.quantize(arguments, has_offsets, WHOLE)
     memory = arguments[18] + fetch_add(shift(arguments, 19), 1) * arguments[21]
-    _multiply_tiles(arguments, _copy(arguments, 29), memory, bits, four_codes, has_offsets, sum_kind)
+    _multiply_tiles(arguments, _copy(arguments, 29), memory, bits, stored, has_offsets, sum_kind)
 
 
 @insert_into_caller
-def _multiply_tiles(arguments, own, memory, bits, four_codes, has_offsets, sum_kind):
+def _multiply_tiles(arguments, own, memory, bits, stored, has_offsets, sum_kind):
     """own: a copy of the arguments, which the caller holds"""
-    groups, steps = arguments[6] // arguments[7], arguments[7] // 4
-    group_bytes = VECTOR * (2 if has_offsets else 1) + steps * VECTOR * bits // 4
-    tiles, tile_bytes = (arguments[5] + TILE - 1) // TILE, groups * group_bytes
+    tiles = (arguments[5] + TILE - 1) // TILE
+    whole_tile = tile_bytes(stored, arguments[6], arguments[7], has_offsets)
     given = pointer(np.int64(own.ctypes.data), np.int64(0))
     total = _count_works(arguments[29]) * tiles
     while True:
@@ -138,9 +137,9 @@ def _multiply_tiles(arguments, own, memory, bits, four_codes, has_offsets, sum_k
             work, tile = index // tiles, index % tiles
             first, rows = _take(work, arguments[29], arguments[30], given, 14)
             near, ahead = 2 * rows <= bits, 1 if index + 1 < end and tile + 1 < tiles else 0
-            at, output = given[14] + tile * tile_bytes, tile * TILE
+            at, output = given[14] + tile * whole_tile, tile * TILE
             integer_cpu.multiply_tile(
-                given, at, group_bytes, four_codes, sum_kind, memory, output, first, first + rows, near, ahead
+                given, at, whole_tile, stored, sum_kind, memory, output, first, first + rows, near, ahead
             )
 
 
@@ -221,11 +220,7 @@ def _multiply_pair_strips(arguments, own, memory):
         bfloat16_cpu.multiply_strip(given, index % strips, first, rows, 1, sums)
 
 
-INTEGERS = {
-    (bits, has_offsets): ParallelKernel(_multiply_integers, bits, four_codes, has_offsets, sum_kind)
-    for bits, four_codes in ((4, np.uint16(0)), (8, np.uint32(0)))
-    for has_offsets, sum_kind in ((False, np.int32(0)), (True, np.float32(0)))
-}
+INTEGERS = integer_cpu.kernels_by_format(_multiply_integers)
 """by bits of a code, and whether offsets are stored"""
 FP8_PAIRS = ParallelKernel(_multiply_fp8, np.uint32(0), KIND[torch.bfloat16])
 FP8_FLOATS = {dtype: ParallelKernel(_multiply_fp8, np.uint64(0), kind) for dtype, kind in KIND.items()}

@@ -7,7 +7,7 @@ import torch
 from ..adapters import ProductAdapters
 from ..common.rows import join_columns
 from .bfloat16_cpu import Bfloat16CpuProduct
-from .coded_weight import CodedProduct, CodedShape
+from .coded_weight import FACTOR_INPUTS, CodedProduct, CodedShape
 from .float_cuda import Choice, FloatCudaProduct, Seconds, choose_fastest
 from .half import to_float32
 from .invariant import InvariantProduct, Product, invariant_sizes
@@ -15,6 +15,7 @@ from .onednn import OneDnnProduct
 from .products import find_float_row, find_packer
 
 __all__ = [
+    "FACTOR_INPUTS",
     "Choice",
     "CodedProduct",
     "CodedShape",

@@ -36,8 +36,14 @@ class Fp8CpuPacker:
         self._scales = torch.zeros(strips, shape.groups, OUTPUTS)
 
     def write(
-        self, begin: int, codes: torch.Tensor, scales: torch.Tensor, offsets: torch.Tensor | None = None
+        self,
+        begin: int,
+        codes: torch.Tensor,
+        scales: torch.Tensor,
+        offsets: torch.Tensor | None = None,
+        factors: torch.Tensor | None = None,
     ) -> None:
+        assert factors is None, "only `IntegerCpuPacker` stores factors"
         assert offsets is None, "FP8 weights have no offsets"
         shape, end = self._shape, begin + len(codes)
         assert 0 <= begin <= end <= shape.outputs, f"{len(codes)} outputs from {begin} of {shape.outputs}"

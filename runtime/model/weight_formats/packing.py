@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -21,8 +21,8 @@ from .weight_format import CodedRows, CodedWeight, Groups
 class Packing:
     """How a product stores a weight. Projections with equal packings can share a product."""
 
-    bits: Literal[4, 8] | None
-    """bits of a code, as in `CodedWeight.bits`; FP8 has zero 0 and no order"""
+    bits: Literal[4, 5, 6, 8] | None
+    """bits of a code, as in `CodedShape.bits`; FP8 has zero 0 and no order"""
     group: int
     zero: int | None
     """the zero point of all groups, as in `CodedWeight.zero`"""
@@ -30,9 +30,11 @@ class Packing:
     """the inputs in the order of their groups; None if they are in order"""
     rounds_activations: bool = False
     """see `CodedWeight.rounds_activations`"""
+    has_factors: bool = False
+    """see `CodedShape.has_factors`"""
 
     def shape(self, outputs: int, inputs: int) -> CodedShape:
-        return CodedShape(outputs, inputs, self.bits, self.group, self.zero)
+        return CodedShape(outputs, inputs, self.bits, self.group, self.zero, self.has_factors)
 
 
 def find_packing(
@@ -48,8 +50,14 @@ def find_packing(
         if not _equally_many(weight.groups, inputs):
             return None
         order = tuple(torch.argsort(weight.groups.index, stable=True).tolist())
-    packing = Packing(weight.bits, weight.groups.size, zero, order, weight.rounds_activations)
-    return None if find_packer(packing.shape(outputs, inputs), device) is None else packing
+    packing = Packing(
+        weight.bits, weight.groups.size, zero, order, weight.rounds_activations, weight.has_factors
+    )
+    plain = replace(packing, has_factors=False, bits=8 if packing.bits in (5, 6) else packing.bits)
+    for found in (packing, plain):
+        if find_packer(found.shape(outputs, inputs), device) is not None:
+            return found
+    return None
 
 
 def pack(
@@ -73,7 +81,8 @@ def pack(
             codes = rows.codes if order is None else rows.codes.index_select(1, order)
             scales = rows.scales.to(torch.float32).expand(len(codes), -1)
             offsets = _offsets(rows, scales) if packing.zero is None else None
-            packer.write(begin + piece.start, codes.contiguous(), scales, offsets)
+            factors = rows.factors if packing.has_factors else None
+            packer.write(begin + piece.start, codes.contiguous(), scales, offsets, factors)
         begin += count
     return packer.product(bias, batch_invariant, packing.rounds_activations)
 
