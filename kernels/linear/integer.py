@@ -51,6 +51,14 @@ class IntegerCpuPacker:
         self._tiles = torch.zeros(tiles, shape.inputs // self._group, group_bytes, dtype=torch.uint8)
         self._factors = torch.ones(tiles * TILE)
 
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        return self._tiles, self._factors
+
+    @tensors.setter
+    def tensors(self, filled: tuple[torch.Tensor, ...]) -> None:
+        self._tiles, self._factors = filled
+
     def write(
         self, begin: int, codes: torch.Tensor, scales: torch.Tensor, offsets: torch.Tensor | None = None
     ) -> None:

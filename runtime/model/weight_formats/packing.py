@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
 from ....kernels.linear import (
+    CodedPacker,
     CodedProduct,
     CodedShape,
+    HostPacker,
     find_packer,
 )
 from .expand import pieces
 from .weight_format import CodedRows, CodedWeight, Groups
+
+Take = Callable[[Callable[[], Sequence[torch.Tensor]]], Sequence[torch.Tensor]]
+"""returns tensors that an earlier start made, or lets its argument make them"""
+
+
+def make_now(make: Callable[[], Sequence[torch.Tensor]]) -> Sequence[torch.Tensor]:
+    return make()
 
 
 @dataclass(frozen=True)
@@ -55,27 +64,48 @@ def find_packing(
 def pack(
     packing: Packing,
     inputs: int,
-    weights: Sequence[tuple[int, CodedWeight]],
+    weights: Sequence[tuple[int, Callable[[], CodedWeight]]],
     bias: torch.Tensor | None,
     device: torch.device,
     batch_invariant: bool,
+    take: Take = make_now,
 ) -> CodedProduct:
-    """Makes one product of weights with this packing, each paired with its number of outputs. Temporary
-    tensors stay within a few MB. batch_invariant: see `Linear.pack`."""
+    """Makes one product of weights with this packing, each paired with its number of outputs. They are read
+    unless `take` has the packed tensors. batch_invariant: see `Linear.pack`."""
     shape = packing.shape(sum(count for count, _ in weights), inputs)
     make = find_packer(shape, device)
     assert make is not None, "the packing was made for this device"
     order = None if packing.order is None else torch.tensor(packing.order)
-    packer, begin = make(shape, order, device), 0
-    for count, weight in weights:
+    packer = make(shape, order, device)
+
+    def fill() -> tuple[torch.Tensor, ...]:
+        _fill(packer, inputs, weights, packing.zero, order)
+        return packer.tensors if isinstance(packer, HostPacker) else ()
+
+    filled = take(fill)
+    if isinstance(packer, HostPacker):
+        packer.tensors = tuple(filled)
+    return packer.product(bias, batch_invariant, packing.rounds_activations)
+
+
+def _fill(
+    packer: CodedPacker,
+    inputs: int,
+    weights: Sequence[tuple[int, Callable[[], CodedWeight]]],
+    zero: int | None,
+    order: torch.Tensor | None,
+) -> None:
+    """Writes all weights. Temporary tensors stay within a few MB."""
+    begin = 0
+    for count, read in weights:
+        weight = read()
         for piece in pieces(count, inputs):
             rows = weight.rows(piece)
             codes = rows.codes if order is None else rows.codes.index_select(1, order)
             scales = rows.scales.to(torch.float32).expand(len(codes), -1)
-            offsets = _offsets(rows, scales) if packing.zero is None else None
+            offsets = _offsets(rows, scales) if zero is None else None
             packer.write(begin + piece.start, codes.contiguous(), scales, offsets)
         begin += count
-    return packer.product(bias, batch_invariant, packing.rounds_activations)
 
 
 def _offsets(rows: CodedRows, scales: torch.Tensor) -> torch.Tensor:
