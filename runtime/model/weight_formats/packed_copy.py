@@ -45,6 +45,7 @@ MAX_COPIES = 8
 SUFFIX, UNFINISHED = ".packed", ".part-"
 ABANDONED_S = 24 * 3600.0
 """age in seconds of an unfinished copy whose process must have been killed"""
+THREAD = "packed copy"
 MAX_NICE = 19
 """the lowest priority of an ordinary thread"""
 log = logging.getLogger(__name__)
@@ -143,7 +144,7 @@ class PackedCopy:
         """Starts a thread that writes what was made. Returns None if there is nothing to write."""
         if self._file is None or self._mapped is not None:
             return None
-        thread = threading.Thread(target=self._write, args=(self._file,), name="packed copy", daemon=True)
+        thread = threading.Thread(target=self._write, args=(self._file,), name=THREAD, daemon=True)
         thread.start()
         return thread
 
@@ -217,7 +218,7 @@ def _write_file(file: Path, head: bytes, places: Sequence[tuple[_Place, torch.Te
             opened.write(head)
             for place, tensor in places:
                 opened.seek(place.begin)
-                opened.write(memoryview(tensor.contiguous().flatten().view(torch.uint8).numpy()))
+                opened.write(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
             opened.flush()
             os.fsync(descriptor)
         os.replace(name, file)
