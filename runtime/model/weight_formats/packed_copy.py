@@ -6,6 +6,7 @@ tensor. Servers of the same model share the file's pages, which the system frees
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import logging
 import math
@@ -15,7 +16,6 @@ import shutil
 import struct
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -43,11 +43,9 @@ SHARE_OF_COPY, SHARE_OF_COPIES = 10, 5
 MAX_COPIES = 8
 """the least recently used ones are removed first"""
 SUFFIX, UNFINISHED = ".packed", ".part-"
-ABANDONED_S = 24 * 3600.0
-"""age in seconds of an unfinished copy whose process must have been killed"""
 THREAD = "packed copy"
-MAX_NICE = 19
-"""the lowest priority of an ordinary thread"""
+NICE = 10
+"""lowers the priority of the thread that writes: it gets a tenth of a core that others want too"""
 log = logging.getLogger(__name__)
 
 
@@ -150,7 +148,7 @@ class PackedCopy:
 
     def _write(self, file: Path) -> None:
         with suppress(OSError, AttributeError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), MAX_NICE)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         head, places = self._describe()
         size = places[-1][0].begin + places[-1][1].nbytes if places else 0
         try:
@@ -215,6 +213,7 @@ def _write_file(file: Path, head: bytes, places: Sequence[tuple[_Place, torch.Te
     descriptor, name = tempfile.mkstemp(prefix=UNFINISHED, dir=file.parent)
     try:
         with open(descriptor, "wb") as opened:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # until the process ends
             opened.write(head)
             for place, tensor in places:
                 opened.seek(place.begin)
@@ -247,17 +246,26 @@ def _make_room(file: Path, size: int) -> bool:
         total += bytes
         if total > limit or number > MAX_COPIES:
             path.unlink(missing_ok=True)
-            with suppress(OSError):
-                path.parent.rmdir()
+            if path.parent != file.parent:
+                with suppress(OSError):
+                    path.parent.rmdir()
     return True
 
 
 def _find_copies(root: Path, own: Path) -> Iterator[tuple[float, int, Path]]:
-    """The time of the last use, the size and the path of each copy but `own`. Removes unfinished ones."""
+    """The time of the last use, the size and the path of each copy but `own`. Removes those whose process has
+    ended before they were complete."""
     for path in root.glob("*/*"):
         with suppress(OSError):
             found = path.stat()
-            if path.name.startswith(UNFINISHED) and time.time() - found.st_mtime > ABANDONED_S:
-                path.unlink()
+            if path.name.startswith(UNFINISHED):
+                _remove_abandoned(path)
             elif path.suffix == SUFFIX and path != own:
                 yield found.st_mtime, found.st_size, path
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Removes an unfinished copy that nobody writes. Raises OSError if one does."""
+    with path.open("rb") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()

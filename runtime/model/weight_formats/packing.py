@@ -76,15 +76,15 @@ def pack(
     make = find_packer(shape, device)
     assert make is not None, "the packing was made for this device"
     order = None if packing.order is None else torch.tensor(packing.order)
-    packer = make(shape, order, device)
-
-    def fill() -> tuple[torch.Tensor, ...]:
-        _fill(packer, inputs, weights, packing.zero, order)
-        return packer.tensors if isinstance(packer, HostPacker) else ()
-
-    filled = take(fill)
-    if isinstance(packer, HostPacker):
+    if device.type == "cpu":
+        filled = take(lambda: _fill(make(shape, order, device), inputs, weights, packing.zero, order))
+        with torch.device("meta"):  # because the packer needs no memory of its own
+            packer = make(shape, order, device)
+        assert isinstance(packer, HostPacker)
         packer.tensors = tuple(filled)
+    else:
+        packer = make(shape, order, device)
+        _fill(packer, inputs, weights, packing.zero, order)
     return packer.product(bias, batch_invariant, packing.rounds_activations)
 
 
@@ -94,8 +94,9 @@ def _fill(
     weights: Sequence[tuple[int, Callable[[], CodedWeight]]],
     zero: int | None,
     order: torch.Tensor | None,
-) -> None:
-    """Writes all weights. Temporary tensors stay within a few MB."""
+) -> tuple[torch.Tensor, ...]:
+    """Writes all weights. Temporary tensors stay within a few MB. Returns the packed tensors, if they are in
+    host memory."""
     begin = 0
     for count, read in weights:
         weight = read()
@@ -106,6 +107,7 @@ def _fill(
             offsets = _offsets(rows, scales) if zero is None else None
             packer.write(begin + piece.start, codes.contiguous(), scales, offsets)
         begin += count
+    return packer.tensors if isinstance(packer, HostPacker) else ()
 
 
 def _offsets(rows: CodedRows, scales: torch.Tensor) -> torch.Tensor:

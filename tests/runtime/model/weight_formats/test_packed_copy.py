@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -13,15 +14,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from arbora.frontend.model_files.gguf.config import model_config
+from arbora.kernels.common import bfloat16_dots
+from arbora.kernels.linear.bfloat16_cpu import Bfloat16CpuProduct
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.gguf_file import GgufFile
-from arbora.runtime.model.weight_formats import Checkpoint, packed_copy
+from arbora.runtime.model.weight_formats import (
+    Checkpoint,
+    PackedCopy,
+    Projection,
+    ProjectionLoader,
+    checkpoint_formats,
+    packed_copy,
+)
 from checkpoints import random_model, save_model
 from gguf_models import q4_k_m, write_gguf
 from quantized_checkpoints import CASES, write_quantized
 from served_model import ServedModel
 
+SIZES = {"q": (64, 64), "k": (32, 64)}
 PROMPT = list(range(1, 40))
 MAPPED = "the weights were packed before"
 
@@ -36,6 +48,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     return save_model(random_model("qwen2"), tmp_path / "model")
+
+
+def never(checkpoint: Checkpoint, name: str) -> None:
+    raise AssertionError(f"{name} was read")
 
 
 def start(model: Path, cache: Path | None, **fields: Any) -> list[int]:
@@ -105,12 +121,31 @@ def test_a_later_start_maps_the_copy_and_computes_the_same_tokens(
 
 def test_a_later_start_reads_no_weights(model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = start(model, cache, quantize="int4")
-
-    def never(checkpoint: Checkpoint, name: str) -> None:
-        raise AssertionError(f"{name} was read")
-
     monkeypatch.setattr(Checkpoint, "read", never)
     assert start(model, cache, quantize="int4") == expected
+
+
+def test_strips_of_bfloat16_are_mapped(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packs for a processor with AVX512-BF16; computing needs one."""
+    monkeypatch.setattr(bfloat16_dots, "available", lambda: True)
+    checkpoint, file = Checkpoint(model), tmp_path / "copies" / "0" / "0.packed"
+    q_and_k = [Projection(f"model.layers.0.self_attn.{name}_proj", *size) for name, size in SIZES.items()]
+
+    def load(packed: PackedCopy) -> Bfloat16CpuProduct:
+        choose = checkpoint_formats(model, checkpoint).choose
+        loader = ProjectionLoader(checkpoint, choose, torch.bfloat16, torch.device("cpu"), False, packed)
+        product = loader.load_linear(*q_and_k).product
+        assert isinstance(product, Bfloat16CpuProduct)
+        return product
+
+    made = PackedCopy(file, "key")
+    expected, writing = load(made), made.start_writing()
+    assert writing is not None
+    writing.join()
+    monkeypatch.setattr(Checkpoint, "read", never)
+    got = load(PackedCopy(file, "key"))
+    assert torch.equal(got._weight, expected._weight)
+    assert (got._outputs, got._inputs) == (expected._outputs, expected._inputs) == (96, 64)
 
 
 def overwrite(file: Path, begin: int) -> None:
@@ -251,10 +286,6 @@ def test_the_copies_used_longest_ago_are_removed(
     start(model, cache)
     (first,) = cache.glob("*/*")
     start(model, cache, quantize="int8")
-    unfinished = [first.parent / f"{packed_copy.UNFINISHED}{age}" for age in ("old", "new")]
-    for path in unfinished:
-        path.touch()
-    os.utime(unfinished[0], (1, 1))
     os.utime(first, (1, 1))
     if limit == "MAX_COPIES":
         monkeypatch.setattr(packed_copy, "MAX_COPIES", 2)
@@ -265,7 +296,17 @@ def test_the_copies_used_longest_ago_are_removed(
         start(model, cache, quantize="int4")
         assert len(list(cache.glob("*/*.packed"))) == 1
     assert not first.exists()
-    assert [path.exists() for path in unfinished] == [False, True]
+
+
+def test_what_a_killed_server_wrote_is_removed(model: Path, cache: Path) -> None:
+    start(model, cache)
+    (copy,) = cache.glob("*/*")
+    abandoned, written = (copy.parent / f"{packed_copy.UNFINISHED}{name}" for name in ("a", "b"))
+    abandoned.touch()
+    with written.open("wb") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        start(model, cache, quantize="int4")
+        assert written.exists() and not abandoned.exists()
 
 
 def test_using_a_copy_makes_it_the_last_used(model: Path, cache: Path) -> None:
@@ -320,5 +361,5 @@ def test_mapped_weights_count_as_used_memory(
     with pytest.raises(ConfigError, match="beside the model only"):
         start(model, cache, quantize="int4")
     free = copy.stat().st_size - 1
-    with pytest.raises(ConfigError, match="the model's weights take .*, but only .* of memory are free"):
+    with pytest.raises(ConfigError, match=r"the model's weights take .*, but only .* of memory are free"):
         start(model, cache, quantize="int4")
