@@ -324,12 +324,16 @@ def test_small_models_have_no_copy(model: Path, cache: Path, monkeypatch: pytest
 
 
 SCRIPT = """
-import sys
+import sys, threading
 from pathlib import Path
 from arbora.runtime.model.weight_formats import packed_copy
+from served_model import ServedModel
 packed_copy.MIN_BYTES = 1
-from test_packed_copy import start
-print(start(Path(sys.argv[1]), Path(sys.argv[2]), dtype="bfloat16"))
+served = ServedModel(Path(sys.argv[1]), packed_weights=Path(sys.argv[2]), dtype="bfloat16")
+print(served.reply("a", list(range(1, 40)), 12))
+for thread in threading.enumerate():
+    if thread.name == packed_copy.THREAD:
+        thread.join()
 """
 
 
@@ -338,8 +342,7 @@ def test_two_servers_may_write_a_copy_at_the_same_time(
 ) -> None:
     monkeypatch.undo()  # the processes use compiled kernels of the user's cache
     monkeypatch.setattr(packed_copy, "MIN_BYTES", 1)
-    here = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    environment = {**os.environ, "PYTHONPATH": here}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", SCRIPT, str(model), str(cache)]
     both = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     replies = [process.communicate()[0] for process in both]
