@@ -85,7 +85,7 @@ MAY_IMPORT = {
     },
     "frontend": SHARED_MODULES,
     "runtime.scheduler": SHARED_MODULES | {"radix_cache", "grammars"},
-    "runtime.model": SHARED_MODULES | {"kernels"},
+    "runtime.model": SHARED_MODULES | {"kernels", "runtime.compiled_code"},
     "runtime": SHARED_MODULES,
     "radix_cache": set[str](),
     "grammars": {"grammars"},

@@ -8,6 +8,7 @@ fill its registers. Each of the two gives a row the same bits whatever the other
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -67,20 +68,28 @@ def has_bfloat16_dots(dtype: torch.dtype) -> bool:
     return dtype == torch.bfloat16 and bfloat16_dots.available()
 
 
+class Strips(NamedTuple):
+    """A weight in the order in which the kernel reads it."""
+
+    values: torch.Tensor
+    """bfloat16 [strips, pairs, 2 * OUTPUTS]: the pairs of a strip's outputs side by side"""
+    outputs: int
+    inputs: int
+
+
 class Bfloat16CpuProduct:
     """Holds a copy of the weight [out, in], padded to whole strips and pairs."""
 
     def __init__(
         self,
-        weight: torch.Tensor | Sequence[torch.Tensor],
+        weight: torch.Tensor | Strips,
         bias: torch.Tensor | None,
         batch_invariant: bool = False,
     ) -> None:
-        """weight: may be in parts, whose outputs follow each other; it is only read. batch_invariant: AMX, if
-        available, multiplies any number of rows."""
-        parts = [weight] if isinstance(weight, torch.Tensor) else weight
-        self._outputs, self._inputs = sum(len(part) for part in parts), parts[0].shape[1]
-        self._weight = _pack(parts)
+        """weight: if it is a tensor, it is only read. batch_invariant: AMX, if available, multiplies any
+        number of rows."""
+        strips = pack_strips([weight]) if isinstance(weight, torch.Tensor) else weight
+        self._weight, self._outputs, self._inputs = strips
         self._bias = None if bias is None else bias.float()
         self.addresses = (self._weight.data_ptr(), 0, 0 if self._bias is None else self._bias.data_ptr())
         """of the weight, nothing, and the bias, 0 for none"""
@@ -128,9 +137,8 @@ class Bfloat16CpuProduct:
         return len(x), self._outputs, self._weight.shape[1], x.data_ptr(), weight, bias, y.data_ptr()
 
 
-def _pack(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """[strips, pairs, 2 * OUTPUTS]: the pairs of a strip's outputs side by side. parts: bfloat16
-    [outputs of a part, in], one after the other."""
+def pack_strips(parts: Sequence[torch.Tensor]) -> Strips:
+    """Packs a weight in parts, bfloat16 [outputs of a part, in], one after the other."""
     outputs, inputs = sum(len(part) for part in parts), parts[0].shape[1]
     strips, pairs = -(-outputs // OUTPUTS), -(-inputs // 2)
     is_whole = outputs % OUTPUTS == 0 and inputs % 2 == 0
@@ -142,7 +150,7 @@ def _pack(parts: Sequence[torch.Tensor]) -> torch.Tensor:
         _pack_part(part, packed[first:])
         first += -(-len(part) // OUTPUTS)
     strip_words = packed.flatten(1).view(parts[0].dtype)
-    return strip_words.view(strips, pairs, 2 * OUTPUTS)
+    return Strips(strip_words.view(strips, pairs, 2 * OUTPUTS), outputs, inputs)
 
 
 def _pack_part(weight: torch.Tensor, packed: torch.Tensor) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -80,6 +80,18 @@ class CodedPacker(Protocol):
         batch_invariant: the bits of a row's result do not depend on other rows; CPU only. may_round: on CUDA,
         activations may be rounded to the type of the codes in products of many rows.
         """
+
+
+@runtime_checkable
+class HostPacker(CodedPacker, Protocol):
+    """A `CodedPacker` that stores in host memory."""
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """What `write` fills. May be set to the tensors that another packer of the same shape filled."""
+
+    @tensors.setter
+    def tensors(self, filled: tuple[torch.Tensor, ...]) -> None: ...
 
 
 def float16_factors(tables: torch.Tensor) -> torch.Tensor:

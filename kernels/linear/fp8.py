@@ -35,6 +35,14 @@ class Fp8CpuPacker:
         self._codes = torch.zeros(strips, pairs, OUTPUTS, dtype=torch.int16)
         self._scales = torch.zeros(strips, shape.groups, OUTPUTS)
 
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        return self._codes, self._scales
+
+    @tensors.setter
+    def tensors(self, filled: tuple[torch.Tensor, ...]) -> None:
+        self._codes, self._scales = filled
+
     def write(
         self,
         begin: int,

@@ -54,6 +54,14 @@ class IntegerCpuPacker:
         self._tiles = torch.zeros(tiles, shape.inputs // of_block, size, dtype=torch.uint8)
         self._factors = torch.ones(tiles * TILE)
 
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        return self._tiles, self._factors
+
+    @tensors.setter
+    def tensors(self, filled: tuple[torch.Tensor, ...]) -> None:
+        self._tiles, self._factors = filled
+
     def write(
         self,
         begin: int,

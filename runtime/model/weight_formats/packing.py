@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 
 from ....kernels.linear import (
+    CodedPacker,
     CodedProduct,
     CodedShape,
+    HostPacker,
     find_packer,
 )
 from .expand import pieces
 from .weight_format import CodedRows, CodedWeight, Groups
+
+Take = Callable[[Callable[[], Sequence[torch.Tensor]]], Sequence[torch.Tensor]]
+"""returns tensors that an earlier start made, or lets its argument make them"""
+
+
+def make_now(make: Callable[[], Sequence[torch.Tensor]]) -> Sequence[torch.Tensor]:
+    return make()
 
 
 @dataclass(frozen=True)
@@ -63,19 +72,42 @@ def find_packing(
 def pack(
     packing: Packing,
     inputs: int,
-    weights: Sequence[tuple[int, CodedWeight]],
+    weights: Sequence[tuple[int, Callable[[], CodedWeight]]],
     bias: torch.Tensor | None,
     device: torch.device,
     batch_invariant: bool,
+    take: Take = make_now,
 ) -> CodedProduct:
-    """Makes one product of weights with this packing, each paired with its number of outputs. Temporary
-    tensors stay within a few MB. batch_invariant: see `Linear.pack`."""
+    """Makes one product of weights with this packing, each paired with its number of outputs. They are read
+    unless `take` has the packed tensors. batch_invariant: see `Linear.pack`."""
     shape = packing.shape(sum(count for count, _ in weights), inputs)
     make = find_packer(shape, device)
     assert make is not None, "the packing was made for this device"
     order = None if packing.order is None else torch.tensor(packing.order)
-    packer, begin = make(shape, order, device), 0
-    for count, weight in weights:
+    if device.type == "cpu":
+        filled = take(lambda: _fill(make(shape, order, device), inputs, weights, packing, order))
+        with torch.device("meta"):  # because the packer needs no memory of its own
+            packer = make(shape, order, device)
+        assert isinstance(packer, HostPacker)
+        packer.tensors = tuple(filled)
+    else:
+        packer = make(shape, order, device)
+        _fill(packer, inputs, weights, packing, order)
+    return packer.product(bias, batch_invariant, packing.rounds_activations)
+
+
+def _fill(
+    packer: CodedPacker,
+    inputs: int,
+    weights: Sequence[tuple[int, Callable[[], CodedWeight]]],
+    packing: Packing,
+    order: torch.Tensor | None,
+) -> tuple[torch.Tensor, ...]:
+    """Writes all weights. Temporary tensors stay within a few MB. Returns the packed tensors, if they are in
+    host memory."""
+    begin = 0
+    for count, read in weights:
+        weight = read()
         for piece in pieces(count, inputs):
             rows = weight.rows(piece)
             codes = rows.codes if order is None else rows.codes.index_select(1, order)
@@ -84,7 +116,7 @@ def pack(
             factors = rows.factors if packing.has_factors else None
             packer.write(begin + piece.start, codes.contiguous(), scales, offsets, factors)
         begin += count
-    return packer.product(bias, batch_invariant, packing.rounds_activations)
+    return packer.tensors if isinstance(packer, HostPacker) else ()
 
 
 def _offsets(rows: CodedRows, scales: torch.Tensor) -> torch.Tensor:
