@@ -2,7 +2,7 @@
 
 Each kernel does what that of the dense product does; its threads take pieces of all experts' products. The
 works that `sorting_cpu.sort` writes tell which rows belong to which expert, so a recorded program serves any
-routing.
+routing. The arguments of the teams follow the addresses of the works and of the experts' addresses.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 
 from ..common.jit import compiled, compiled_fast, insert_into_caller
 from ..common.numba_tools import KIND, fetch_add, pointer, shift
+from ..common.teams import find_own_team, take_piece, take_pieces, team_arguments
 from ..common.threads import ParallelKernel
 from ..linear import Linear, bfloat16_cpu, fp8_cpu, half, integer_cpu
 from ..linear.bfloat16_cpu import Bfloat16CpuProduct
@@ -58,8 +59,9 @@ class GroupedProduct:
         y = torch.empty(len(x), self._outputs, dtype=x.dtype)
         first = self._products[0]
         kept, arguments = first.prepare(x, y)
-        more = (works.data_ptr(), self._addresses.data_ptr())
-        _find_kernel(first, x.dtype).run((*arguments, *more), torch.get_num_threads())
+        threads = torch.get_num_threads()
+        more = (works.data_ptr(), self._addresses.data_ptr(), *team_arguments(threads))
+        _find_kernel(first, x.dtype).run((*arguments, *more), threads)
         del kept  # the kernel has read it
         return y
 
@@ -103,6 +105,15 @@ def _take(work, works, addresses, own, place):
 
 
 @compiled
+def _divide(arguments, at, index, works, pieces):
+    """The number of a work and of a piece of its expert's weight. With teams, the first pieces of all works
+    come first, because the first pieces of each weight lie on the first node."""
+    if arguments[at] == 0:
+        return index // pieces, index % pieces
+    return index % works, index // works
+
+
+@compiled
 def _copy(arguments, count):
     """The first `count` arguments, and place for an expert's addresses."""
     own = np.empty(count + ADDRESSES, np.int64)
@@ -127,17 +138,17 @@ def _multiply_tiles(arguments, own, memory, bits, four_codes, has_offsets, sum_k
     group_bytes = VECTOR * (2 if has_offsets else 1) + steps * VECTOR * bits // 4
     tiles, tile_bytes = (arguments[5] + TILE - 1) // TILE, groups * group_bytes
     given = pointer(np.int64(own.ctypes.data), np.int64(0))
-    total = _count_works(arguments[29]) * tiles
+    works = _count_works(arguments[29])
+    total, team = works * tiles, find_own_team(arguments, 31)
     while True:
-        block = max(1, (total - fetch_add(arguments, 0)) // arguments[22])
-        begin = fetch_add(arguments, block)
+        begin, end = take_pieces(arguments, 31, team, total, arguments[22])
         if begin >= total:
             break
-        end = min(total, begin + block)
         for index in range(begin, end):
-            work, tile = index // tiles, index % tiles
+            work, tile = _divide(arguments, 31, index, works, tiles)
             first, rows = _take(work, arguments[29], arguments[30], given, 14)
-            near, ahead = 2 * rows <= bits, 1 if index + 1 < end and tile + 1 < tiles else 0
+            near, follows = 2 * rows <= bits, index + 1 < end and tile + 1 < tiles and arguments[31] == 0
+            ahead = 1 if follows else 0
             at, output = given[14] + tile * tile_bytes, tile * TILE
             integer_cpu.multiply_tile(
                 given, at, group_bytes, four_codes, sum_kind, memory, output, first, first + rows, near, ahead
@@ -159,13 +170,14 @@ def _multiply_fp8_strips(arguments, own, memory, pair, kind):
     sums = pointer(np.int64(memory.ctypes.data), np.float32(0))
     buffer = shift(sums, bfloat16_cpu.OUTPUTS * min(arguments[1], MAX_ROWS))
     strips = (outputs + bfloat16_cpu.OUTPUTS - 1) // bfloat16_cpu.OUTPUTS
-    total = _count_works(arguments[10]) * strips
+    works = _count_works(arguments[10])
+    total, team = works * strips, find_own_team(arguments, 12)
     while True:
-        index = fetch_add(arguments, 1)
+        index = take_piece(arguments, 12, team, total)
         if index >= total:
             break
-        first, rows = _take(index // strips, arguments[10], arguments[11], given, 6)
-        strip = index % strips
+        work, strip = _divide(arguments, 12, index, works, strips)
+        first, rows = _take(work, arguments[10], arguments[11], given, 6)
         fp8_cpu.multiply_strip(given, strip, first, rows, sums, buffer, pair)
         fp8_cpu.store_rows(given, sums, first, rows, strip * bfloat16_cpu.OUTPUTS, kind)
 
@@ -211,14 +223,16 @@ def _multiply_pair_strips(arguments, own, memory):
     given = pointer(np.int64(own.ctypes.data), np.int64(0))
     sums = pointer(np.int64(memory.ctypes.data), np.float32(0))
     strips = (arguments[2] + bfloat16_cpu.OUTPUTS - 1) // bfloat16_cpu.OUTPUTS
-    total = _count_works(arguments[9]) * strips
+    works = _count_works(arguments[9])
+    total, team = works * strips, find_own_team(arguments, 11)
     while True:
-        index = fetch_add(arguments, 1)
+        index = take_piece(arguments, 11, team, total)
         if index >= total:
             break
-        first, rows = _take(index // strips, arguments[9], arguments[10], given, 9)
+        work, strip = _divide(arguments, 11, index, works, strips)
+        first, rows = _take(work, arguments[9], arguments[10], given, 9)
         given[5], given[6] = given[9], given[11]
-        bfloat16_cpu.multiply_strip(given, index % strips, first, rows, 1, sums)
+        bfloat16_cpu.multiply_strip(given, strip, first, rows, 1, sums)
 
 
 INTEGERS = {

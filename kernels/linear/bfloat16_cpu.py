@@ -23,6 +23,7 @@ from ..common.jit import compiled_fast
 from ..common.llvm import SECOND_LEVEL, prefetch_line, read, size, write
 from ..common.numba_tools import fetch_add, pointer, shift, store
 from ..common.rows import number_at
+from ..common.teams import find_own_team, place_by_node, take_piece, team_arguments
 from ..common.threads import ParallelKernel, thread_count
 from ..common.vectors import FLOATS, LANES, WORDS, read_vectors, zeros
 from .rounded_rows import BLOCK_ROWS, STEP, STEP_WORDS, block_bytes, pack_rows
@@ -41,6 +42,9 @@ take 1.01 to 1.02 times as long, of 5 rows 1.04 and of 6 rows 1.14 times as long
 BLOCK = 128
 """Pairs of inputs that are multiplied with all rows before the next ones: 32 KB of weights, which stay in the
 first-level cache. Meanwhile the next ones are prefetched."""
+
+DOT_ARGUMENTS, AMX_ARGUMENTS = 9, 12
+"""Arguments of `multiply_by_dots` and of `multiply_by_amx`. Those of the teams follow (see `teams`)."""
 
 PANEL = 252
 """Rows that a thread takes at a time. Their sums stay in the second-level cache."""
@@ -121,7 +125,7 @@ class Bfloat16CpuProduct:
 
     def _run(self, kernel: ParallelKernel, x: torch.Tensor, y: torch.Tensor, *more: int) -> None:
         threads = thread_count(self._weight.numel())
-        kernel.run((*self._arguments(x, y), threads, *more), threads)
+        kernel.run((*self._arguments(x, y), threads, *more, *team_arguments(threads)), threads)
 
     def _arguments(self, x: torch.Tensor, y: torch.Tensor) -> tuple[int, ...]:
         weight, _, bias = self.addresses
@@ -134,7 +138,9 @@ def _pack(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     outputs, inputs = sum(len(part) for part in parts), parts[0].shape[1]
     strips, pairs = -(-outputs // OUTPUTS), -(-inputs // 2)
     is_whole = outputs % OUTPUTS == 0 and inputs % 2 == 0
-    packed = (torch.empty if is_whole else torch.zeros)(strips, pairs, OUTPUTS, dtype=torch.int32)
+    packed = place_by_node(torch.empty(strips, pairs, OUTPUTS, dtype=torch.int32))
+    if not is_whole:
+        packed.zero_()
     if any(len(part) % OUTPUTS for part in parts[:-1]):
         parts = [torch.cat(list(parts))]
     first = 0
@@ -219,7 +225,7 @@ _multiply_many = tiles(range(MAX_ROWS // 2, MAX_ROWS + 1), 2)
 
 @ParallelKernel
 def multiply_by_dots(arguments):
-    """Arguments: the counter of panels of strips, then those of `Bfloat16CpuProduct`."""
+    """Arguments: the counter of panels of strips, then those of `Bfloat16CpuProduct` and of the teams."""
     _multiply_panels(arguments, np.empty(min(arguments[1], PANEL) * OUTPUTS, np.float32))
 
 
@@ -230,8 +236,9 @@ def _multiply_panels(arguments, memory):
     sums = pointer(np.int64(memory.ctypes.data), np.float32(0))
     panels = (rows + PANEL - 1) // PANEL
     strips = (outputs + OUTPUTS - 1) // OUTPUTS
+    team = find_own_team(arguments, DOT_ARGUMENTS)
     while True:
-        work = fetch_add(arguments, 1)
+        work = take_piece(arguments, DOT_ARGUMENTS, team, strips * panels)
         if work >= strips * panels:
             break
         strip, panel = work // panels, work % panels
@@ -297,8 +304,8 @@ def _store_rows(arguments, sums, first, count, output):
 
 @ParallelKernel
 def multiply_by_amx(arguments):
-    """Arguments: the counter of strips, those of `Bfloat16CpuProduct`, the address of the blocks of rows, and
-    the counters of `pack_rows`."""
+    """Arguments: the counter of strips, those of `Bfloat16CpuProduct`, the address of the blocks of rows, the
+    counters of `pack_rows`, and those of the teams."""
     multiply_blocks(arguments, np.empty(AMX_SUMS + 2 * amx.SHAPES_BYTES, np.uint8))
 
 
@@ -320,9 +327,10 @@ def multiply_blocks(arguments, memory):
     # single block of rows this is done for each strip.
     whole = DEPTH * OUTPUTS // LANES
     lines = (whole + turns - 1) // turns
-    strip, is_first = fetch_add(arguments, 1), True
+    team, is_first = find_own_team(arguments, AMX_ARGUMENTS), True
+    strip = take_piece(arguments, AMX_ARGUMENTS, team, strips)
     while strip < strips:
-        following = fetch_add(arguments, 1)
+        following = take_piece(arguments, AMX_ARGUMENTS, team, strips)
         of_strip = shift(weights, strip * pairs * OUTPUTS)
         next_strip = shift(weights, min(following, strips) * pairs * OUTPUTS)
         for turn in range(turns):

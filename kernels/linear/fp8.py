@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from ..common.teams import place_by_node, team_arguments
 from ..common.threads import is_recording, thread_count
 from . import fp8_cpu
 from .bfloat16_cpu import OUTPUTS
@@ -32,7 +33,7 @@ class Fp8CpuPacker:
         assert input_order is None, "FP8 weights have their inputs in order"
         self._shape = shape
         strips, pairs = -(-shape.outputs // OUTPUTS), -(-shape.inputs // 2)
-        self._codes = torch.zeros(strips, pairs, OUTPUTS, dtype=torch.int16)
+        self._codes = place_by_node(torch.empty(strips, pairs, OUTPUTS, dtype=torch.int16)).zero_()
         self._scales = torch.zeros(strips, shape.groups, OUTPUTS)
 
     def write(
@@ -84,7 +85,8 @@ class Fp8CpuProduct:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.empty(len(x), self.shape.outputs, dtype=x.dtype)
         kept, arguments = self.prepare(x, y)
-        fp8_cpu.choose_kernel(x.dtype).run(arguments, thread_count(self._codes.numel()))
+        threads = thread_count(self._codes.numel())
+        fp8_cpu.choose_kernel(x.dtype).run((*arguments, *team_arguments(threads)), threads)
         del kept  # the kernel has read it
         return y
 
