@@ -2,7 +2,7 @@
 
 Each kernel does what that of the dense product does; its threads take pieces of all experts' products. The
 works that `sorting_cpu.sort` writes tell which rows belong to which expert, so a recorded program serves any
-routing. The arguments of the teams follow the addresses of the works and of the experts' addresses.
+routing.
 """
 
 from __future__ import annotations
@@ -28,6 +28,12 @@ from .sorting_cpu import MAX_ROWS, WORK
 
 ADDRESSES = 3
 """the addresses of an expert's product"""
+
+INTEGER_TEAMS, FP8_TEAMS, PAIR_TEAMS = (
+    2 + count for count in (integer_cpu.ARGUMENTS, fp8_cpu.ARGUMENTS, bfloat16_cpu.DOT_ARGUMENTS)
+)
+"""The indices of the teams' arguments. Before them come those of the dense product and the addresses of the
+works and of the experts' addresses."""
 
 _Product = IntegerCpuProduct | Fp8CpuProduct | HalfWidenedOnUseProduct | Bfloat16CpuProduct
 
@@ -139,15 +145,15 @@ def _multiply_tiles(arguments, own, memory, bits, four_codes, has_offsets, sum_k
     tiles, tile_bytes = (arguments[5] + TILE - 1) // TILE, groups * group_bytes
     given = pointer(np.int64(own.ctypes.data), np.int64(0))
     works = _count_works(arguments[29])
-    total, team = works * tiles, find_own_team(arguments, 31)
+    total, team = works * tiles, find_own_team(arguments, INTEGER_TEAMS)
     while True:
-        begin, end = take_pieces(arguments, 31, team, total, arguments[22])
+        begin, end = take_pieces(arguments, INTEGER_TEAMS, team, total, arguments[22])
         if begin >= total:
             break
         for index in range(begin, end):
-            work, tile = _divide(arguments, 31, index, works, tiles)
+            work, tile = _divide(arguments, INTEGER_TEAMS, index, works, tiles)
             first, rows = _take(work, arguments[29], arguments[30], given, 14)
-            near, follows = 2 * rows <= bits, index + 1 < end and tile + 1 < tiles and arguments[31] == 0
+            near, follows = 2 * rows <= bits, index + 1 < end and tile + 1 < tiles and arguments[INTEGER_TEAMS] == 0
             ahead = 1 if follows else 0
             at, output = given[14] + tile * tile_bytes, tile * TILE
             integer_cpu.multiply_tile(
@@ -170,14 +176,14 @@ def _multiply_fp8_strips(arguments, own, memory, pair, kind):
     sums = pointer(np.int64(memory.ctypes.data), np.float32(0))
     buffer = shift(sums, bfloat16_cpu.OUTPUTS * min(arguments[1], MAX_ROWS))
     strips = (outputs + bfloat16_cpu.OUTPUTS - 1) // bfloat16_cpu.OUTPUTS
-    works = _count_works(arguments[10])
-    total, team = works * strips, find_own_team(arguments, 12)
+    works = _count_works(arguments[11])
+    total, team = works * strips, find_own_team(arguments, FP8_TEAMS)
     while True:
-        index = take_piece(arguments, 12, team, total)
+        index = take_piece(arguments, FP8_TEAMS, team, total)
         if index >= total:
             break
-        work, strip = _divide(arguments, 12, index, works, strips)
-        first, rows = _take(work, arguments[10], arguments[11], given, 6)
+        work, strip = _divide(arguments, FP8_TEAMS, index, works, strips)
+        first, rows = _take(work, arguments[11], arguments[12], given, 6)
         fp8_cpu.multiply_strip(given, strip, first, rows, sums, buffer, pair)
         fp8_cpu.store_rows(given, sums, first, rows, strip * bfloat16_cpu.OUTPUTS, kind)
 
@@ -224,12 +230,12 @@ def _multiply_pair_strips(arguments, own, memory):
     sums = pointer(np.int64(memory.ctypes.data), np.float32(0))
     strips = (arguments[2] + bfloat16_cpu.OUTPUTS - 1) // bfloat16_cpu.OUTPUTS
     works = _count_works(arguments[9])
-    total, team = works * strips, find_own_team(arguments, 11)
+    total, team = works * strips, find_own_team(arguments, PAIR_TEAMS)
     while True:
-        index = take_piece(arguments, 11, team, total)
+        index = take_piece(arguments, PAIR_TEAMS, team, total)
         if index >= total:
             break
-        work, strip = _divide(arguments, 11, index, works, strips)
+        work, strip = _divide(arguments, PAIR_TEAMS, index, works, strips)
         first, rows = _take(work, arguments[9], arguments[10], given, 9)
         given[5], given[6] = given[9], given[11]
         bfloat16_cpu.multiply_strip(given, strip, first, rows, 1, sums)

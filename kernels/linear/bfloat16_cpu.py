@@ -31,6 +31,7 @@ from .rounded_rows import BLOCK_ROWS, STEP, STEP_WORDS, block_bytes, pack_rows
 VECTORS = 4
 OUTPUTS = VECTORS * LANES
 """outputs of a strip"""
+HALF = OUTPUTS // 2
 
 MAX_ROWS = 6
 """The most rows that are multiplied in one pass over the weights. Their sums take 24 of the 32 registers."""
@@ -47,7 +48,15 @@ DOT_ARGUMENTS, AMX_ARGUMENTS = 9, 12
 """Arguments of `multiply_by_dots` and of `multiply_by_amx`. Those of the teams follow (see `teams`)."""
 
 PANEL = 252
-"""Rows that a thread takes at a time. Their sums stay in the second-level cache."""
+"""Rows that a thread takes at a time, at most. Their sums stay in the second-level cache."""
+
+MIN_PANEL, MIN_BLOCKS = 4 * MAX_ROWS, 2
+"""Rows that a thread takes at a time, at least, and blocks of rows for AMX, if strips are taken for fewer rows
+because there are too few strips for the threads. Each thread reads the weights of its strip."""
+
+STRIPS_OF_A_THREAD = 4
+"""With fewer strips for each thread, and a number of strips that threads can't share equally, threads take
+half a strip at a time for few rows."""
 
 AMX_ACTIVATIONS = 1 << 20
 """Bytes of activations that AMX multiplies at a time, approximately. A thread reads them for each strip, so
@@ -166,10 +175,10 @@ def _pack_part(weight: torch.Tensor, packed: torch.Tensor) -> None:
         packed[strip : strip + step][: len(words)] = words.transpose(1, 2)
 
 
-def tiles(rows: range, lines: int) -> Intrinsic:
+def tiles(rows: range, lines: int, vectors: int = VECTORS) -> Intrinsic:
     """The function that computes sums[r, o] = sum over pairs p < count of x[r, p] · weights[p, o].
 
-    It does so for one strip and `number` rows, which is one of `rows`.
+    It does so for the first `vectors` vectors of one strip and `number` rows, which is one of `rows`.
 
     x: words of two values, `stride` from one row to the next; weights: words [count, OUTPUTS]; sums: float32
     [rows, OUTPUTS], added to if `add`. The pairs are added in order, so a row's result does not depend on the
@@ -180,7 +189,8 @@ def tiles(rows: range, lines: int) -> Intrinsic:
     def multiply(builder, number, count, x, stride, weights, sums, add, later, step):
         def multiply_rows(number: int) -> None:
             starts = [builder.gep(x, [builder.mul(stride, size(row))]) for row in range(number)]
-            places = [builder.gep(sums, [size(vector * LANES)]) for vector in range(number * VECTORS)]
+            starts_of_sums = (row * OUTPUTS + at * LANES for row in range(number) for at in range(vectors))
+            places = [builder.gep(sums, [size(start)]) for start in starts_of_sums]
             totals = zeros(builder, len(places))
             with builder.if_then(add):
                 for total, place in zip(totals, places, strict=True):
@@ -190,10 +200,10 @@ def tiles(rows: range, lines: int) -> Intrinsic:
                 line = builder.gep(later, [builder.mul(loop.index, step)])
                 for index in range(lines):
                     prefetch_line(builder, builder.gep(line, [size(index * LANES)]), SECOND_LEVEL)
-                columns = read_vectors(builder, pair, WORDS, VECTORS)
+                columns = read_vectors(builder, pair, WORDS, vectors)
                 for row, start in enumerate(starts):
                     word = builder.load(builder.gep(start, [loop.index]))
-                    of_row = totals[row * VECTORS : (row + 1) * VECTORS]
+                    of_row = totals[row * vectors : (row + 1) * vectors]
                     add_pair_products(builder, of_row, word, columns)
             for total, place in zip(totals, places, strict=True):
                 write(builder, builder.load(total), place)
@@ -204,22 +214,20 @@ def tiles(rows: range, lines: int) -> Intrinsic:
 
 
 @emits(VOID, TO_FLOATS, TO_FLOATS, BOOL, types.CPointer(types.uint16))
-def write_strip(builder, sums, bias, biased, y):
-    """Writes a row's results of a strip, rounded to bfloat16: the sums, plus the bias if `biased`."""
-    for first in range(0, OUTPUTS, 2 * LANES):
-        values = []
-        for start in (first, first + LANES):
-            total = cgutils.alloca_once_value(
-                builder, read(builder, builder.gep(sums, [size(start)]), FLOATS)
-            )
-            with builder.if_then(biased):
-                more = read(builder, builder.gep(bias, [size(start)]), FLOATS)
-                builder.store(builder.fadd(builder.load(total), more), total)
-            values.append(builder.load(total))
-        write(builder, round_words(builder, *values), builder.gep(y, [size(first)]))
+def write_half(builder, sums, bias, biased, y):
+    """Writes a row's results of half a strip, rounded to bfloat16: the sums, plus the bias if `biased`."""
+    values = []
+    for start in range(0, HALF, LANES):
+        total = cgutils.alloca_once_value(builder, read(builder, builder.gep(sums, [size(start)]), FLOATS))
+        with builder.if_then(biased):
+            more = read(builder, builder.gep(bias, [size(start)]), FLOATS)
+            builder.store(builder.fadd(builder.load(total), more), total)
+        values.append(builder.load(total))
+    write(builder, round_words(builder, *values), y)
 
 
 _multiply_few = tiles(range(1, MAX_ROWS + 1), VECTORS)
+_multiply_half = tiles(range(1, MAX_ROWS + 1), VECTORS // 2, VECTORS // 2)
 _multiply_many = tiles(range(MAX_ROWS // 2, MAX_ROWS + 1), 2)
 
 
@@ -232,11 +240,14 @@ def multiply_by_dots(arguments):
 @compiled_fast
 def _multiply_panels(arguments, memory):
     """memory: the thread's sums. The caller holds it: numba frees an array after the last use of its name."""
-    rows, outputs = arguments[1], arguments[2]
+    rows, outputs, threads = arguments[1], arguments[2], arguments[8]
     sums = pointer(np.int64(memory.ctypes.data), np.float32(0))
-    panels = (rows + PANEL - 1) // PANEL
     strips = (outputs + OUTPUTS - 1) // OUTPUTS
+    panels = count_panels(rows, strips, threads)
     team = find_own_team(arguments, DOT_ARGUMENTS)
+    if rows <= MAX_ROWS and takes_halves(strips, threads):
+        _multiply_half_strips(arguments, sums, strips, team)
+        return
     while True:
         work = take_piece(arguments, DOT_ARGUMENTS, team, strips * panels)
         if work >= strips * panels:
@@ -245,7 +256,35 @@ def _multiply_panels(arguments, memory):
         first = rows * panel // panels
         count = rows * (panel + 1) // panels - first
         # The other threads take the next strips, so this thread's own next strip follows theirs.
-        multiply_strip(arguments, strip, first, count, (panel + arguments[8]) // panels, sums)
+        multiply_strip(arguments, strip, first, count, (panel + threads) // panels, sums)
+
+
+@compiled_fast
+def count_panels(rows, strips, threads):
+    """Into how many panels the rows are divided: more if there are fewer than two strips for each thread."""
+    wanted = (2 * threads + strips - 1) // strips
+    return max((rows + PANEL - 1) // PANEL, min(wanted, rows // MIN_PANEL))
+
+
+@compiled_fast
+def takes_halves(strips, threads):
+    """Whether threads take half a strip at a time for few rows."""
+    return strips < STRIPS_OF_A_THREAD * threads and strips % threads != 0
+
+
+@compiled_fast
+def _multiply_half_strips(arguments, sums, strips, team):
+    """Multiplies all rows, at most MAX_ROWS. The bits of the results are those of whole strips."""
+    rows, pairs = arguments[1], arguments[3]
+    x = pointer(arguments[4], np.uint32(0))
+    while True:
+        work = take_piece(arguments, DOT_ARGUMENTS, team, 2 * strips)
+        if work >= 2 * strips:
+            break
+        start = work // 2 * pairs * OUTPUTS + work % 2 * HALF
+        weights = shift(pointer(arguments[5], np.uint32(0)), start)
+        _multiply_half(rows, pairs, x, pairs, weights, sums, False, shift(weights, AHEAD * OUTPUTS), OUTPUTS)
+        _store_rows(arguments, sums, 0, rows, work * HALF, HALF)
 
 
 @compiled_fast
@@ -264,7 +303,7 @@ def multiply_strip(arguments, strip, first, count, ahead, sums):
             later = end if end < pairs else ahead * pairs
             part, then = shift(weights, begin * OUTPUTS), shift(weights, later * OUTPUTS)
             _add_block(shift(x, begin), part, sums, count, some, pairs, begin > 0, then)
-    _store_rows(arguments, sums, first, count, strip * OUTPUTS)
+    _store_rows(arguments, sums, first, count, strip * OUTPUTS, OUTPUTS)
 
 
 @compiled_fast
@@ -284,22 +323,23 @@ def _add_block(x, weights, sums, rows, count, stride, add, later):
 
 
 @compiled_fast
-def _store_rows(arguments, sums, first, count, output):
-    """Writes the sums of a panel's rows and a strip's outputs, plus the bias."""
-    outputs = arguments[2]
-    bias = pointer(arguments[6], np.float32(0))
-    some = min(OUTPUTS, outputs - output)
+def _store_rows(arguments, sums, first, count, output, width):
+    """Writes the sums of a panel's rows and `width` outputs of a strip, one or two halves, plus the bias."""
+    outputs, biased = arguments[2], arguments[6] != 0
+    some = min(width, outputs - output)
     for row in range(count):
-        y = shift(pointer(arguments[7], np.uint16(0)), (first + row) * outputs + output)
-        of_row = shift(sums, row * OUTPUTS)
-        if some == OUTPUTS:
-            write_strip(of_row, shift(bias, output), arguments[6] != 0, y)
-        elif arguments[6] != 0:
-            for i in range(some):
-                store(y, i, of_row[i] + bias[output + i])
-        else:
-            for i in range(some):
-                store(y, i, of_row[i])
+        for start in range(0, some, HALF):
+            y = shift(pointer(arguments[7], np.uint16(0)), (first + row) * outputs + output + start)
+            bias = shift(pointer(arguments[6], np.float32(0)), output + start)
+            of_row = shift(sums, row * OUTPUTS + start)
+            if some - start >= HALF:
+                write_half(of_row, bias, biased, y)
+            elif biased:
+                for i in range(some - start):
+                    store(y, i, of_row[i] + bias[i])
+            else:
+                for i in range(some - start):
+                    store(y, i, of_row[i])
 
 
 @ParallelKernel
@@ -322,28 +362,32 @@ def multiply_blocks(arguments, memory):
     amx.load_shapes(pointer(start + AMX_SUMS, np.uint8(0)))
     weights, steps = pointer(arguments[5], np.uint32(0)), pairs // DEPTH
     strips, turns = (outputs + OUTPUTS - 1) // OUTPUTS, (rows + BLOCK_ROWS - 1) // BLOCK_ROWS
+    # If there are fewer than two strips for each thread, a thread takes a strip for a part of the blocks.
+    parts = max(1, min((2 * arguments[8] + strips - 1) // strips, turns // MIN_BLOCKS))
     # While the blocks of rows are multiplied with a strip, each prefetches a part of the next strip. Nothing
     # has prefetched the first strip, so its weights are prefetched shortly before they are multiplied. With a
     # single block of rows this is done for each strip.
-    whole = DEPTH * OUTPUTS // LANES
-    lines = (whole + turns - 1) // turns
+    whole, in_part = DEPTH * OUTPUTS // LANES, turns // parts
+    lines = (whole + in_part - 1) // in_part
     team, is_first = find_own_team(arguments, AMX_ARGUMENTS), True
-    strip = take_piece(arguments, AMX_ARGUMENTS, team, strips)
-    while strip < strips:
-        following = take_piece(arguments, AMX_ARGUMENTS, team, strips)
+    work = take_piece(arguments, AMX_ARGUMENTS, team, strips * parts)
+    while work < strips * parts:
+        following = take_piece(arguments, AMX_ARGUMENTS, team, strips * parts)
+        strip, part = work // parts, work % parts
         of_strip = shift(weights, strip * pairs * OUTPUTS)
-        next_strip = shift(weights, min(following, strips) * pairs * OUTPUTS)
-        for turn in range(turns):
+        next_strip = shift(weights, min(following // parts, strips) * pairs * OUTPUTS)
+        begin = turns * part // parts
+        for turn in range(begin, turns * (part + 1) // parts):
             first = turn * BLOCK_ROWS
             count, block = min(BLOCK_ROWS, rows - first), shift(blocks, turn * steps * STEP_WORDS)
-            if turns == 1 or (is_first and turn == 0):
+            if turns == 1 or (is_first and turn == begin):
                 later, some = shift(of_strip, AMX_AHEAD * DEPTH * OUTPUTS), whole
             else:
-                later, some = shift(next_strip, turn * steps * lines * LANES), lines
+                later, some = shift(next_strip, (turn - begin) * steps * lines * LANES), lines
             _multiply_block(count, pairs, block, of_strip, sums, later, some)
-            _store_rows(arguments, sums, first, count, strip * OUTPUTS)
+            _store_rows(arguments, sums, first, count, strip * OUTPUTS, OUTPUTS)
         is_first = False
-        strip = following
+        work = following
     amx.release_tiles()
 
 

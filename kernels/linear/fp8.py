@@ -85,7 +85,7 @@ class Fp8CpuProduct:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.empty(len(x), self.shape.outputs, dtype=x.dtype)
         kept, arguments = self.prepare(x, y)
-        threads = thread_count(self._codes.numel())
+        threads = arguments[-1]
         fp8_cpu.choose_kernel(x.dtype).run((*arguments, *team_arguments(threads)), threads)
         del kept  # the kernel has read it
         return y
@@ -97,7 +97,8 @@ class Fp8CpuProduct:
         x = F.pad(x, (0, 1)) if shape.inputs % 2 else x
         pairs = self._codes.shape[1]
         sizes = (len(x), shape.outputs, pairs, min(pairs, -(-shape.group // 2)))
-        return x, (*sizes, x.data_ptr(), *self.addresses, y.data_ptr())
+        threads = thread_count(self._codes.numel())
+        return x, (*sizes, x.data_ptr(), *self.addresses, y.data_ptr(), threads)
 
     def rows(self, ids: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         shape = self.shape
