@@ -49,10 +49,13 @@ ALL = 2**31 - 1
 ) = range(11)
 GROUPS = 3 * LINE
 """The places of the arguments of `run_calls`. ARRIVALS counts, for all kernels so far, the threads that have
-ended a kernel; if there are more than TEAM_THREADS, these are counted by groups of so many threads, from
-GROUPS on, and ARRIVALS counts the groups. Each counter has a cache line. SLEEPING counts the threads that sleep until the others end theirs. CALLS is the number of
+ended a kernel, and SLEEPING the threads that sleep until the others end theirs. CALLS is the number of
 kernels; FUNCTIONS and PLACES are the addresses of their functions and of their arguments. The others are the
-fields of `_System` and `_Binding`."""
+fields of `_System` and `_Binding`.
+
+More than TEAM_THREADS threads arrive in groups of so many: each group has a counter, from GROUPS on, in a
+cache line of its own, and ARRIVALS counts the groups. Otherwise one cache line would pass from core to core
+for each thread."""
 
 
 class Program:

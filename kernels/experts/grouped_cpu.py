@@ -153,8 +153,8 @@ def _multiply_tiles(arguments, own, memory, bits, four_codes, has_offsets, sum_k
         for index in range(begin, end):
             work, tile = _divide(arguments, INTEGER_TEAMS, index, works, tiles)
             first, rows = _take(work, arguments[29], arguments[30], given, 14)
-            near, follows = 2 * rows <= bits, index + 1 < end and tile + 1 < tiles and arguments[INTEGER_TEAMS] == 0
-            ahead = 1 if follows else 0
+            near, has_teams = 2 * rows <= bits, arguments[INTEGER_TEAMS] != 0
+            ahead = 1 if index + 1 < end and tile + 1 < tiles and not has_teams else 0
             at, output = given[14] + tile * tile_bytes, tile * TILE
             integer_cpu.multiply_tile(
                 given, at, group_bytes, four_codes, sum_kind, memory, output, first, first + rows, near, ahead

@@ -51,8 +51,8 @@ PANEL = 252
 """Rows that a thread takes at a time, at most. Their sums stay in the second-level cache."""
 
 MIN_PANEL, MIN_BLOCKS = 4 * MAX_ROWS, 2
-"""Rows that a thread takes at a time, at least, and blocks of rows for AMX, if strips are taken for fewer rows
-because there are too few strips for the threads. Each thread reads the weights of its strip."""
+"""Where strips are too few for the threads, a thread takes a strip for some of the rows: this many at least,
+or this many blocks for AMX. Each thread reads the weights of its strip."""
 
 STRIPS_OF_A_THREAD = 4
 """With fewer strips for each thread, and a number of strips that threads can't share equally, threads take

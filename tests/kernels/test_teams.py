@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import threading
 from collections.abc import Iterator
@@ -24,7 +23,6 @@ from arbora.kernels.common.teams import (
     place_by_node,
     run_on_node,
     take_piece,
-    take_pieces,
     team_arguments,
 )
 from arbora.kernels.common.threads import ParallelKernel, recorded_calls
@@ -33,38 +31,9 @@ from arbora.kernels.linear.bfloat16_cpu import Bfloat16CpuProduct, has_bfloat16_
 from arbora.kernels.linear.fp8 import Fp8CpuPacker
 from arbora.kernels.linear.integer import IntegerCpuPacker
 from simulated_machine import SimulatedMachine
+from taken_pieces import Taking
 
 OUTPUTS, INPUTS = 1000, 256
-TEAMS_AT = 5
-
-
-@ParallelKernel
-def _take_once(arguments: Any) -> None:
-    """Arguments: the counter, where the piece and the end are written, the team, all pieces, the divisor or
-    0 to take one piece, and those of the teams."""
-    taken = pointer(arguments[1], np.int64(0))
-    if arguments[4] > 0:
-        taken[0], taken[1] = take_pieces(arguments, TEAMS_AT, arguments[2], arguments[3], arguments[4])
-    else:
-        taken[0] = take_piece(arguments, TEAMS_AT, arguments[2], arguments[3])
-        taken[1] = taken[0] + 1
-
-
-class Taking:
-    """Takes pieces of a product as a thread of any team would, one call after another."""
-
-    def __init__(self, pieces: int, threads: int, in_blocks: bool) -> None:
-        self._taken, self._pieces = np.zeros(2, np.int64), pieces
-        given = [0, self._taken.ctypes.data, 0, pieces, 2 * threads * in_blocks, *team_arguments(threads)]
-        self._arguments = np.array(given, np.int64)
-        self._call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_take_once.address)
-
-    def take(self, team: int) -> range:
-        """The pieces that a thread of the team takes next; empty if there are none."""
-        self._arguments[2] = team
-        self._call(self._arguments.ctypes.data)
-        first, end = self._taken.tolist()
-        return range(first, min(end, self._pieces))
 
 
 def test_one_node_has_teams_only_for_many_threads(machine: SimulatedMachine) -> None:

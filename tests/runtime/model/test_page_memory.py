@@ -86,7 +86,12 @@ def test_memory_is_given_ahead_of_the_pages_in_use_and_contents_stay(
 def test_segments_get_memory_from_the_nodes_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     acts = list[tuple[str, int]]()
     monkeypatch.setattr(page_memory, "run_on_node", lambda number: acts.append(("node", number)))
-    monkeypatch.setattr(page_memory, "populate", lambda span: acts.append(("bytes", span.bytes)) or True)
+
+    def note(span: Span) -> bool:
+        acts.append(("bytes", span.bytes))
+        return True
+
+    monkeypatch.setattr(page_memory, "populate", note)
     memory = PageMemory(pools(3), PAGE)
     memory.start(everything=True)
     wait_for(lambda: len(acts) == 9)

@@ -109,9 +109,7 @@ def test_the_threads_are_one_for_each_core(
     machine.has_sockets(2, 8)
     found = check_threads()
     assert found.level == "ok"
-    assert (
-        found.text == "16 cores (32 logical), on 2 NUMA nodes; models run on 16 threads, one for each core"
-    )
+    assert found.text == "16 cores (32 logical), on 2 NUMA nodes; models run on 16 threads, one for each core"
     machine.allows([0])
     monkeypatch.setattr("os.cpu_count", lambda: 32)
     assert check_threads().text == (
