@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from .adapters import cpu as adapters_cpu
-from .attention import AttentionBatch, items, paged_attention, tiles
+from .attention import AttentionBatch, float_tiles, items, paged_attention, tiles
 from .automaton import cpu as automaton_cpu
 from .automaton.pool import smallest_pool
 from .common import amx, bfloat16_dots, program, rows, step_tokens
@@ -40,6 +40,8 @@ def _attention() -> None:
     for dtype in DTYPES:
         for stored in (dtype, torch.int8):
             items.KERNELS[dtype, stored].load()
+            if dtype != torch.bfloat16 or not bfloat16_dots.available():
+                float_tiles.KERNELS[dtype, stored].load()
         items.MERGE_KERNELS[dtype].load()
     if bfloat16_dots.available():
         for stored in (torch.bfloat16, torch.int8):

@@ -1,4 +1,4 @@
-"""Attention on CPUs: in tiles where the processor multiplies bfloat16, otherwise key by key."""
+"""Attention on CPUs: items of many queries in tiles, others key by key."""
 
 from copy import copy
 from functools import partial
@@ -13,16 +13,17 @@ from ..common.threads import ParallelKernel, is_recording, thread_count
 from ..common.vectors import LANES
 from ..pages.cells import CellFormat
 from ..pages.segments import Segments
+from . import float_tiles, tiles
 from . import items as column
-from . import tiles
 from .batch import FULL_REACH, AttentionBatch, Group, Reach, first_keys
 from .growing import GrowingRows
 from .plan import BEGIN, END, Cut, plan_items
 from .runs import Runs
 
 MAX_ITEM_QUERIES = 64
-"""Query heads that share one pass over the keys, without tiles. 16 take up to 1.6 times as long behind
-thousands of keys. 128 are up to 1.1 times as fast there, but up to 1.3 times as slow for short prompts."""
+"""Query heads that share one pass over the keys if head sizes are no multiples of LANES. 16 take up to 1.6
+times as long behind thousands of keys. 128 are up to 1.1 times as fast there, but up to 1.3 times as slow for
+short prompts."""
 
 MIN_SPLIT, MIN_SPLIT_OF_MANY = 512, 128
 """Keys below which an item is not split to give work to more threads: MIN_SPLIT for up to FEW_THREADS
@@ -115,8 +116,8 @@ class CpuAttention:
         if batch_invariant:
             groups = _whole_items(groups)
         self._by_amx = tiled and amx.available() and head_dim % amx.SIDE == 0
-        tile_queries = tiles.AMX_QUERIES if self._by_amx else tiles.QUERIES
-        self._item_queries = max(repeat, tile_queries if tiled else MAX_ITEM_QUERIES)
+        has_float_tiles = not (tiled or batch_invariant) and head_dim % LANES == 0
+        self._item_queries = max(repeat, tiles.AMX_QUERIES if self._by_amx else MAX_ITEM_QUERIES)
         tokens = self._item_queries // repeat
         self._split = partial(_split, batch_invariant, kv_heads, len(batch.kv_lengths))
         cut = Cut(self._split(int(batch.kv_lengths.max(initial=1))), aligned=batch_invariant)
@@ -131,7 +132,13 @@ class CpuAttention:
         keys_read = int((self._items.items[:, END] - self._items.items[:, BEGIN]).sum())
         threaded = keys_read * kv_heads * 2 * cells.bytes(head_dim) >= THREADED_BYTES
         self._threads = thread_count() if threaded else 1
-        self._attend = tiles.KERNELS[kv.dtype] if tiled else column.KERNELS[q.dtype, kv.dtype]
+        if tiled:
+            self._attend = tiles.KERNELS[kv.dtype]
+            self._min_tiled = tiles.MIN_AMX_QUERIES if self._by_amx else tiles.MIN_QUERIES
+        else:
+            kernels = float_tiles.KERNELS if has_float_tiles else column.KERNELS
+            self._attend = kernels[q.dtype, kv.dtype]
+            self._min_tiled = float_tiles.MIN_QUERIES
         self._merge = column.MERGE_KERNELS[q.dtype]
         self._arguments = self._fixed_arguments(kv, repeat, head_dim)
         self._set_items()
@@ -148,8 +155,7 @@ class CpuAttention:
         arguments[column.HEAD_CELLS] = self._segments.head
         arguments[column.MAX_QUERIES] = self._item_queries
         arguments[column.REACH] = self._reach.code
-        fewest = tiles.MIN_AMX_QUERIES if self._by_amx else tiles.MIN_QUERIES
-        arguments[column.MIN_TILED] = 0 if self._invariant else fewest
+        arguments[column.MIN_TILED] = 0 if self._invariant else self._min_tiled
         arguments[column.BY_AMX] = self._by_amx
         arguments[column.THREADS] = thread_count()
         return arguments

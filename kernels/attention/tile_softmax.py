@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from ..common.bfloat16_dots import round_pairs
+from ..common.emits import ANY, FLOAT, INT, VOID, emits
 from ..common.jit import compiled_fast
 from ..common.lanes import (
     add_lanes,
@@ -14,9 +16,10 @@ from ..common.lanes import (
     scale_lanes,
     store_halves_as_pairs,
     store_lanes,
-    store_pairs,
     swap_halves,
 )
+from ..common.lanes import lanes as VECTOR
+from ..common.llvm import size, write
 from ..common.vectors import LANES
 from .plan import first_blind
 
@@ -59,12 +62,29 @@ def hide(score, begin, count, padded, position, reach, tokens, repeat, lanes):
             score[t * lanes + lane] = np.float32(-np.inf)
 
 
+@emits(VOID, ANY, INT, INT, INT, VECTOR, VECTOR)
+def _store_weights(builder, weight, t, row, lane, low, high, kinds):
+    """Writes 16 queries' weights for keys t and t + 1, where t is even.
+
+    weight: float32, [t, lane] and [t + 1, lane] are written; or words, whose [t // 2, lane] gets both weights
+    as a pair of bfloat16. `row` elements from one row to the next.
+    """
+    if kinds[0].dtype != FLOAT:
+        at = builder.add(builder.mul(builder.lshr(t, size(1)), row), lane)
+        write(builder, round_pairs(builder, low, high), builder.gep(weight, [at]))
+        return
+    at = builder.add(builder.mul(t, row), lane)
+    write(builder, low, builder.gep(weight, [at]))
+    write(builder, high, builder.gep(weight, [builder.add(at, row)]))
+
+
 @compiled_fast
 def softmax(score, count, queries, lanes, scale, scaled, scales, largest, summed, correction, weight):
-    """Turn scores into weights, in pairs of keys, and update each query's largest score and sum.
+    """Turn scores into weights, and update each query's largest score and sum.
 
     scales: factors of the weights, if `scaled`; the sums are of the weights without them.
     correction: the factor by which the caller must multiply the totals of earlier blocks.
+    weight: see `_store_weights`; it may be `score`
     """
     for lane in range(0, queries, LANES):
         before = load_lanes(largest, lane)
@@ -81,7 +101,7 @@ def softmax(score, count, queries, lanes, scale, scaled, scales, largest, summed
             total = add_lanes(total, add_lanes(low, high))
             if scaled:
                 low, high = scale_lanes(low, scales[t]), scale_lanes(high, scales[t + 1])
-            store_pairs(weight, t // 2 * lanes + lane, low, high)
+            _store_weights(weight, t, lanes, lane, low, high)
         store_lanes(largest, lane, top)
         store_lanes(summed, lane, total)
         store_lanes(correction, lane, factor)

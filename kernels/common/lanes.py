@@ -173,12 +173,6 @@ def tanh(builder, x):
 
 
 @emits(VOID, ANY, INT, lanes, lanes)
-def store_pairs(builder, start, index, low, high):
-    """Write the two values of each lane as bfloat16 to words index … index + 15 of a uint32 pointer."""
-    write(builder, round_pairs(builder, low, high), builder.gep(start, [index]))
-
-
-@emits(VOID, ANY, INT, lanes, lanes)
 def store_halves_as_pairs(builder, start, index, one, other):
     """Writes 16 pairs of bfloat16 to words index … index + 15 of a uint32 pointer. The first eight are lanes
     i and i + 8 of `one`, the others the same of `other`."""
