@@ -54,7 +54,7 @@ def recorded(blocks: Blocks, *tensors: torch.Tensor) -> tuple[list[Call], torch.
     return calls, result
 
 
-@pytest.mark.parametrize("number", [1, 2, 5])
+@pytest.mark.parametrize("number", [1, 2, 5, 40])
 def test_a_program_gives_the_same_bits_as_its_kernels_and_may_run_again(number: int) -> None:
     x, residual, weight = torch.randn(ROWS, SIZE), torch.randn(ROWS, SIZE), torch.randn(SIZE)
     blocks = Blocks()
