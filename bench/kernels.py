@@ -24,6 +24,7 @@ from arbora.kernels.linear.integer import IntegerCpuPacker
 from arbora.kernels.pages import copy_pages
 from arbora.kernels.pages.cells import CellFormat
 from arbora.kernels.rotary import HeadNorms, rotary_write_kv
+from arbora.runtime.system_cores import count_usable_cores
 
 sys.path.append(str(Path(__file__).parent / "lib"))
 import library_products
@@ -239,7 +240,7 @@ def main() -> None:
         default=list(GROUPS),
         help=f"of {', '.join(GROUPS)} (default: these), kv_dtype, tree, flash and libraries",
     )
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--threads", type=int, default=count_usable_cores())
     options = parser.parse_args()
     if unknown := {*options.groups} - {*GROUPS, *SETS, "kv_dtype"}:
         parser.error(f"no group {', '.join(unknown)}")

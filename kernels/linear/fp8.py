@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from ..common.teams import place_by_node, team_arguments
 from ..common.threads import is_recording, thread_count
 from . import fp8_cpu
 from .bfloat16_cpu import OUTPUTS
@@ -32,7 +33,7 @@ class Fp8CpuPacker:
         assert input_order is None, "FP8 weights have their inputs in order"
         self._shape = shape
         strips, pairs = -(-shape.outputs // OUTPUTS), -(-shape.inputs // 2)
-        self._codes = torch.zeros(strips, pairs, OUTPUTS, dtype=torch.int16)
+        self._codes = place_by_node(torch.empty(strips, pairs, OUTPUTS, dtype=torch.int16)).zero_()
         self._scales = torch.zeros(strips, shape.groups, OUTPUTS)
 
     @property
@@ -98,7 +99,8 @@ class Fp8CpuProduct:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.empty(len(x), self.shape.outputs, dtype=x.dtype)
         kept, arguments = self.prepare(x, y)
-        fp8_cpu.choose_kernel(x.dtype).run(arguments, thread_count(self._codes.numel()))
+        threads = arguments[-1]
+        fp8_cpu.choose_kernel(x.dtype).run((*arguments, *team_arguments(threads)), threads)
         del kept  # the kernel has read it
         return y
 
@@ -109,7 +111,8 @@ class Fp8CpuProduct:
         x = F.pad(x, (0, 1)) if shape.inputs % 2 else x
         pairs = self._codes.shape[1]
         sizes = (len(x), shape.outputs, pairs, min(pairs, -(-shape.group // 2)))
-        return x, (*sizes, x.data_ptr(), *self.addresses, y.data_ptr())
+        threads = thread_count(self._codes.numel())
+        return x, (*sizes, x.data_ptr(), *self.addresses, y.data_ptr(), threads)
 
     def rows(self, ids: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         shape = self.shape

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 
 from ..common import amx
 from ..common.rows import take_columns
+from ..common.teams import place_by_node, team_arguments
 from ..common.threads import is_recording
 from . import integer_cpu, integer_tiles, tile_products
 from .byte_dots import TILE, VECTOR, TileFormat, available, block_layout
@@ -51,7 +52,8 @@ class IntegerCpuPacker:
         self._tables = 1 if shape.zero is not None else 2
         size, self._head, of_block = block_layout(self._bits, self._group, self._tables, shape.has_factors)
         tiles = -(-shape.outputs // TILE)
-        self._tiles = torch.zeros(tiles, shape.inputs // of_block, size, dtype=torch.uint8)
+        stored = torch.empty(tiles, shape.inputs // of_block, size, dtype=torch.uint8)
+        self._tiles = place_by_node(stored).zero_()
         self._factors = torch.ones(tiles * TILE)
 
     @property
@@ -203,7 +205,8 @@ class IntegerCpuProduct:
             self._multiply_widened(x, y, count)
             return
         scratch, arguments = self.prepare(x, y, way)
-        self._kernel.run(arguments, torch.get_num_threads())
+        threads = torch.get_num_threads()
+        self._kernel.run((*arguments, *team_arguments(threads)), threads)
         del scratch  # the kernel has read it
 
     def prepare(
@@ -235,7 +238,7 @@ class IntegerCpuProduct:
         blocks = memory + threads * of_thread
         addresses = (x.data_ptr(), blocks, 0, 0, *self.addresses, y.data_ptr(), memory)
         kind = integer_cpu.KINDS[x.dtype]
-        more = (0, AMX_BFLOAT16, of_thread, some)
+        more = (0, AMX_BFLOAT16, of_thread, some, *team_arguments(threads))
         self._kernel.run((0, 0, kind, count, *self._sizes, *addresses, *more), threads)
 
     def rows(self, ids: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -8,6 +8,7 @@ import torch
 from ..common.amx import DEPTH, SHAPES_BYTES, load_shapes, multiply_square, release_tiles
 from ..common.jit import compiled, insert_into_caller
 from ..common.numba_tools import fetch_add, pointer, prefetch, shift
+from ..common.teams import find_own_team, take_piece, take_pieces
 from ..common.threads import ParallelKernel
 from .byte_dots import FORMATS, TILE, VECTOR, TileFormat, tile_bytes
 from .integer_panels import PANEL, PANEL_BYTES, block_offset, multiply_panel, start_panels
@@ -28,6 +29,9 @@ block of rows, a copy of one row's, and the shapes of AMX's registers."""
 
 ROWS_BEYOND = BLOCK_ROWS
 """The kernels read the codes of up to this many rows after the last one, and ignore those rows' products."""
+
+ARGUMENTS, WIDENED_ARGUMENTS = 29, 23
+"""Arguments of a product, and of one by AMX_BFLOAT16. Those of the teams follow (see `teams`)."""
 
 PIECE = 1024
 """Inputs of a row that a thread quantizes at a time, approximately."""
@@ -235,8 +239,9 @@ def multiply_widened(arguments, tiles, whole_tile, stored, sum_kind):
     widened = pointer(memory + WIDENED_AT, np.uint32(0))
     blocks = pointer(arguments[11], np.uint32(0))
     tile_words, block_words = inputs // 2 * TILE, inputs // STEP * STEP_WORDS
+    blocks_of_tiles, team = (tiles + some - 1) // some, find_own_team(arguments, WIDENED_ARGUMENTS)
     while True:
-        begin = fetch_add(arguments, 1) * some
+        begin = take_piece(arguments, WIDENED_ARGUMENTS, team, blocks_of_tiles) * some
         if begin >= tiles:
             break
         count = min(some, tiles - begin)
@@ -297,7 +302,8 @@ def _multiply(arguments, bits, stored, has_offsets, sum_kind):
     the bytes of each thread's memory; for AMX_BFLOAT16, the tiles that a thread takes at a time; otherwise
     the divisor: a thread takes the remaining tiles divided by it, at least one. Then, except for
     AMX_BFLOAT16: whether each half of the rows belongs to one side of the threads; counters of the pieces
-    that each side has begun to quantize, of all tiles taken for a half, and of those that each side took."""
+    that each side has begun to quantize, of all tiles taken for a half, and of those that each side took. The
+    last are those of the teams."""
     tiles = (arguments[5] + TILE - 1) // TILE
     whole_tile = tile_bytes(stored, arguments[6], arguments[7], has_offsets)
     if arguments[20] == AMX_BFLOAT16:
@@ -312,15 +318,13 @@ def _multiply(arguments, bits, stored, has_offsets, sum_kind):
         return
     if arguments[20] == AMX_BYTES:
         start_panels(memory)
-    near, start = 2 * arguments[4] <= bits, np.int64(0)
+    near, start, team = 2 * arguments[4] <= bits, np.int64(0), find_own_team(arguments, ARGUMENTS)
     # At the start of each block of tiles a thread waits for the first lines, which nothing has prefetched.
     # So the first blocks are large, and the last ones small.
     while True:
-        block = max(1, (tiles - fetch_add(arguments, 0)) // arguments[22])
-        begin = fetch_add(arguments, block)
+        begin, end = take_pieces(arguments, ARGUMENTS, team, tiles, arguments[22])
         if begin >= tiles:
             break
-        end = min(tiles, begin + block)
         for tile in range(begin, end):
             at, output = arguments[14] + tile * whole_tile, tile * TILE
             if arguments[20] == AMX_BYTES:
