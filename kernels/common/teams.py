@@ -154,6 +154,11 @@ def place_by_node(weight: torch.Tensor) -> torch.Tensor:
     return weight
 
 
+def copy_by_node(weight: torch.Tensor) -> torch.Tensor:
+    """A copy of a weight in memory that `place_by_node` places; with one node, the weight itself."""
+    return weight if len(nodes()) < 2 else place_by_node(torch.empty_like(weight)).copy_(weight)
+
+
 def _clear_on_node(number: int, part: torch.Tensor) -> None:
     run_on_node(number)
     part.view(torch.uint8).numpy().fill(0)

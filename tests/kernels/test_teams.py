@@ -18,6 +18,7 @@ from arbora.kernels.common.reused_memory import Blocks, ReusedMemory
 from arbora.kernels.common.teams import (
     TEAM_THREADS,
     Team,
+    copy_by_node,
     find_own_team,
     find_teams,
     place_by_node,
@@ -215,6 +216,9 @@ def test_each_node_gives_memory_to_its_range_of_a_weight(
     assert sorted(bound.values(), key=min) == [{0, 1, 2, 8, 9, 10}, {4, 12}]
     assert threading.current_thread().name not in bound, "this thread stays where it was"
     assert not weight.any()
+    weight = torch.arange(40).view(8, 5)
+    copied = copy_by_node(weight)
+    assert torch.equal(copied, weight) and copied.data_ptr() != weight.data_ptr()
 
 
 def test_with_one_node_a_weight_stays_as_it_is(
@@ -222,7 +226,8 @@ def test_with_one_node_a_weight_stays_as_it_is(
 ) -> None:
     machine.has_sockets(1, 64)
     monkeypatch.setattr(os, "sched_setaffinity", None)
-    assert place_by_node(torch.ones(10, 5)).all()
+    weight = torch.ones(10, 5)
+    assert place_by_node(weight).all() and copy_by_node(weight) is weight
     run_on_node(0)
 
 

@@ -37,11 +37,8 @@ def digest() -> str:
                 scales = (scales * 256 - 128).floor() * factors[:1].repeat_interleave(256 // group, 2)[0]
             offsets = None
             if zero is None:
-                offsets = (
-                    -3 * scales
-                    if factors is None
-                    else scales * 0 + factors[1].repeat_interleave(256 // group, 1)
-                )
+                of_groups = None if factors is None else factors[1].repeat_interleave(256 // group, 1)
+                offsets = -3 * scales if of_groups is None else of_groups
             packer.write(0, codes, scales, offsets, factors)
             product = packer.product(torch.randn(shape.outputs, generator=random), batch_invariant=True)
             x = torch.randn(150, shape.inputs, generator=random) * 3

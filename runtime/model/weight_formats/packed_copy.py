@@ -23,6 +23,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from ....kernels.common.teams import copy_by_node
 from ...byte_sizes import in_units
 from ...cache_directory import is_named_by_content, packed_directory
 from ...checkpoint_json import config_text
@@ -124,7 +125,7 @@ class PackedCopy:
     def take(self, name: str, make: Callable[[], Sequence[torch.Tensor]]) -> Sequence[torch.Tensor]:
         """The tensors of a name, which nobody may write to. `make` makes them if they aren't mapped."""
         if self._mapped is not None and name in self._mapped.header.tensors:
-            return self._mapped.read(name)
+            return [copy_by_node(tensor) for tensor in self._mapped.read(name)]
         made = make()
         if self._file is not None and self._mapped is None:
             self._made[name] = made
