@@ -29,7 +29,8 @@ from .byte_dots import (
     read_scales,
 )
 
-WHOLE_PACE = 256
+PACE_BITS = 8
+WHOLE_PACE = 1 << PACE_BITS
 """The value of `pace` (see `add_products`) with which as many bytes are prefetched as are multiplied."""
 MAX_ROWS = 6
 """Rows that are multiplied with a tile at a time, at most."""
@@ -202,7 +203,7 @@ class _TileProducts:
         builder = self._builder
         for start in range(0, count, VECTOR):
             paced = builder.mul(builder.add(at, size(start)), rows.pace)
-            byte = builder.add(rows.ahead, builder.sdiv(paced, size(WHOLE_PACE)))
+            byte = builder.add(rows.ahead, builder.ashr(paced, size(PACE_BITS)))
             prefetch_line(builder, builder.gep(self._codes, [byte]), SECOND_LEVEL)
 
     def _start(self, rows: _Rows, group: ir.Value, halves: tuple[int, ...]) -> None:
