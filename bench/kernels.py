@@ -5,7 +5,8 @@ Every figure is the best of many runs. The floor is the larger of the bytes that
 measured here and the arithmetic at the rate of a large bfloat16 product. Working sets exceed the caches.
 `kv_dtype` runs attention over bfloat16 and int8 caches in turns, and prints the ratios of their times. `tree`
 does so for rows that share keys, read with and without groups, `flash` for our attention without tiles and
-PyTorch's, and `libraries` for our products and those of PyTorch and oneDNN.
+PyTorch's, and `libraries` for our products and those of PyTorch and oneDNN. `products` measures the rate of
+the multiply instructions, and which share of it, or of the bandwidth, the products of each format reach.
 """
 
 import argparse
@@ -24,11 +25,14 @@ from arbora.kernels.linear.integer import IntegerCpuPacker
 from arbora.kernels.pages import copy_pages
 from arbora.kernels.pages.cells import CellFormat
 from arbora.kernels.rotary import HeadNorms, rotary_write_kv
+from arbora.runtime.system_cores import count_usable_cores
 
 sys.path.append(str(Path(__file__).parent / "lib"))
 import library_products
 from attention_steps import attention_cases, cache, flash_cases, kv_dtype_cases, tree_cases
 from kernel_case import HEAD_DIM, HEADS, KV_HEADS, PAGE_SIZE, WORKING_SET, Case
+from product_limits import ROWS, product_table
+from reports import table
 
 HIDDEN, INTERMEDIATE = 1024, 3072
 
@@ -237,11 +241,11 @@ def main() -> None:
         "groups",
         nargs="*",
         default=list(GROUPS),
-        help=f"of {', '.join(GROUPS)} (default: these), kv_dtype, tree, flash and libraries",
+        help=f"of {', '.join(GROUPS)} (default: these), kv_dtype, tree, flash, libraries and products",
     )
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--threads", type=int, default=count_usable_cores())
     options = parser.parse_args()
-    if unknown := {*options.groups} - {*GROUPS, *SETS, "kv_dtype"}:
+    if unknown := {*options.groups} - {*GROUPS, *SETS, "kv_dtype", "products"}:
         parser.error(f"no group {', '.join(unknown)}")
     torch.set_num_threads(options.threads)
     numbers, matrix = torch.ones(64_000_000), torch.randn(2048, 2048).bfloat16()
@@ -255,6 +259,10 @@ def main() -> None:
     for group in options.groups:
         if group == "kv_dtype":
             compare(kv_dtype_cases())
+            continue
+        if group == "products":
+            head = ["format", "bits", "10⁹ products/s", *(f"{rows} rows" for rows in ROWS)]
+            print(table(head, list(product_table(bandwidth, options.threads))))
             continue
         if group in SETS:
             print(f"{'in turns':60}{'us':>10}{'floor':>10}{'median':>9} of the first")

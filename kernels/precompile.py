@@ -12,7 +12,7 @@ from .automaton.pool import smallest_pool
 from .common import amx, bfloat16_dots, program, rows, step_tokens
 from .elementwise import cpu as elementwise_cpu
 from .experts import gate_cpu, grouped_cpu, sorting_cpu
-from .linear import CodedShape, bfloat16_cpu, find_packer, fp8_cpu, half
+from .linear import FACTOR_INPUTS, CodedShape, bfloat16_cpu, find_packer, fp8_cpu, half
 from .pages import cpu as pages_cpu
 from .rotary import cpu as rotary_cpu
 from .sampling import row_cpu, slots_cpu
@@ -67,6 +67,8 @@ def _products() -> None:
     for bits in (4, 8):
         for zero in (0, None):
             _integer_product(CodedShape(1, 16, bits, 16, zero))
+    for bits, zero in ((4, None), (6, 0)):  # Q4_K and Q6_K, which most GGUF files have
+        _integer_product(CodedShape(1, FACTOR_INPUTS, bits, 16, zero, has_factors=True))
 
 
 def _experts() -> None:
@@ -76,8 +78,9 @@ def _experts() -> None:
         sorting_cpu.SUMS[dtype].load()
         gate_cpu.GATES[dtype].load()
         half.PRODUCTS[dtype].load()
-    for kernel in grouped_cpu.INTEGERS.values():
-        kernel.load()
+    for (form, _), kernel in grouped_cpu.INTEGERS.items():
+        if not form.has_factors:
+            kernel.load()
     if bfloat16_cpu.serves(torch.bfloat16):
         grouped_cpu.multiply_pairs.load()
 
@@ -86,8 +89,9 @@ def _integer_product(shape: CodedShape) -> None:
     make = find_packer(shape, torch.device("cpu"))
     if make is not None:
         packer = make(shape)
-        one = torch.ones(1, 1)
-        packer.write(0, torch.zeros(1, 16, dtype=torch.uint8), one, one if shape.zero is None else None)
+        ones, codes = torch.ones(1, shape.groups), torch.zeros(1, shape.inputs, dtype=torch.uint8)
+        factors = torch.ones(2 if shape.zero is None else 1, 1, 1) if shape.has_factors else None
+        packer.write(0, codes, ones, ones if shape.zero is None else None, factors)
         product = packer.product(None)
         product(product.rows(torch.zeros(1, dtype=torch.int64)))
 

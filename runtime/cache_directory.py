@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 import tempfile
@@ -17,6 +18,18 @@ KEPT_S = 30 * 24 * 3600.0  # seconds; another checkout or a running server may u
 def cache_directory(name: str) -> Path:
     """`$XDG_CACHE_HOME/arbora/name`, by default in `~/.cache`. It need not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "arbora" / name
+
+
+def is_named_by_content(file: Path) -> bool:
+    """Whether a file's name is a hash of its content, as in the hub's cache."""
+    return file.resolve().parent.name == "blobs"
+
+
+def packed_directory(root: Path, source: Path) -> Path:
+    """The directory below `root` for packed copies of a model whose first file is `source`."""
+    target = source.resolve()
+    name = os.fsencode(target.name if is_named_by_content(target) else target)
+    return root / hashlib.sha256(name).hexdigest()[:24]
 
 
 @contextmanager

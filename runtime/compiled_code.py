@@ -56,7 +56,7 @@ class CompiledNote:
         place = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
         self._directory = Path(directory(folder))
         self._file = self._directory / f"{folder.name}-{place}.compiled"
-        facts = (version(folder), metadata.version("numba"), sys.implementation.cache_tag, _processor())
+        facts = (version(folder), metadata.version("numba"), sys.implementation.cache_tag, processor())
         self._content = " ".join(map(str, facts))
 
     def write(self) -> None:
@@ -70,7 +70,7 @@ class CompiledNote:
             return False
 
 
-def _processor() -> str:
+def processor() -> str:
     """A hash of the processor's model and features."""
     try:
         lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()

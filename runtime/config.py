@@ -29,6 +29,7 @@ from .option_values import (
     read_keys,
     read_model_names,
     read_origins,
+    read_packed_weights,
     read_remote_url,
     read_size,
     read_size_or_zero,
@@ -132,6 +133,14 @@ class ServeConfig:
         None,
         "METHOD",
         one_of(*get_args(QuantizeMethod)),
+    )
+    packed_weights: Path | None = option(
+        "directory for copies of models as the kernels read them, so that later starts and other servers of "
+        "the model map them instead of packing its weights; off: none; CPU only (default: "
+        "~/.cache/arbora/packed)",
+        None,
+        "DIRECTORY",
+        read_packed_weights,
     )
     loras: tuple[tuple[str, Path], ...] = option(
         "an adapter (LoRA, as PEFT saves it) that requests choose by NAME as their model; for more, repeat "

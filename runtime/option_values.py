@@ -212,6 +212,11 @@ def read_data_dir(text: str) -> dict[str, Any]:
     return fields if size and not path else fields | {"data_dir": read_directory(path)}
 
 
+def read_packed_weights(text: str) -> dict[str, Any]:
+    """Reads DIRECTORY, or "off"."""
+    return {"packed_weights": None if text == "off" else read_directory(text)}
+
+
 def _split_size(text: str) -> tuple[str, int | None]:
     """The text before the last comma, and the size after it; None without a comma."""
     if "," not in text:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from .cgroups import find_cgroups
+
+NO_LIMIT = 1 << 62
+"""Version 1 of control groups says that there is no limit by a larger one."""
 POPULATE_WRITE = 23  # Linux's madvise, since 5.14: allocates a span, without changing what it has already
-_CGROUP = Path("/sys/fs/cgroup")
+_FILES_OF_VERSIONS = (
+    ("memory.max", "memory.current", ""),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+)
+"""of control groups of version 2 and 1: the limit, the use, and what precedes the names in memory.stat"""
 
 
 class Span(NamedTuple):
@@ -36,8 +45,17 @@ def give_back_freed_memory() -> None:
 
 def free_host_memory() -> int:
     """Bytes that can be allocated without swapping, within the container's limit."""
-    limits = [_available(), _cgroup_free()]
-    return min(limit for limit in limits if limit is not None)
+    return min([_available(), *(limit.free for limit in _find_limits())])
+
+
+def memory_limit() -> int | None:
+    """The smallest limit of this process's control group and its parents, in bytes; None: there is none."""
+    return min((limit.bytes for limit in _find_limits()), default=None)
+
+
+class _Limit(NamedTuple):
+    bytes: int
+    free: int
 
 
 def _available() -> int:
@@ -49,17 +67,18 @@ def _available() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
-def _cgroup_free() -> int | None:
-    try:
-        limit = int((_CGROUP / "memory.max").read_text())
-        used = int((_CGROUP / "memory.current").read_text())
-        return max(0, limit - used + _cached_files())
-    except (OSError, ValueError):  # no cgroup of version 2, or no limit ("max")
-        return None
+def _find_limits() -> Iterator[_Limit]:
+    for group in find_cgroups("memory"):
+        for limit, used, prefix in _FILES_OF_VERSIONS:
+            with suppress(OSError, ValueError):  # no such file, or no limit ("max")
+                size = int((group / limit).read_text())
+                free = size - int((group / used).read_text()) + _cached_files(group, prefix)
+                if size < NO_LIMIT:
+                    yield _Limit(size, max(0, free))
 
 
-def _cached_files() -> int:
+def _cached_files(group: Path, prefix: str) -> int:
     """Bytes of files in memory, which count as used but which the system frees when it needs memory."""
-    lines = (_CGROUP / "memory.stat").read_text().splitlines()
+    lines = (group / "memory.stat").read_text().splitlines()
     counts = dict(line.split(maxsplit=1) for line in lines)
-    return int(counts["active_file"]) + int(counts["inactive_file"])
+    return int(counts[f"{prefix}active_file"]) + int(counts[f"{prefix}inactive_file"])

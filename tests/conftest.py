@@ -14,6 +14,7 @@ from distribution import pytest_collection_modifyitems, pytest_xdist_make_schedu
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from served import Served, eventually, serve, write_served_checkpoint
+from simulated_machine import SimulatedMachine
 
 # In CI hypothesis draws the same examples each time, so constants that it finds in our imported modules are
 # left out there. Elsewhere each run explores. No machine is too slow.
@@ -68,3 +69,11 @@ def served(server: Served) -> Iterator[Served]:
     """One server with all its processes, for tests that leave it as it was; their requests end with them."""
     yield server
     eventually(lambda: server.is_quiet)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedMachine]:
+    """A machine whose cores, NUMA nodes and control groups a test chooses."""
+    simulated = SimulatedMachine(tmp_path / "machine", monkeypatch)
+    yield simulated
+    simulated.forget()

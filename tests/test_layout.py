@@ -21,6 +21,7 @@ SHARED = (
     "automaton_format",
     "byte_sizes",
     "cache_directory",
+    "cgroups",
     "checkpoint_json",
     "config",
     "errors",
@@ -33,6 +34,7 @@ SHARED = (
     "option_values",
     "processes",
     "sampling_params",
+    "system_cores",
     "system_memory",
     "type_mismatch",
     "vocabulary",
@@ -85,7 +87,7 @@ MAY_IMPORT = {
     },
     "frontend": SHARED_MODULES,
     "runtime.scheduler": SHARED_MODULES | {"radix_cache", "grammars"},
-    "runtime.model": SHARED_MODULES | {"kernels"},
+    "runtime.model": SHARED_MODULES | {"kernels", "runtime.compiled_code"},
     "runtime": SHARED_MODULES,
     "radix_cache": set[str](),
     "grammars": {"grammars"},
@@ -103,7 +105,7 @@ MAY_IMPORT = {
     "grammars.processes": COMPILED | SPEC | {"grammars.machine", "runtime.system_memory"},
     "grammars.host": SCHEMA | {f"grammars.{name}" for name in ("schema", "tags", "processes")},
     "grammars.service": {"grammars", "runtime.vocabulary"} | SPEC | CODE | FORMAT,
-    "kernels": CODE | FORMAT,
+    "kernels": CODE | FORMAT | {"runtime.system_cores"},
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from ...runtime.byte_sizes import in_units
+from ...runtime.system_cores import count_usable_cores
 from ...runtime.system_memory import free_host_memory
 from ..launch.options import visible_device
 from ..launch.program_name import program_name
@@ -110,7 +110,7 @@ def suggest(models: Sequence[KnownModel], free: int, rate: float | None) -> Know
 def measure_memory_rate() -> float:
     """The bytes per second at which all usable cores together read memory: the best of several tries, as
     other programs may read too."""
-    threads = len(os.sched_getaffinity(0))
+    threads = count_usable_cores()
     with ThreadPoolExecutor(threads) as pool:
         parts = [*pool.map(lambda _: np.ones(_MEASURED_BYTES // 8, np.int64), range(threads))]
         seconds = []

@@ -48,6 +48,7 @@ GROUPS = {
         "remote_cache",
         "write_policy",
         "prompt_rules",
+        "packed_weights",
         "data_dir",
     ),
     "limits and scheduling": (

@@ -24,6 +24,7 @@ class EngineOptions(TypedDict, total=False):
     model_impl: str
     runner: str
     quantize: str
+    packed_weights: str
     lora: Mapping[str, str] | Sequence[str]
     max_loras: int
     max_lora_rank: int

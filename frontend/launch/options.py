@@ -15,6 +15,7 @@ from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 from ...runtime.api_keys import plain_key
+from ...runtime.cache_directory import cache_directory
 from ...runtime.config import BUILTIN_MODEL, OPTIONS, Device, ServeConfig
 from ...runtime.errors import ConfigError
 from ...runtime.option_values import Option, read_file, show
@@ -96,6 +97,7 @@ def build_config(
         if option.name in given:
             value = given[option.name].read(option)
             values |= value if isinstance(value, dict) else {option.field: value}
+    values.setdefault("packed_weights", cache_directory("packed"))
     if "data_dir" not in values:
         values["data_dir"] = _make_default_data_directory()
     if "api_key" in given:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ...runtime.cache_directory import cache_directory, packed_directory
 from ...runtime.option_values import expand_home
 from .gguf.quantizations import list_quantizations
 from .hub import hub_cache
@@ -69,7 +70,10 @@ def find_downloaded(name: str) -> list[DownloadedModel]:
 
 
 def delete(model: DownloadedModel) -> None:
-    """Deletes the model's files. Servers that have loaded them go on. Raises OSError."""
+    """Deletes the model's files, and the copies of its packed weights in the cache. Servers that have loaded
+    them go on. Raises OSError."""
+    for copies in _find_packed(model):
+        shutil.rmtree(copies, ignore_errors=True)
     for path in model.deleted:
         if path.is_dir():
             shutil.rmtree(path)
@@ -78,6 +82,12 @@ def delete(model: DownloadedModel) -> None:
     for place in {parent for path in model.deleted for parent in path.parents}:
         if place.name.startswith(_PLACE) and not any((place / "blobs").glob("*")):
             shutil.rmtree(place, ignore_errors=True)
+
+
+def _find_packed(model: DownloadedModel) -> list[Path]:
+    """The directories of the copies of its packed weights, which may be missing."""
+    files = model.path.glob("*.safetensors") if model.path.is_dir() else [model.path]
+    return [packed_directory(cache_directory("packed"), file) for file in files]
 
 
 def _is_linked(content: Path) -> bool:

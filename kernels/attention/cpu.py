@@ -25,8 +25,10 @@ MAX_ITEM_QUERIES = 64
 times as long behind thousands of keys. 128 are up to 1.1 times as fast there, but up to 1.3 times as slow for
 short prompts."""
 
-MIN_SPLIT = 512
-"""Keys below which an item is not split to give work to more threads."""
+MIN_SPLIT, MIN_SPLIT_OF_MANY = 512, 128
+"""Keys below which an item is not split to give work to more threads: MIN_SPLIT for up to FEW_THREADS
+threads. Twice as many threads may have half as many keys each, because they also share the merge."""
+FEW_THREADS = 16
 
 INVARIANT_SPLIT = 512
 """Keys of an item where results must not depend on the batch: a multiple of both kernels' blocks. Fewer keys
@@ -243,5 +245,7 @@ def _split(batch_invariant: bool, kv_heads: int, rows: int, longest: int) -> int
     """
     if batch_invariant:
         return INVARIANT_SPLIT
-    pieces = -(-2 * thread_count() // (kv_heads * max(1, rows)))
-    return max(MIN_SPLIT, -(-longest // pieces))
+    threads = thread_count()
+    pieces = -(-2 * threads // (kv_heads * max(1, rows)))
+    fewest = max(MIN_SPLIT_OF_MANY, MIN_SPLIT * FEW_THREADS // max(FEW_THREADS, threads))
+    return max(fewest, -(-longest // pieces))

@@ -9,7 +9,7 @@ import struct
 
 import numpy as np
 import torch
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils
 from numba.core.registry import cpu_target
@@ -84,6 +84,20 @@ def round_to(builder, value, kind, kinds):
 def fetch_add(builder, counter, amount):
     """Add to an int64 atomically; returns the value before."""
     return builder.atomic_rmw("add", counter, amount, "seq_cst")
+
+
+@emits(INT, types.CPointer(INT))
+def read_counter(builder, counter):
+    """An int64 that other threads change."""
+    return builder.load_atomic(counter, "seq_cst", 8)
+
+
+@emits(VOID)
+def pause(builder):
+    """Tells the processor that this loop waits, if it has an instruction for that."""
+    if binding.get_process_triple().startswith("x86_64"):
+        kind = ir.FunctionType(ir.VoidType(), [])
+        builder.call(builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), kind), [])
 
 
 @emits(VOID)

@@ -12,15 +12,16 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
 from .emits import INT, VOID, emits
 from .jit import compiled_fast
 from .llvm import I32, I64, size
-from .numba_tools import fetch_add, pointer, shift, yield_core
-from .processor import core_masks, cores
+from .numba_tools import fetch_add, pause, pointer, read_counter, shift, yield_core
+from .processor import thread_masks
+from .teams import LINE, TEAM_THREADS
 from .threads import Call, ParallelKernel, thread_count
 
 SPINS = 1_000
@@ -46,10 +47,15 @@ ALL = 2**31 - 1
     MASK_BYTES,
     AFFINITY_CALL,
 ) = range(11)
+GROUPS = 3 * LINE
 """The places of the arguments of `run_calls`. ARRIVALS counts, for all kernels so far, the threads that have
 ended a kernel, and SLEEPING the threads that sleep until the others end theirs. CALLS is the number of
 kernels; FUNCTIONS and PLACES are the addresses of their functions and of their arguments. The others are the
-fields of `_System` and `_Binding`."""
+fields of `_System` and `_Binding`.
+
+More than TEAM_THREADS threads arrive in groups of so many: each group has a counter, from GROUPS on, in a
+cache line of its own, and ARRIVALS counts the groups. Otherwise one cache line would pass from core to core
+for each thread."""
 
 
 class Program:
@@ -68,7 +74,9 @@ class Program:
         addresses = (self._functions.ctypes.data, self._places.ctypes.data)
         self._threads = thread_count() if _system().omp_get_num_threads else 1
         """The number of threads at the recording, for which the kernels have scratch memory."""
-        self._run_arguments = (0, len(calls), *addresses, *_system(), *_binding(self._threads))
+        arguments = (0, len(calls), *addresses, *_system(), *_binding(self._threads))
+        groups = -(-self._threads // TEAM_THREADS)
+        self._run_arguments = (*arguments, *([0] * (GROUPS + LINE * groups - 1 - len(arguments))))
         """the arguments of `run_calls`"""
 
     def calls_of(self, kernel: ParallelKernel) -> list[int]:
@@ -94,14 +102,15 @@ def run_calls(arguments):
     threads = np.int32(1)
     if arguments[GET_NUM_THREADS] != 0:
         threads = _call_for_number(arguments[GET_NUM_THREADS])
-    masks = arguments[MASKS]
-    if masks != 0:
+    masks, number = arguments[MASKS], np.int32(0)
+    if threads > 1:
         number = _call_for_number(arguments[GET_THREAD_NUM])
+    if masks != 0:
         _set_affinity(arguments, masks + (1 + number) * arguments[MASK_BYTES])
     for index in range(arguments[CALLS]):
         _call(functions[index], places[index])
         if threads > 1:
-            _wait_for_all(arguments, (index + 1) * threads)
+            _wait_for_all(arguments, index, number, threads)
     if masks != 0:
         _set_affinity(arguments, masks)
 
@@ -113,19 +122,25 @@ def _set_affinity(arguments, mask):
 
 
 @compiled_fast
-def _wait_for_all(arguments, target):
-    """Returns when the counter of arrivals has reached `target`."""
-    if fetch_add(arguments, 1) == target - 1:
-        if _read(shift(arguments, SLEEPING)) > 0 and arguments[FUTEX_CALL] != 0:
+def _wait_for_all(arguments, index, number, threads):
+    """Returns when all threads have ended kernel `index`. number: of this thread"""
+    arrivals, is_last = np.int64(threads), True
+    if threads > TEAM_THREADS:
+        group, arrivals = number // TEAM_THREADS, (threads + TEAM_THREADS - 1) // TEAM_THREADS
+        some = min(TEAM_THREADS, threads - group * TEAM_THREADS)
+        is_last = fetch_add(shift(arguments, GROUPS + LINE * group), 1) == (index + 1) * some - 1
+    target = (index + 1) * arrivals
+    if is_last and fetch_add(arguments, 1) == target - 1:
+        if read_counter(shift(arguments, SLEEPING)) > 0 and arguments[FUTEX_CALL] != 0:
             _futex(arguments, FUTEX_WAKE, ALL)
         return
     for _ in range(SPINS):
-        if _read(arguments) >= target:
+        if read_counter(arguments) >= target:
             return
-        _pause()
+        pause()
     fetch_add(shift(arguments, SLEEPING), 1)
     while True:
-        arrived = _read(arguments)
+        arrived = read_counter(arguments)
         if arrived >= target:
             break
         if arguments[FUTEX_CALL] != 0:
@@ -154,11 +169,12 @@ class _Binding(NamedTuple):
     """If there is a thread for each core, each has a core of its own while a program runs.
 
     Otherwise the system may run two threads on one core while another core is idle, for many steps in a row,
-    after a third thread used a core for a moment. If the system refuses, threads run where they would have.
+    after a third thread used a core for a moment. With several NUMA nodes, fewer threads have a node each. If
+    the system refuses, threads run where they would have.
     """
 
     masks: int
-    """address of `core_masks`; 0: threads are not bound"""
+    """address of `thread_masks`; 0: threads are not bound"""
     mask_bytes: int
     set_affinity: int
     """number of the system call"""
@@ -179,12 +195,9 @@ def _system() -> _System:
 
 
 def _binding(threads: int) -> _Binding:
-    """Threads are bound if there is one for each core. Fewer threads leave cores to other programs, and no
-    process can know which of the cores these use."""
-    set_affinity = _number(SET_AFFINITY)
-    if threads == 1 or threads != len(cores()) or set_affinity == 0:
+    set_affinity, masks = _number(SET_AFFINITY), thread_masks(threads)
+    if masks is None or set_affinity == 0:
         return _Binding(0, 0, 0)
-    masks = core_masks()
     return _Binding(masks.ctypes.data, masks.shape[1], set_affinity)
 
 
@@ -216,17 +229,3 @@ def _system_call(builder, number, first, second, third):
 @emits(INT, types.CPointer(INT))
 def _address_of(builder, counter):
     return builder.ptrtoint(counter, I64)
-
-
-@emits(INT, types.CPointer(INT))
-def _read(builder, counter):
-    """An int64 that other threads change."""
-    return builder.load_atomic(counter, "seq_cst", 8)
-
-
-@emits(VOID)
-def _pause(builder):
-    """Tell the processor that this loop waits, if it has an instruction for that."""
-    if binding.get_process_triple().startswith("x86_64"):
-        kind = ir.FunctionType(ir.VoidType(), [])
-        builder.call(builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), kind), [])

@@ -27,6 +27,10 @@ PIECE = 4_096
 """Elements of an elementwise operation that a thread takes at a time, approximately."""
 
 
+MIN_PIECE = 512
+"""Elements that a thread takes at a time, at least, where there are too few pieces for all threads."""
+
+
 def thread_count(elements: int = THREADED_ELEMENTS) -> int:
     """The number of threads for an elementwise operation of this size (by default, a large one)."""
     return torch.get_num_threads() if elements >= THREADED_ELEMENTS else 1

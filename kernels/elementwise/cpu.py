@@ -35,7 +35,7 @@ from ..common.numba_tools import (
     store,
     unpack_float,
 )
-from ..common.threads import PIECE, ParallelKernel, thread_count
+from ..common.threads import MIN_PIECE, PIECE, ParallelKernel, thread_count
 from ..common.vectors import LANES
 
 
@@ -166,16 +166,28 @@ def activate_and_mul(gate_up: torch.Tensor, gelu: bool) -> torch.Tensor:
     assert gate_up.stride(1) == 1
     tokens, width = gate_up.shape
     out = torch.empty(tokens, width // 2, dtype=gate_up.dtype)
-    arguments = (tokens, width // 2, gate_up.data_ptr(), gate_up.stride(0), out.data_ptr())
+    addresses = (gate_up.data_ptr(), gate_up.stride(0), out.data_ptr())
+    arguments = (tokens, width // 2, *addresses, thread_count())
     ACTIVATIONS[gate_up.dtype, gelu].run(arguments, thread_count(gate_up.numel()))
     return out
+
+
+@compiled_fast
+def split_row(width, tokens, threads):
+    """Chooses how many elements of a row a thread takes at a time: PIECE, or fewer if there are few rows.
+
+    They are a multiple of LANES, so the number of threads does not decide which elements vectors compute.
+    """
+    pieces = max((width + PIECE - 1) // PIECE, min((threads + tokens - 1) // tokens, width // MIN_PIECE))
+    return ((width + pieces - 1) // pieces + LANES - 1) // LANES * LANES
 
 
 @compiled_fast
 def _activate_and_mul(arguments, kind, is_gelu):
     """Arguments: the counter of pieces of tokens, then those of `activate_and_mul`."""
     tokens, width = arguments[1], arguments[2]
-    pieces = (width + PIECE - 1) // PIECE
+    step = split_row(width, tokens, arguments[6])
+    pieces = (width + step - 1) // step
     while True:
         work = fetch_add(arguments, 1)
         if work >= tokens * pieces:
@@ -183,8 +195,8 @@ def _activate_and_mul(arguments, kind, is_gelu):
         token = work // pieces
         gate = shift(pointer(arguments[3], kind), token * arguments[4])
         out = shift(pointer(arguments[5], kind), token * width)
-        begin = work % pieces * PIECE
-        end = min(width, begin + PIECE)
+        begin = work % pieces * step
+        end = min(width, begin + step)
         vectors_end = end - (end - begin) % LANES
         for i in range(begin, vectors_end, LANES):
             x = load_wide(gate, i)

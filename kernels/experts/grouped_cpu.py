@@ -15,10 +15,11 @@ import torch
 
 from ..common.jit import compiled, compiled_fast, insert_into_caller
 from ..common.numba_tools import KIND, fetch_add, pointer, shift
+from ..common.teams import find_own_team, take_piece, take_pieces, team_arguments
 from ..common.threads import ParallelKernel
 from ..linear import Linear, bfloat16_cpu, bfloat16_tile, fp8_cpu, fp8_tile, half, integer_cpu
 from ..linear.bfloat16_cpu import Bfloat16CpuProduct
-from ..linear.byte_dots import TILE, VECTOR
+from ..linear.byte_dots import TILE, tile_bytes
 from ..linear.fp8 import Fp8CpuProduct
 from ..linear.half import HalfWidenedOnUseProduct
 from ..linear.integer import IntegerCpuProduct
@@ -29,6 +30,12 @@ ADDRESSES = 3
 """the addresses of an expert's product"""
 
 FLOAT16 = KIND[torch.float16]
+
+INTEGER_TEAMS, FP8_TEAMS, PAIR_TEAMS = (
+    2 + count for count in (integer_cpu.ARGUMENTS, fp8_cpu.ARGUMENTS, bfloat16_cpu.VECTOR_ARGUMENTS)
+)
+"""The indices of the teams' arguments. Before them come those of the dense product and the addresses of the
+works and of the experts' addresses."""
 
 _Product = IntegerCpuProduct | Fp8CpuProduct | HalfWidenedOnUseProduct | Bfloat16CpuProduct
 
@@ -60,8 +67,9 @@ class GroupedProduct:
         y = torch.empty(len(x), self._outputs, dtype=x.dtype)
         first = self._products[0]
         kept, arguments = first.prepare(x, y)
-        more = (works.data_ptr(), self._addresses.data_ptr())
-        _find_kernel(first, x.dtype).run((*arguments, *more), torch.get_num_threads())
+        threads = torch.get_num_threads()
+        more = (works.data_ptr(), self._addresses.data_ptr(), *team_arguments(threads))
+        _find_kernel(first, x.dtype).run((*arguments, *more), threads)
         del kept  # the kernel has read it
         return y
 
@@ -105,6 +113,15 @@ def _take(work, works, addresses, own, place):
 
 
 @compiled
+def _divide(arguments, at, index, works, pieces):
+    """The number of a work and of a piece of its expert's weight. With teams, the first pieces of all works
+    come first, because the first pieces of each weight lie on the first node."""
+    if arguments[at] == 0:
+        return index // pieces, index % pieces
+    return index % works, index // works
+
+
+@compiled
 def _copy(arguments, count):
     """The first `count` arguments, and place for an expert's addresses."""
     own = np.empty(count + ADDRESSES, np.int64)
@@ -114,35 +131,34 @@ def _copy(arguments, count):
 
 
 @compiled
-def _multiply_integers(arguments, bits, four_codes, has_offsets, sum_kind):
+def _multiply_integers(arguments, bits, stored, has_offsets, sum_kind):
     """Arguments: those of `integer_cpu`, without AMX, then the addresses of the works and of the experts'
     addresses."""
     integer_cpu.quantize(arguments, has_offsets, WHOLE)
     memory = arguments[18] + fetch_add(shift(arguments, 19), 1) * arguments[21]
-    _multiply_tiles(arguments, _copy(arguments, 29), memory, bits, four_codes, has_offsets, sum_kind)
+    _multiply_tiles(arguments, _copy(arguments, 29), memory, bits, stored, has_offsets, sum_kind)
 
 
 @insert_into_caller
-def _multiply_tiles(arguments, own, memory, bits, four_codes, has_offsets, sum_kind):
+def _multiply_tiles(arguments, own, memory, bits, stored, has_offsets, sum_kind):
     """own: a copy of the arguments, which the caller holds"""
-    groups, steps = arguments[6] // arguments[7], arguments[7] // 4
-    group_bytes = VECTOR * (2 if has_offsets else 1) + steps * VECTOR * bits // 4
-    tiles, tile_bytes = (arguments[5] + TILE - 1) // TILE, groups * group_bytes
+    tiles = (arguments[5] + TILE - 1) // TILE
+    whole_tile = tile_bytes(stored, arguments[6], arguments[7], has_offsets)
     given = pointer(np.int64(own.ctypes.data), np.int64(0))
-    total = _count_works(arguments[29]) * tiles
+    works = _count_works(arguments[29])
+    total, team = works * tiles, find_own_team(arguments, INTEGER_TEAMS)
     while True:
-        block = max(1, (total - fetch_add(arguments, 0)) // arguments[22])
-        begin = fetch_add(arguments, block)
+        begin, end = take_pieces(arguments, INTEGER_TEAMS, team, total, arguments[22])
         if begin >= total:
             break
-        end = min(total, begin + block)
         for index in range(begin, end):
-            work, tile = index // tiles, index % tiles
+            work, tile = _divide(arguments, INTEGER_TEAMS, index, works, tiles)
             first, rows = _take(work, arguments[29], arguments[30], given, 14)
-            near, ahead = 2 * rows <= bits, 1 if index + 1 < end and tile + 1 < tiles else 0
-            at, output = given[14] + tile * tile_bytes, tile * TILE
+            near, has_teams = 2 * rows <= bits, arguments[INTEGER_TEAMS] != 0
+            ahead = 1 if index + 1 < end and tile + 1 < tiles and not has_teams else 0
+            at, output = given[14] + tile * whole_tile, tile * TILE
             integer_cpu.multiply_tile(
-                given, at, group_bytes, four_codes, sum_kind, memory, output, first, first + rows, near, ahead
+                given, at, whole_tile, stored, sum_kind, memory, output, first, first + rows, near, ahead
             )
 
 
@@ -161,13 +177,14 @@ def _multiply_fp8_strips(arguments, own, memory, pair, kind):
     sums = pointer(np.int64(memory.ctypes.data), np.float32(0))
     buffer = shift(sums, fp8_tile.OUTPUTS * min(arguments[1], MAX_ROWS))
     strips = (outputs + fp8_tile.OUTPUTS - 1) // fp8_tile.OUTPUTS
-    total = _count_works(arguments[10]) * strips
+    works = _count_works(arguments[11])
+    total, team = works * strips, find_own_team(arguments, FP8_TEAMS)
     while True:
-        index = fetch_add(arguments, 1)
+        index = take_piece(arguments, FP8_TEAMS, team, total)
         if index >= total:
             break
-        first, rows = _take(index // strips, arguments[10], arguments[11], given, 6)
-        strip = index % strips
+        work, strip = _divide(arguments, FP8_TEAMS, index, works, strips)
+        first, rows = _take(work, arguments[11], arguments[12], given, 6)
         fp8_cpu.multiply_strip(given, strip, first, rows, sums, buffer, pair)
         fp8_cpu.store_rows(given, sums, first, rows, strip * fp8_tile.OUTPUTS, kind)
 
@@ -213,21 +230,19 @@ def _multiply_pair_strips(arguments, own, memory):
     given = pointer(np.int64(own.ctypes.data), np.int64(0))
     sums = pointer(np.int64(memory.ctypes.data), np.float32(0))
     strips = (arguments[2] + bfloat16_tile.OUTPUTS - 1) // bfloat16_tile.OUTPUTS
-    total = _count_works(arguments[9]) * strips
+    works = _count_works(arguments[9])
+    total, team = works * strips, find_own_team(arguments, PAIR_TEAMS)
     while True:
-        index = fetch_add(arguments, 1)
+        index = take_piece(arguments, PAIR_TEAMS, team, total)
         if index >= total:
             break
-        first, rows = _take(index // strips, arguments[9], arguments[10], given, 9)
+        work, strip = _divide(arguments, PAIR_TEAMS, index, works, strips)
+        first, rows = _take(work, arguments[9], arguments[10], given, 9)
         given[5], given[6] = given[9], given[11]
-        bfloat16_cpu.multiply_strip(given, index % strips, first, rows, 1, sums)
+        bfloat16_cpu.multiply_strip(given, strip, first, rows, 1, sums)
 
 
-INTEGERS = {
-    (bits, has_offsets): ParallelKernel(_multiply_integers, bits, four_codes, has_offsets, sum_kind)
-    for bits, four_codes in ((4, np.uint16(0)), (8, np.uint32(0)))
-    for has_offsets, sum_kind in ((False, np.int32(0)), (True, np.float32(0)))
-}
+INTEGERS = integer_cpu.kernels_by_format(_multiply_integers)
 """by bits of a code, and whether offsets are stored"""
 FP8_PAIRS = ParallelKernel(_multiply_fp8, np.uint32(0), KIND[torch.bfloat16])
 FP8_FLOATS = {dtype: ParallelKernel(_multiply_fp8, np.uint64(0), kind) for dtype, kind in KIND.items()}

@@ -6,23 +6,28 @@ import torch
 
 from ..adapters import ProductAdapters
 from ..common.rows import join_columns
-from .bfloat16_cpu import Bfloat16CpuProduct
-from .coded_weight import CodedProduct, CodedShape
+from .bfloat16_cpu import Bfloat16CpuProduct, Strips, pack_strips
+from .coded_weight import FACTOR_INPUTS, CodedPacker, CodedProduct, CodedShape, HostPacker
 from .float_cuda import Choice, FloatCudaProduct, Seconds, choose_fastest
-from .half import to_float32
+from .half import HalfWidenedOnUseProduct, to_float32
 from .invariant import InvariantProduct, Product, invariant_sizes
 from .onednn import OneDnnProduct
 from .products import find_float_row, find_packer
 
 __all__ = [
+    "FACTOR_INPUTS",
     "Choice",
+    "CodedPacker",
     "CodedProduct",
     "CodedShape",
+    "HostPacker",
     "JoinedProduct",
     "Linear",
     "Seconds",
+    "Strips",
     "as_float32",
     "find_packer",
+    "pack_strips",
 ]
 
 
@@ -58,17 +63,21 @@ class Linear:
 
     @staticmethod
     def reads_parts(device: torch.device, dtype: torch.dtype) -> bool:
-        """Whether `pack_parts` can prepare weights of this dtype on this device."""
+        """Whether `pack_strips` can prepare weights of this dtype on this device."""
         return find_float_row(device, dtype).product is Bfloat16CpuProduct
 
     @staticmethod
-    def pack_parts(
-        parts: Sequence[torch.Tensor], bias: torch.Tensor | None, batch_invariant: bool = False
-    ) -> "Linear":
-        """As `pack`, for a weight in parts [outputs of a part, in], which follow each other. They are only
-        read, so they may be mapped from a file."""
-        product = Bfloat16CpuProduct(parts, bias, batch_invariant)
-        return Linear(product, sum(len(part) for part in parts), parts[0].shape[1])
+    def keeps_layout(device: torch.device, dtype: torch.dtype, batch_invariant: bool) -> bool:
+        """Whether the products of floats hold weights in a layout of ours: strips, or as `pack` gets them."""
+        row = find_float_row(device, dtype)
+        product = row.deterministic if batch_invariant else row.product
+        return row.product is Bfloat16CpuProduct or product is HalfWidenedOnUseProduct
+
+    @staticmethod
+    def of_strips(strips: Strips, bias: torch.Tensor | None, batch_invariant: bool = False) -> "Linear":
+        """As `pack`, for a weight that `pack_strips` packed."""
+        product = Bfloat16CpuProduct(strips, bias, batch_invariant)
+        return Linear(product, strips.outputs, strips.inputs)
 
     @staticmethod
     def quantized(product: CodedProduct) -> "Linear":

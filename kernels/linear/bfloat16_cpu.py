@@ -9,6 +9,7 @@ are.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,9 +20,20 @@ from ..common.amx import DEPTH, SIDE, multiply_square, multiply_wide
 from ..common.jit import compiled_fast
 from ..common.numba_tools import fetch_add, has_feature, pointer, shift, store
 from ..common.rows import number_at
+from ..common.teams import find_own_team, place_by_node, take_piece, team_arguments
 from ..common.threads import ParallelKernel, thread_count
 from ..common.vectors import LANES
-from .bfloat16_tile import MAX_ROWS, MULTIPLIES_PAIRS, OUTPUTS, PAIR, STREAM_ROWS, VECTORS, tiles, write_strip
+from .bfloat16_tile import (
+    HALF,
+    MAX_ROWS,
+    MULTIPLIES_PAIRS,
+    OUTPUTS,
+    PAIR,
+    STREAM_ROWS,
+    VECTORS,
+    tiles,
+    write_half,
+)
 from .half import to_float32
 from .onednn import onednn_multiplies
 from .rounded_rows import BLOCK_ROWS, STEP, STEP_WORDS, block_bytes, pack_rows
@@ -35,8 +47,19 @@ BLOCK = 128 if MULTIPLIES_PAIRS else 32
 first-level cache, or 4 KB. Meanwhile the next ones are prefetched. With 16 KB in float32, 4 rows take 1.5
 times as long if weights are in memory."""
 
+VECTOR_ARGUMENTS, AMX_ARGUMENTS = 9, 12
+"""Arguments of `multiply_by_vectors` and of `multiply_by_amx`. Those of the teams follow (see `teams`)."""
+
 PANEL = 252
-"""Rows that a thread takes at a time. Their sums stay in the second-level cache."""
+"""Rows that a thread takes at a time, at most. Their sums stay in the second-level cache."""
+
+MIN_PANEL, MIN_BLOCKS = 4 * MAX_ROWS, 2
+"""Where strips are too few for the threads, a thread takes a strip for some of the rows: this many at least,
+or this many blocks for AMX. Each thread reads the weights of its strip."""
+
+STRIPS_OF_A_THREAD = 4
+"""With fewer strips for each thread, and a number of strips that threads can't share equally, threads take
+half a strip at a time for few rows."""
 
 AMX_ACTIVATIONS = 1 << 20
 """Bytes of activations that AMX multiplies at a time, approximately. A thread reads them for each strip, so
@@ -63,20 +86,28 @@ def serves(dtype: torch.dtype) -> bool:
     return MULTIPLIES_PAIRS or has_feature("fma") or not onednn_multiplies(dtype)
 
 
+class Strips(NamedTuple):
+    """A weight in the order in which the kernel reads it."""
+
+    values: torch.Tensor
+    """bfloat16 [strips, pairs, 2 * OUTPUTS]: the pairs of a strip's outputs side by side"""
+    outputs: int
+    inputs: int
+
+
 class Bfloat16CpuProduct:
     """Holds a copy of the weight [out, in], padded to whole strips and pairs."""
 
     def __init__(
         self,
-        weight: torch.Tensor | Sequence[torch.Tensor],
+        weight: torch.Tensor | Strips,
         bias: torch.Tensor | None,
         batch_invariant: bool = False,
     ) -> None:
-        """weight: may be in parts, whose outputs follow each other; it is only read. batch_invariant: AMX, if
-        available, multiplies any number of rows."""
-        parts = [weight] if isinstance(weight, torch.Tensor) else weight
-        self._outputs, self._inputs = sum(len(part) for part in parts), parts[0].shape[1]
-        self._weight = _pack(parts)
+        """weight: if it is a tensor, it is only read. batch_invariant: AMX, if available, multiplies any
+        number of rows."""
+        strips = pack_strips([weight]) if isinstance(weight, torch.Tensor) else weight
+        self._weight, self._outputs, self._inputs = strips
         self._bias = None if bias is None else bias.float()
         self.addresses = (self._weight.data_ptr(), 0, 0 if self._bias is None else self._bias.data_ptr())
         """of the weight, nothing, and the bias, 0 for none"""
@@ -118,20 +149,21 @@ class Bfloat16CpuProduct:
 
     def _run(self, kernel: ParallelKernel, x: torch.Tensor, y: torch.Tensor, *more: int) -> None:
         threads = thread_count(self._weight.numel())
-        kernel.run((*self._arguments(x, y), threads, *more), threads)
+        kernel.run((*self._arguments(x, y), threads, *more, *team_arguments(threads)), threads)
 
     def _arguments(self, x: torch.Tensor, y: torch.Tensor) -> tuple[int, ...]:
         weight, _, bias = self.addresses
         return len(x), self._outputs, self._weight.shape[1], x.data_ptr(), weight, bias, y.data_ptr()
 
 
-def _pack(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """[strips, pairs, 2 * OUTPUTS]: the pairs of a strip's outputs side by side. parts: bfloat16
-    [outputs of a part, in], one after the other."""
+def pack_strips(parts: Sequence[torch.Tensor]) -> Strips:
+    """Packs a weight in parts, bfloat16 [outputs of a part, in], one after the other."""
     outputs, inputs = sum(len(part) for part in parts), parts[0].shape[1]
     strips, pairs = -(-outputs // OUTPUTS), -(-inputs // 2)
     is_whole = outputs % OUTPUTS == 0 and inputs % 2 == 0
-    packed = (torch.empty if is_whole else torch.zeros)(strips, pairs, OUTPUTS, dtype=torch.int32)
+    packed = place_by_node(torch.empty(strips, pairs, OUTPUTS, dtype=torch.int32))
+    if not is_whole:
+        packed.zero_()
     if any(len(part) % OUTPUTS for part in parts[:-1]):
         parts = [torch.cat(list(parts))]
     first = 0
@@ -139,7 +171,7 @@ def _pack(parts: Sequence[torch.Tensor]) -> torch.Tensor:
         _pack_part(part, packed[first:])
         first += -(-len(part) // OUTPUTS)
     strip_words = packed.flatten(1).view(parts[0].dtype)
-    return strip_words.view(strips, pairs, 2 * OUTPUTS)
+    return Strips(strip_words.view(strips, pairs, 2 * OUTPUTS), outputs, inputs)
 
 
 def _pack_part(weight: torch.Tensor, packed: torch.Tensor) -> None:
@@ -158,31 +190,64 @@ def _pack_part(weight: torch.Tensor, packed: torch.Tensor) -> None:
 
 
 _multiply_few = tiles(range(1, STREAM_ROWS + 1), VECTORS)
+_multiply_half = tiles(range(1, MAX_ROWS + 1), VECTORS // 2, VECTORS // 2)
 _multiply_many = tiles(range(MAX_ROWS // 2, MAX_ROWS + 1), 2)
 
 
 @ParallelKernel
 def multiply_by_vectors(arguments):
-    """Arguments: the counter of panels of strips, then those of `Bfloat16CpuProduct`."""
+    """Arguments: the counter of panels of strips, then those of `Bfloat16CpuProduct` and of the teams."""
     _multiply_panels(arguments, np.empty(min(arguments[1], PANEL) * OUTPUTS, np.float32))
 
 
 @compiled_fast
 def _multiply_panels(arguments, memory):
     """memory: the thread's sums. The caller holds it: numba frees an array after the last use of its name."""
-    rows, outputs = arguments[1], arguments[2]
+    rows, outputs, threads = arguments[1], arguments[2], arguments[8]
     sums = pointer(np.int64(memory.ctypes.data), np.float32(0))
-    panels = (rows + PANEL - 1) // PANEL
     strips = (outputs + OUTPUTS - 1) // OUTPUTS
+    panels = count_panels(rows, strips, threads)
+    team = find_own_team(arguments, VECTOR_ARGUMENTS)
+    if rows <= MAX_ROWS and takes_halves(strips, threads):
+        _multiply_half_strips(arguments, sums, strips, team)
+        return
     while True:
-        work = fetch_add(arguments, 1)
+        work = take_piece(arguments, VECTOR_ARGUMENTS, team, strips * panels)
         if work >= strips * panels:
             break
         strip, panel = work // panels, work % panels
         first = rows * panel // panels
         count = rows * (panel + 1) // panels - first
         # The other threads take the next strips, so this thread's own next strip follows theirs.
-        multiply_strip(arguments, strip, first, count, (panel + arguments[8]) // panels, sums)
+        multiply_strip(arguments, strip, first, count, (panel + threads) // panels, sums)
+
+
+@compiled_fast
+def count_panels(rows, strips, threads):
+    """Into how many panels the rows are divided: more if there are fewer than two strips for each thread."""
+    wanted = (2 * threads + strips - 1) // strips
+    return max((rows + PANEL - 1) // PANEL, min(wanted, rows // MIN_PANEL))
+
+
+@compiled_fast
+def takes_halves(strips, threads):
+    """Whether threads take half a strip at a time for few rows."""
+    return strips < STRIPS_OF_A_THREAD * threads and strips % threads != 0
+
+
+@compiled_fast
+def _multiply_half_strips(arguments, sums, strips, team):
+    """Multiplies all rows, at most MAX_ROWS. The bits of the results are those of whole strips."""
+    rows, pairs = arguments[1], arguments[3]
+    x = pointer(arguments[4], PAIR)
+    while True:
+        work = take_piece(arguments, VECTOR_ARGUMENTS, team, 2 * strips)
+        if work >= 2 * strips:
+            break
+        start = work // 2 * pairs * OUTPUTS + work % 2 * HALF
+        weights = shift(pointer(arguments[5], np.uint32(0)), start)
+        _multiply_half(rows, pairs, x, pairs, weights, sums, False, shift(weights, AHEAD * OUTPUTS), OUTPUTS)
+        _store_rows(arguments, sums, 0, rows, work * HALF, HALF)
 
 
 @compiled_fast
@@ -201,7 +266,7 @@ def multiply_strip(arguments, strip, first, count, ahead, sums):
             later = end if end < pairs else ahead * pairs
             part, then = shift(weights, begin * OUTPUTS), shift(weights, later * OUTPUTS)
             _add_block(shift(x, begin), part, sums, count, some, pairs, begin > 0, then)
-    _store_rows(arguments, sums, first, count, strip * OUTPUTS)
+    _store_rows(arguments, sums, first, count, strip * OUTPUTS, OUTPUTS)
 
 
 @compiled_fast
@@ -221,28 +286,29 @@ def _add_block(x, weights, sums, rows, count, stride, add, later):
 
 
 @compiled_fast
-def _store_rows(arguments, sums, first, count, output):
-    """Writes the sums of a panel's rows and a strip's outputs, plus the bias."""
-    outputs = arguments[2]
-    bias = pointer(arguments[6], np.float32(0))
-    some = min(OUTPUTS, outputs - output)
+def _store_rows(arguments, sums, first, count, output, width):
+    """Writes the sums of a panel's rows and `width` outputs of a strip, one or two halves, plus the bias."""
+    outputs, biased = arguments[2], arguments[6] != 0
+    some = min(width, outputs - output)
     for row in range(count):
-        y = shift(pointer(arguments[7], np.uint16(0)), (first + row) * outputs + output)
-        of_row = shift(sums, row * OUTPUTS)
-        if some == OUTPUTS:
-            write_strip(of_row, shift(bias, output), arguments[6] != 0, y)
-        elif arguments[6] != 0:
-            for i in range(some):
-                store(y, i, of_row[i] + bias[output + i])
-        else:
-            for i in range(some):
-                store(y, i, of_row[i])
+        for start in range(0, some, HALF):
+            y = shift(pointer(arguments[7], np.uint16(0)), (first + row) * outputs + output + start)
+            bias = shift(pointer(arguments[6], np.float32(0)), output + start)
+            of_row = shift(sums, row * OUTPUTS + start)
+            if some - start >= HALF:
+                write_half(of_row, bias, biased, y)
+            elif biased:
+                for i in range(some - start):
+                    store(y, i, of_row[i] + bias[i])
+            else:
+                for i in range(some - start):
+                    store(y, i, of_row[i])
 
 
 @ParallelKernel
 def multiply_by_amx(arguments):
-    """Arguments: the counter of strips, those of `Bfloat16CpuProduct`, the address of the blocks of rows, and
-    the counters of `pack_rows`."""
+    """Arguments: the counter of strips, those of `Bfloat16CpuProduct`, the address of the blocks of rows, the
+    counters of `pack_rows`, and those of the teams."""
     multiply_blocks(arguments, np.empty(AMX_SUMS + 2 * amx.SHAPES_BYTES, np.uint8))
 
 
@@ -259,27 +325,32 @@ def multiply_blocks(arguments, memory):
     amx.load_shapes(pointer(start + AMX_SUMS, np.uint8(0)))
     weights, steps = pointer(arguments[5], np.uint32(0)), pairs // DEPTH
     strips, turns = (outputs + OUTPUTS - 1) // OUTPUTS, (rows + BLOCK_ROWS - 1) // BLOCK_ROWS
+    # If there are fewer than two strips for each thread, a thread takes a strip for a part of the blocks.
+    parts = max(1, min((2 * arguments[8] + strips - 1) // strips, turns // MIN_BLOCKS))
     # While the blocks of rows are multiplied with a strip, each prefetches a part of the next strip. Nothing
     # has prefetched the first strip, so its weights are prefetched shortly before they are multiplied. With a
     # single block of rows this is done for each strip.
-    whole = DEPTH * OUTPUTS // LANES
-    lines = (whole + turns - 1) // turns
-    strip, is_first = fetch_add(arguments, 1), True
-    while strip < strips:
-        following = fetch_add(arguments, 1)
+    whole, in_part = DEPTH * OUTPUTS // LANES, turns // parts
+    lines = (whole + in_part - 1) // in_part
+    team, is_first = find_own_team(arguments, AMX_ARGUMENTS), True
+    work = take_piece(arguments, AMX_ARGUMENTS, team, strips * parts)
+    while work < strips * parts:
+        following = take_piece(arguments, AMX_ARGUMENTS, team, strips * parts)
+        strip, part = work // parts, work % parts
         of_strip = shift(weights, strip * pairs * OUTPUTS)
-        next_strip = shift(weights, min(following, strips) * pairs * OUTPUTS)
-        for turn in range(turns):
+        next_strip = shift(weights, min(following // parts, strips) * pairs * OUTPUTS)
+        begin = turns * part // parts
+        for turn in range(begin, turns * (part + 1) // parts):
             first = turn * BLOCK_ROWS
             count, block = min(BLOCK_ROWS, rows - first), shift(blocks, turn * steps * STEP_WORDS)
-            if turns == 1 or (is_first and turn == 0):
+            if turns == 1 or (is_first and turn == begin):
                 later, some = shift(of_strip, AMX_AHEAD * DEPTH * OUTPUTS), whole
             else:
-                later, some = shift(next_strip, turn * steps * lines * LANES), lines
+                later, some = shift(next_strip, (turn - begin) * steps * lines * LANES), lines
             _multiply_block(count, pairs, block, of_strip, sums, later, some)
-            _store_rows(arguments, sums, first, count, strip * OUTPUTS)
+            _store_rows(arguments, sums, first, count, strip * OUTPUTS, OUTPUTS)
         is_first = False
-        strip = following
+        work = following
     amx.release_tiles()
 
 

@@ -1,4 +1,4 @@
-"""Products of a few rows with a strip of bfloat16 weights, and writing a strip's results.
+"""Products of a few rows with a strip of bfloat16 weights, and writing their results.
 
 A strip holds a word for each output and pair of inputs. Activations are pairs of bfloat16 for `vdpbf16ps`;
 for other processors they are float32, and weights are widened in registers.
@@ -25,6 +25,7 @@ PAIR = np.uint32(0) if MULTIPLIES_PAIRS else np.uint64(0)
 VECTORS = 4 if MULTIPLIES_PAIRS else 2
 OUTPUTS = VECTORS * LANES
 """outputs of a strip"""
+HALF = OUTPUTS // 2
 
 MAX_ROWS = 6
 """The most rows that are multiplied in one pass over the weights."""
@@ -34,10 +35,10 @@ STREAM_ROWS = MAX_ROWS if has_feature("avx512f") else 2
 AVX2's 16 registers hold half a vector each: of more rows, they hold the sums of one vector each."""
 
 
-def tiles(rows: range, lines: int) -> Intrinsic:
+def tiles(rows: range, lines: int, width: int = VECTORS) -> Intrinsic:
     """The function that computes sums[r, o] = sum over pairs p < count of x[r, p] · weights[p, o].
 
-    It does so for one strip and `number` rows, which is one of `rows`.
+    It does so for the first `width` vectors of one strip and `number` rows, which is one of `rows`.
 
     x: pairs of values as `PAIR`, `stride` from one row to the next; weights: words [count, OUTPUTS]; sums:
     float32 [rows, OUTPUTS], added to if `add`. The pairs are added in order, so a row's result does not
@@ -49,8 +50,8 @@ def tiles(rows: range, lines: int) -> Intrinsic:
     def multiply(builder, number, count, x, stride, weights, sums, add, later, step):
         def multiply_rows(number: int) -> None:
             starts = [builder.gep(x, [builder.mul(stride, size(row))]) for row in range(number)]
-            vectors = VECTORS if number <= STREAM_ROWS else 1
-            with cgutils.for_range(builder, size(VECTORS // vectors)) as part:
+            vectors = width if number <= STREAM_ROWS else 1
+            with cgutils.for_range(builder, size(width // vectors)) as part:
                 output = builder.mul(part.index, size(vectors * LANES))
                 column, line, to = (builder.gep(each, [output]) for each in (weights, later, sums))
                 places = [
@@ -64,7 +65,7 @@ def tiles(rows: range, lines: int) -> Intrinsic:
                         builder.store(read(builder, place, FLOATS), total)
                 with cgutils.for_range(builder, count) as loop:
                     place = builder.gep(line, [builder.mul(loop.index, step)])
-                    for index in range(lines if vectors == VECTORS else 1):
+                    for index in range(lines if vectors == width else 1):
                         prefetch_line(builder, builder.gep(place, [size(index * LANES)]), SECOND_LEVEL)
                     pair = builder.gep(column, [builder.mul(loop.index, size(OUTPUTS))])
                     values = read_vectors(builder, pair, WORDS, vectors)
@@ -106,9 +107,9 @@ def _add_floats(
 
 
 @emits(VOID, TO_FLOATS, TO_FLOATS, BOOL, types.CPointer(types.uint16))
-def write_strip(builder, sums, bias, biased, y):
-    """Writes a row's results of a strip, rounded to bfloat16: the sums, plus the bias if `biased`."""
-    for start in range(0, OUTPUTS, LANES):
+def write_half(builder, sums, bias, biased, y):
+    """Writes a row's results of half a strip, rounded to bfloat16: the sums, plus the bias if `biased`."""
+    for start in range(0, HALF, LANES):
         total = cgutils.alloca_once_value(builder, read(builder, builder.gep(sums, [size(start)]), FLOATS))
         with builder.if_then(biased):
             more = read(builder, builder.gep(bias, [size(start)]), FLOATS)

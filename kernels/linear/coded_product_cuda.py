@@ -27,7 +27,7 @@ def stored_group(shape: CodedShape) -> int:
 def serves(shape: CodedShape) -> bool:
     """Whether stored groups are large enough and, of integers, all groups have the same size."""
     is_whole = shape.bits is None or shape.inputs % shape.group == 0
-    return is_whole and stored_group(shape) >= MIN_GROUP
+    return is_whole and stored_group(shape) >= MIN_GROUP and not shape.has_factors
 
 
 class CodedCudaPacker:
@@ -52,8 +52,14 @@ class CodedCudaPacker:
         self._factors = torch.empty(shape.outputs, device=device)
 
     def write(
-        self, begin: int, codes: torch.Tensor, scales: torch.Tensor, offsets: torch.Tensor | None = None
+        self,
+        begin: int,
+        codes: torch.Tensor,
+        scales: torch.Tensor,
+        offsets: torch.Tensor | None = None,
+        factors: torch.Tensor | None = None,
     ) -> None:
+        assert factors is None, "only `IntegerCpuPacker` stores factors"
         shape, part = self._shape, slice(begin, begin + len(codes))
         assert codes.shape == (len(codes), shape.inputs) and scales.shape == (len(codes), shape.groups)
         assert (offsets is None) == (shape.zero is not None)

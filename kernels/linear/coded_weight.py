@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
 CPU = torch.device("cpu")
+FACTOR_INPUTS = 256
+"""inputs that share a factor, see `CodedShape.has_factors`"""
 
 
 class CodedShape(NamedTuple):
@@ -15,11 +17,14 @@ class CodedShape(NamedTuple):
     outputs: int
     inputs: int
     bits: int | None
-    """4 or 8, of unsigned codes; None: FP8 (E4M3)"""
+    """4 or 8, of unsigned codes; 5 or 6 on CPUs, with factors; None: FP8 (E4M3)"""
     group: int
     """inputs that share a scale; the last group may be smaller"""
     zero: int | None
     """all offsets are -zero * scale; None: they are given. FP8: 0"""
+    has_factors: bool = False
+    """whether scales, and offsets, are integers from -128 to 127 times a factor, which all groups of
+    FACTOR_INPUTS inputs share; CPU only"""
 
     @property
     def groups(self) -> int:
@@ -53,12 +58,18 @@ class CodedPacker(Protocol):
         weights have none."""
 
     def write(
-        self, begin: int, codes: torch.Tensor, scales: torch.Tensor, offsets: torch.Tensor | None = None
+        self,
+        begin: int,
+        codes: torch.Tensor,
+        scales: torch.Tensor,
+        offsets: torch.Tensor | None = None,
+        factors: torch.Tensor | None = None,
     ) -> None:
         """Stores n outputs from output `begin` on, any number, each output once.
 
         codes: uint8, one a byte, or float8_e4m3fn without NaN, [n, inputs]; scales, offsets: float32
-        [n, groups], offsets only if the shape has no zero.
+        [n, groups], offsets only if the shape has no zero; factors: float32 [1 or 2, n, inputs /
+        FACTOR_INPUTS], of the scales and of the offsets, only if the shape has factors.
         """
 
     def product(
@@ -69,6 +80,18 @@ class CodedPacker(Protocol):
         batch_invariant: the bits of a row's result do not depend on other rows; CPU only. may_round: on CUDA,
         activations may be rounded to the type of the codes in products of many rows.
         """
+
+
+@runtime_checkable
+class HostPacker(CodedPacker, Protocol):
+    """A `CodedPacker` that stores in host memory."""
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """What `write` fills. May be set to the tensors that another packer of the same shape filled."""
+
+    @tensors.setter
+    def tensors(self, filled: tuple[torch.Tensor, ...]) -> None: ...
 
 
 def float16_factors(tables: torch.Tensor) -> torch.Tensor:

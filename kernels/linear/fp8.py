@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from ..common.teams import place_by_node, team_arguments
 from ..common.threads import is_recording, thread_count
 from . import fp8_cpu
 from .byte_dots import available
@@ -31,12 +32,26 @@ class Fp8CpuPacker:
         assert input_order is None, "FP8 weights have their inputs in order"
         self._shape = shape
         strips, pairs = -(-shape.outputs // OUTPUTS), -(-shape.inputs // 2)
-        self._codes = torch.zeros(strips, pairs, OUTPUTS, dtype=torch.int16)
+        self._codes = place_by_node(torch.empty(strips, pairs, OUTPUTS, dtype=torch.int16)).zero_()
         self._scales = torch.zeros(strips, shape.groups, OUTPUTS)
 
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        return self._codes, self._scales
+
+    @tensors.setter
+    def tensors(self, filled: tuple[torch.Tensor, ...]) -> None:
+        self._codes, self._scales = filled
+
     def write(
-        self, begin: int, codes: torch.Tensor, scales: torch.Tensor, offsets: torch.Tensor | None = None
+        self,
+        begin: int,
+        codes: torch.Tensor,
+        scales: torch.Tensor,
+        offsets: torch.Tensor | None = None,
+        factors: torch.Tensor | None = None,
     ) -> None:
+        assert factors is None, "only `IntegerCpuPacker` stores factors"
         assert offsets is None, "FP8 weights have no offsets"
         shape, end = self._shape, begin + len(codes)
         assert 0 <= begin <= end <= shape.outputs, f"{len(codes)} outputs from {begin} of {shape.outputs}"
@@ -83,7 +98,8 @@ class Fp8CpuProduct:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.empty(len(x), self.shape.outputs, dtype=x.dtype)
         kept, arguments = self.prepare(x, y)
-        fp8_cpu.choose_kernel(x.dtype).run(arguments, thread_count(self._codes.numel()))
+        threads = arguments[-1]
+        fp8_cpu.choose_kernel(x.dtype).run((*arguments, *team_arguments(threads)), threads)
         del kept  # the kernel has read it
         return y
 
@@ -94,7 +110,8 @@ class Fp8CpuProduct:
         x = F.pad(x, (0, 1)) if shape.inputs % 2 else x
         pairs = self._codes.shape[1]
         sizes = (len(x), shape.outputs, pairs, min(pairs, -(-shape.group // 2)))
-        return x, (*sizes, x.data_ptr(), *self.addresses, y.data_ptr())
+        threads = thread_count(self._codes.numel())
+        return x, (*sizes, x.data_ptr(), *self.addresses, y.data_ptr(), threads)
 
     def rows(self, ids: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         shape = self.shape

@@ -11,7 +11,9 @@ from ..common import bfloat16_dots
 from ..common.jit import compiled
 from ..common.numba_tools import KIND, fetch_add, pointer, shift, store
 from ..common.rows import number_at
+from ..common.teams import find_own_team, take_piece
 from ..common.threads import ParallelKernel
+from .bfloat16_cpu import PANEL, count_panels
 from .bfloat16_tile import MAX_ROWS
 from .fp8_tile import OUTPUTS, PAIR_BYTES, tiles
 from .integer_tiles import store_row
@@ -25,8 +27,8 @@ NEAR, FAR = 1024, 8192
 more. One row takes 1.07 times as long with FAR as with NEAR, 5 rows take 1.09 times as long with NEAR as with
 FAR."""
 
-PANEL = 252
-"""Rows that a thread takes at a time. Their sums stay in the second-level cache."""
+ARGUMENTS = 11
+"""Arguments of a product. Those of the teams follow (see `teams`)."""
 
 VALUES = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
 """the values of the codes, float32 [256]"""
@@ -91,8 +93,9 @@ def multiply_strip(arguments, strip, first, count, sums, buffer, pair):
 @compiled
 def _multiply(arguments, memory, pair, kind):
     """Arguments: the counter of panels of strips; rows, outputs, pairs of inputs, pairs of a group; the
-    addresses of x, the codes, the scales, the bias or 0, and y. pair, kind: see `fp8_tile.tiles` for the type
-    of pairs of x, and `numba_tools.KIND` for that of y's elements.
+    addresses of x, the codes, the scales, the bias or 0, and y; the number of threads; those of the teams.
+    pair, kind: see `fp8_tile.tiles` for the type of pairs of x, and `numba_tools.KIND` for that of y's
+    elements.
 
     memory: the thread's sums and buffer. The caller holds it: numba frees an array after the last use of its
     name.
@@ -100,10 +103,11 @@ def _multiply(arguments, memory, pair, kind):
     rows, outputs = arguments[1], arguments[2]
     sums = pointer(np.int64(memory.ctypes.data), np.float32(0))
     buffer = shift(sums, OUTPUTS * min(rows, PANEL))
-    panels = (rows + PANEL - 1) // PANEL
     strips = (outputs + OUTPUTS - 1) // OUTPUTS
+    panels = count_panels(rows, strips, arguments[10])
+    team = find_own_team(arguments, ARGUMENTS)
     while True:
-        work = fetch_add(arguments, 1)
+        work = take_piece(arguments, ARGUMENTS, team, strips * panels)
         if work >= strips * panels:
             break
         strip, panel = work // panels, work % panels

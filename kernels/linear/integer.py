@@ -1,4 +1,4 @@
-"""Matrix products with weights of 4 or 8 bits and scales for groups of inputs."""
+"""Matrix products with weights of 4 to 8 bits and scales for groups of inputs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import torch.nn.functional as F
 
 from ..common import amx
 from ..common.rows import take_columns
+from ..common.teams import place_by_node, team_arguments
 from ..common.threads import is_recording
 from . import integer_cpu, integer_tiles, tile_products
-from .byte_dots import TILE, VECTOR, available
-from .coded_weight import CPU, CodedShape, float16_factors
+from .byte_dots import TILE, VECTOR, TileFormat, available, block_layout
+from .coded_weight import CPU, FACTOR_INPUTS, CodedShape, float16_factors
 from .integer_cpu import AMX_BFLOAT16, AMX_BYTES, NO_AMX
 from .integer_panels import GROUP, PANEL, amx_multiplies
 from .rounded_rows import STEP, block_bytes
@@ -32,7 +33,10 @@ MAX_ROWS = 512
 
 def serves(shape: CodedShape) -> bool:
     """Whether a group is whole vectors of 16 inputs, and all groups have the same size."""
-    return available() and shape.group % 16 == 0 and shape.inputs % shape.group == 0
+    if shape.has_factors and (FACTOR_INPUTS % shape.group or shape.inputs % FACTOR_INPUTS):
+        return False
+    is_format = shape.has_factors or shape.bits in (4, 8)
+    return available() and is_format and shape.group % 16 == 0 and shape.inputs % shape.group == 0
 
 
 class IntegerCpuPacker:
@@ -41,36 +45,66 @@ class IntegerCpuPacker:
     def __init__(
         self, shape: CodedShape, input_order: torch.Tensor | None = None, device: torch.device = CPU
     ) -> None:
-        assert serves(shape) and shape.bits in (4, 8) and device.type == "cpu", shape
+        assert serves(shape) and shape.bits is not None and device.type == "cpu", shape
         self._shape, self._bits = shape, shape.bits
         self._input_order = None if input_order is None else input_order.contiguous()
         self._group = stored_group(shape.group)
         self._tables = 1 if shape.zero is not None else 2
-        group_bytes = VECTOR * self._tables + TILE * self._group * self._bits // 8
+        size, self._head, of_block = block_layout(self._bits, self._group, self._tables, shape.has_factors)
         tiles = -(-shape.outputs // TILE)
-        self._tiles = torch.zeros(tiles, shape.inputs // self._group, group_bytes, dtype=torch.uint8)
+        stored = torch.empty(tiles, shape.inputs // of_block, size, dtype=torch.uint8)
+        self._tiles = place_by_node(stored).zero_()
         self._factors = torch.ones(tiles * TILE)
 
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        return self._tiles, self._factors
+
+    @tensors.setter
+    def tensors(self, filled: tuple[torch.Tensor, ...]) -> None:
+        self._tiles, self._factors = filled
+
     def write(
-        self, begin: int, codes: torch.Tensor, scales: torch.Tensor, offsets: torch.Tensor | None = None
+        self,
+        begin: int,
+        codes: torch.Tensor,
+        scales: torch.Tensor,
+        offsets: torch.Tensor | None = None,
+        factors: torch.Tensor | None = None,
     ) -> None:
         shape, n = self._shape, len(codes)
         assert 0 <= begin <= begin + n <= shape.outputs, f"{begin} + {n} outputs of {shape.outputs}"
         assert codes.shape == (n, shape.inputs) and codes.dtype == torch.uint8, (codes.shape, codes.dtype)
         assert scales.shape == (n, shape.groups), (scales.shape, (n, shape.groups))
-        assert (offsets is None) == (shape.zero is not None)
+        assert (offsets is None) == (shape.zero is not None) and (factors is None) != shape.has_factors
         words = codes.contiguous().view(torch.uint32).numpy()
         stored = self._tiles.view(torch.uint32).numpy()
-        head = VECTOR * self._tables // 4
-        integer_tiles.pack_codes(stored, begin, words, self._group, head, self._bits)
+        integer_tiles.pack_codes(stored, begin, words, self._group, self._head // 4, self._bits)
         tables = torch.stack([scales] if offsets is None else [scales, offsets]).float()
-        factors = float16_factors(tables)
-        self._factors[begin : begin + n] = factors
-        rounded = (tables / factors[:, None]).half().repeat_interleave(shape.group // self._group, dim=2)
-        at = torch.arange(begin, begin + n)
+        if factors is None:
+            halves = tables.repeat_interleave(shape.group // self._group, dim=2)
+        else:
+            halves = factors
+            self._write_bytes(begin, tables, factors)
+        of_outputs = float16_factors(halves)
+        self._factors[begin : begin + n] = of_outputs
         heads = self._tiles[:, :, : VECTOR * self._tables].view(torch.float16)
-        heads = heads.view(len(self._tiles), -1, self._tables, TILE)
-        heads[at // TILE, :, :, at % TILE] = rounded.permute(1, 2, 0)
+        self._place(heads, begin, (halves / of_outputs[:, None]).half())
+
+    def _write_bytes(self, begin: int, tables: torch.Tensor, factors: torch.Tensor) -> None:
+        """Writes scales and offsets as multiples of their factors. tables: float32 [tables, n, groups]"""
+        groups = FACTOR_INPUTS // self._shape.group
+        of_groups = factors.repeat_interleave(groups, dim=2)
+        multiples = (tables / of_groups).nan_to_num(0, 0, 0).round().to(torch.int8)
+        places = self._tiles[:, :, VECTOR * self._tables : self._head].view(torch.int8)
+        for index in range(groups):
+            self._place(places.unflatten(2, (groups, -1))[:, :, index], begin, multiples[:, :, index::groups])
+
+    def _place(self, places: torch.Tensor, begin: int, values: torch.Tensor) -> None:
+        """Writes values of outputs [tables, n, blocks] to places [tiles, blocks, tables * TILE]."""
+        at = torch.arange(begin, begin + values.shape[1])
+        tables = places.unflatten(2, (self._tables, TILE))
+        tables[at // TILE, :, :, at % TILE] = values.permute(1, 2, 0)
 
     def product(
         self, bias: torch.Tensor | None, batch_invariant: bool = False, may_round: bool = False
@@ -114,7 +148,7 @@ class IntegerCpuProduct:
         self._tiles, self._factors = tiles, factors
         self._bias = None if bias is None else F.pad(bias.float(), (0, len(factors) - len(bias)))
         self.input_order = input_order
-        self.kind = shape.bits, shape.zero is None
+        self.kind = TileFormat(shape.bits, shape.has_factors), shape.zero is None
         """the key of its kernel"""
         self._kernel = integer_cpu.KERNELS[self.kind]
         parts = groups_of_activations(shape)
@@ -171,7 +205,8 @@ class IntegerCpuProduct:
             self._multiply_widened(x, y, count)
             return
         scratch, arguments = self.prepare(x, y, way)
-        self._kernel.run(arguments, torch.get_num_threads())
+        threads = torch.get_num_threads()
+        self._kernel.run((*arguments, *team_arguments(threads)), threads)
         del scratch  # the kernel has read it
 
     def prepare(
@@ -203,7 +238,7 @@ class IntegerCpuProduct:
         blocks = memory + threads * of_thread
         addresses = (x.data_ptr(), blocks, 0, 0, *self.addresses, y.data_ptr(), memory)
         kind = integer_cpu.KINDS[x.dtype]
-        more = (0, AMX_BFLOAT16, of_thread, some)
+        more = (0, AMX_BFLOAT16, of_thread, some, *team_arguments(threads))
         self._kernel.run((0, 0, kind, count, *self._sizes, *addresses, *more), threads)
 
     def rows(self, ids: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -214,7 +249,8 @@ class IntegerCpuProduct:
         weights = torch.empty(len(ids), shape.inputs, dtype=dtype)
         order = 0 if self.input_order is None else self.input_order.data_ptr()
         addresses = (self._tiles.data_ptr(), self._factors.data_ptr(), order)
-        numbers = (shape.inputs, self._group, shape.zero or 0, shape.zero is None, self._bits)
+        described = shape.zero is None, self._bits, shape.has_factors
+        numbers = (shape.inputs, self._group, shape.zero or 0, *described)
         results = (weights.data_ptr(), integer_cpu.KINDS[dtype])
         given = (len(ids), ids.data_ptr(), ids.element_size())
         integer_tiles.expand_rows.run((*given, *addresses, *numbers, *results), 1)

@@ -1,13 +1,16 @@
 """The product of activations with a quantized weight, in one parallel region."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
 from ..common.amx import DEPTH, SHAPES_BYTES, load_shapes, multiply_square, release_tiles
 from ..common.jit import compiled, insert_into_caller
 from ..common.numba_tools import fetch_add, pointer, prefetch, shift
+from ..common.teams import find_own_team, take_piece, take_pieces
 from ..common.threads import ParallelKernel
-from .byte_dots import TILE, VECTOR
+from .byte_dots import FORMATS, TILE, VECTOR, TileFormat, tile_bytes
 from .integer_panels import PANEL, PANEL_BYTES, block_offset, multiply_panel, start_panels
 from .integer_tiles import widen_groups
 from .rounded_rows import BLOCK_ROWS, STEP, STEP_WORDS, pack_rows, quantize_groups, wait_until
@@ -26,6 +29,9 @@ block of rows, a copy of one row's, and the shapes of AMX's registers."""
 
 ROWS_BEYOND = BLOCK_ROWS
 """The kernels read the codes of up to this many rows after the last one, and ignore those rows' products."""
+
+ARGUMENTS, WIDENED_ARGUMENTS = 29, 23
+"""Arguments of a product, and of one by AMX_BFLOAT16. Those of the teams follow (see `teams`)."""
 
 PIECE = 1024
 """Inputs of a row that a thread quantizes at a time, approximately."""
@@ -155,7 +161,7 @@ def _store(arguments, totals, first, rows, output, y, kind):
 
 @compiled
 def multiply_tile(
-    arguments, address, group_bytes, four_codes, sum_kind, totals, output, begin, end, near, tiles_ahead
+    arguments, address, whole_tile, stored, sum_kind, totals, output, begin, end, near, tiles_ahead
 ):
     """Multiplies rows `begin` to `end` with one tile, whose first output is `output`.
 
@@ -163,14 +169,14 @@ def multiply_tile(
     so that the thread reads the weight at an even pace. More rows take several turns of up to MAX_ROWS rows,
     each with the whole tile. Each turn but the first prefetches a part of the thread's next tile, which is
     `tiles_ahead` tiles further on; 0: that is not known.
+    whole_tile: its bytes; stored: of the type that stands for its format in `byte_dots.FORMATS`
     near: the first turn prefetches NEAR bytes ahead, otherwise FAR
 
     Callers pass no literals, because numba would compile the function again for each literal.
     """
     rows, inputs, group, parts = end - begin, arguments[6], arguments[7], arguments[8]
     groups, steps = inputs // (group * parts), group // 4
-    tile_bytes = groups * parts * group_bytes
-    codes = pointer(address, four_codes)
+    codes = pointer(address, stored)
     out = pointer(totals, np.float32(0))
     turns = 1 if rows <= FEW_ROWS else (rows + MAX_ROWS - 1) // MAX_ROWS
     for number in range(turns):
@@ -187,8 +193,8 @@ def multiply_tile(
         if number > 0:
             fetch = 0, WHOLE_PACE  # prefetches what is multiplied anyway
             if tiles_ahead > 0:
-                first = tile_bytes * (number - 1) // (turns - 1)
-                fetch = tile_bytes * tiles_ahead + first, -(-WHOLE_PACE // (turns - 1))
+                first = whole_tile * (number - 1) // (turns - 1)
+                fetch = whole_tile * tiles_ahead + first, -(-WHOLE_PACE // (turns - 1))
         if rows > FEW_ROWS:
             _prefetch_results(arguments, row, some, output)
         wide = groups * parts
@@ -223,7 +229,7 @@ def _pack(arguments):
 
 
 @compiled
-def multiply_widened(arguments, tiles, tile_bytes, four_codes, sum_kind):
+def multiply_widened(arguments, tiles, whole_tile, stored, sum_kind):
     """Widens some tiles to bfloat16 and multiplies them with all rows, then the next ones."""
     _pack(arguments)
     rows, inputs, group, some = arguments[4], arguments[6], arguments[7], arguments[22]
@@ -233,15 +239,16 @@ def multiply_widened(arguments, tiles, tile_bytes, four_codes, sum_kind):
     widened = pointer(memory + WIDENED_AT, np.uint32(0))
     blocks = pointer(arguments[11], np.uint32(0))
     tile_words, block_words = inputs // 2 * TILE, inputs // STEP * STEP_WORDS
+    blocks_of_tiles, team = (tiles + some - 1) // some, find_own_team(arguments, WIDENED_ARGUMENTS)
     while True:
-        begin = fetch_add(arguments, 1) * some
+        begin = take_piece(arguments, WIDENED_ARGUMENTS, team, blocks_of_tiles) * some
         if begin >= tiles:
             break
         count = min(some, tiles - begin)
         for index in range(count):
-            address = arguments[14] + (begin + index) * tile_bytes
+            address = arguments[14] + (begin + index) * whole_tile
             to = shift(widened, index * tile_words)
-            widen_groups(address, inputs // group, group // 4, arguments[9], four_codes, sum_kind, to)
+            widen_groups(address, inputs // group, group // 4, arguments[9], stored, sum_kind, to)
         for row in range(0, rows, BLOCK_ROWS):
             x = shift(blocks, row // BLOCK_ROWS * block_words)
             size = min(BLOCK_ROWS, rows - row)
@@ -255,7 +262,7 @@ def multiply_widened(arguments, tiles, tile_bytes, four_codes, sum_kind):
 
 
 @insert_into_caller
-def _multiply_halves(arguments, tiles, tile_bytes, group_bytes, four_codes, sum_kind, memory, side):
+def _multiply_halves(arguments, tiles, whole_tile, stored, sum_kind, memory, side):
     """Multiplies the half of the rows that belongs to this thread's side with one tile after another.
 
     A thread whose side has no tiles left takes the other side's, from the last one backwards. So most codes
@@ -267,14 +274,14 @@ def _multiply_halves(arguments, tiles, tile_bytes, group_bytes, four_codes, sum_
         if tile >= tiles:
             tile, half = 2 * tiles - 1 - tile, 1 - side
         begin, end = rows * half // 2, rows * (half + 1) // 2
-        address = arguments[14] + tile * tile_bytes
+        address = arguments[14] + tile * whole_tile
         # Between two tiles of a thread, each other thread of its side probably takes one.
         ahead = max(1, arguments[22] // 4) if half == side else 0
         multiply_tile(
             arguments,
             address,
-            group_bytes,
-            four_codes,
+            whole_tile,
+            stored,
             sum_kind,
             memory,
             tile * TILE,
@@ -286,7 +293,7 @@ def _multiply_halves(arguments, tiles, tile_bytes, group_bytes, four_codes, sum_
 
 
 @compiled
-def _multiply(arguments, bits, four_codes, has_offsets, sum_kind):
+def _multiply(arguments, bits, stored, has_offsets, sum_kind):
     """Arguments, in order: three counters, of the tiles that threads have taken, of the pieces of x that
     threads have begun to quantize, and of the quantized pieces; the kind of
     x and y, rows, outputs, inputs, group of weights, such groups that share a scale of activations, zero; the
@@ -295,48 +302,53 @@ def _multiply(arguments, bits, four_codes, has_offsets, sum_kind):
     the bytes of each thread's memory; for AMX_BFLOAT16, the tiles that a thread takes at a time; otherwise
     the divisor: a thread takes the remaining tiles divided by it, at least one. Then, except for
     AMX_BFLOAT16: whether each half of the rows belongs to one side of the threads; counters of the pieces
-    that each side has begun to quantize, of all tiles taken for a half, and of those that each side took."""
-    outputs, inputs, group = arguments[5], arguments[6], arguments[7]
-    groups, steps = inputs // group, group // 4
-    group_bytes = VECTOR * (2 if has_offsets else 1) + steps * VECTOR * bits // 4
-    tiles, tile_bytes = (outputs + TILE - 1) // TILE, groups * group_bytes
+    that each side has begun to quantize, of all tiles taken for a half, and of those that each side took. The
+    last are those of the teams."""
+    tiles = (arguments[5] + TILE - 1) // TILE
+    whole_tile = tile_bytes(stored, arguments[6], arguments[7], has_offsets)
     if arguments[20] == AMX_BFLOAT16:
-        multiply_widened(arguments, tiles, tile_bytes, four_codes, sum_kind)
+        multiply_widened(arguments, tiles, whole_tile, stored, sum_kind)
         return
     number = fetch_add(shift(arguments, 19), 1)
     memory = arguments[18] + number * arguments[21]
     side = number % 2 if arguments[23] != 0 else WHOLE
     quantize(arguments, has_offsets, side)
     if side != WHOLE:
-        _multiply_halves(arguments, tiles, tile_bytes, group_bytes, four_codes, sum_kind, memory, side)
+        _multiply_halves(arguments, tiles, whole_tile, stored, sum_kind, memory, side)
         return
     if arguments[20] == AMX_BYTES:
         start_panels(memory)
-    near, start = 2 * arguments[4] <= bits, np.int64(0)
+    near, start, team = 2 * arguments[4] <= bits, np.int64(0), find_own_team(arguments, ARGUMENTS)
     # At the start of each block of tiles a thread waits for the first lines, which nothing has prefetched.
     # So the first blocks are large, and the last ones small.
     while True:
-        block = max(1, (tiles - fetch_add(arguments, 0)) // arguments[22])
-        begin = fetch_add(arguments, block)
+        begin, end = take_pieces(arguments, ARGUMENTS, team, tiles, arguments[22])
         if begin >= tiles:
             break
-        end = min(tiles, begin + block)
         for tile in range(begin, end):
-            at, output = arguments[14] + tile * tile_bytes, tile * TILE
+            at, output = arguments[14] + tile * whole_tile, tile * TILE
             if arguments[20] == AMX_BYTES:
                 _multiply_panels(arguments, at, bits, has_offsets, sum_kind, memory, output)
             else:
                 rows, ahead = arguments[4], 1 if tile + 1 < end else 0
                 multiply_tile(
-                    arguments, at, group_bytes, four_codes, sum_kind, memory, output, start, rows, near, ahead
+                    arguments, at, whole_tile, stored, sum_kind, memory, output, start, rows, near, ahead
                 )
     if arguments[20] == AMX_BYTES:
         release_tiles()
 
 
-KERNELS = {
-    (bits, has_offsets): ParallelKernel(_multiply, bits, four_codes, has_offsets, sum_kind)
-    for bits, four_codes in ((4, np.uint16(0)), (8, np.uint32(0)))
-    for has_offsets, sum_kind in ((False, np.int32(0)), (True, np.float32(0)))
-}
-"""by bits of a code, and whether offsets are stored"""
+def kernels_by_format(function: Callable[..., None]) -> dict[tuple[TileFormat, bool], ParallelKernel]:
+    """The kernels of a function that takes the arguments, then the bits of a code, a value of the type that
+    stands for the format in FORMATS, whether offsets are stored, and a value of the type of the activations'
+    sums. By the format and whether offsets are stored."""
+    return {
+        (form, has_offsets): ParallelKernel(
+            function, form.bits, np.dtype(str(kind)).type(0), has_offsets, sum_kind
+        )
+        for kind, form in FORMATS.items()
+        for has_offsets, sum_kind in ((False, np.int32(0)), (True, np.float32(0)))
+    }
+
+
+KERNELS = kernels_by_format(_multiply)

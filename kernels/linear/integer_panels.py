@@ -155,7 +155,7 @@ def _widen_codes(builder, codes, steps, zero, target):
     with cgutils.for_range(builder, steps) as loop:
         source = builder.gep(codes, [builder.mul(loop.index, size(VECTOR))])
         place = builder.gep(target, [builder.mul(loop.index, size(2 * VECTOR))])
-        for half, value in enumerate(read_codes(builder, source, 4)):
+        for half, value in enumerate(read_codes(builder, source, 0, 4)):
             centered = builder.sub(builder.bitcast(value, _BYTES), zeros)
             write(builder, centered, builder.gep(place, [size(half * VECTOR)]))
 

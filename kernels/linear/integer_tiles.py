@@ -13,37 +13,55 @@ from ..common.numba_tools import fetch_add, load, pointer, shift, store
 from ..common.rows import number_at
 from ..common.threads import ParallelKernel
 from ..common.vectors import FLOATS, LANES, fma, splat, words
-from .byte_dots import TILE, VECTOR, read_codes, read_halves
+from .byte_dots import (
+    FORMATS,
+    TILE,
+    UNROLLED,
+    VECTOR,
+    block_layout,
+    find_group,
+    read_codes,
+    read_scales,
+)
 
 _HALF = TILE // 2
 _VECTOR_WORDS = VECTOR // 4
 
 
 @compiled
-def pack_codes(tiles, begin, codes, group, head_words, bits):
-    """Write codes of outputs from `begin` on into tiles, where they are 0.
+def pack_codes(tiles, begin, codes, group, code_words, bits):
+    """Writes codes of outputs from `begin` on into tiles, where they are 0.
 
-    tiles: uint32 [tiles, groups, words of a group]; codes: uint32 [n, inputs / 4], a byte for each code
+    tiles: uint32 [tiles, blocks, words of a block], see `block_layout`; codes: uint32 [n, inputs / 4], a byte
+    for each code; code_words: of a block, before the first code
     """
-    groups, steps = tiles.shape[1], group // 4
+    blocks, steps = tiles.shape[1], codes.shape[1] // tiles.shape[1]
     for row in range(len(codes)):
         output = begin + row
         half, lane = output % TILE // _HALF, output % _HALF
-        for index in range(groups):
-            target, source = tiles[output // TILE, index], codes[row, index * steps : (index + 1) * steps]
-            if bits == 8:
-                for step in range(steps):
-                    target[head_words + (2 * step + half) * _VECTOR_WORDS + lane] = source[step]
-            else:
-                for step in range(steps):
-                    target[head_words + step * _VECTOR_WORDS + lane] |= source[step] << np.uint32(4 * half)
+        for block in range(blocks):
+            target, source = tiles[output // TILE, block], codes[row, block * steps : (block + 1) * steps]
+            for step in range(steps):
+                turn, at = step // UNROLLED, step % UNROLLED
+                here = code_words + turn * _VECTOR_WORDS * bits + lane
+                if bits == 8:
+                    target[here + (2 * at + half) * _VECTOR_WORDS] = source[step]
+                    continue
+                low = source[step] & np.uint32(0x0F0F0F0F)
+                target[here + at * _VECTOR_WORDS] |= low << np.uint32(4 * half)
+                if bits > 4:
+                    place = (2 * at + half) * (bits - 4)
+                    high = source[step] >> np.uint32(4) & np.uint32(0x01010101 * ((1 << (bits - 4)) - 1))
+                    vector = UNROLLED + place // 8
+                    target[here + vector * _VECTOR_WORDS] |= high << np.uint32(place % 8)
 
 
 @ParallelKernel
 def expand_rows(arguments):
     """Arguments: the counter of rows, then those of `IntegerCpuProduct.rows`: the rows, the numbers of their
     outputs and the bytes of a number; tiles, factors and the order of inputs (0: as stored); inputs, inputs
-    of a group, zero, whether there are offsets, bits; the results and their kind, of `integer_cpu.KINDS`.
+    of a group, zero, whether there are offsets, bits, whether there are factors; the results and their kind,
+    of `integer_cpu.KINDS`.
     """
     inputs = arguments[7]
     while True:
@@ -52,35 +70,58 @@ def expand_rows(arguments):
             break
         weights = np.empty(inputs, np.float32)
         _expand(arguments, number_at(arguments[2], arguments[3], row), weights)
-        store_row(weights, arguments[12], row, arguments[13])
+        store_row(weights, arguments[13], row, arguments[14])
 
 
 @compiled
 def _expand(arguments, output, weights):
     """Writes the weights of an output, float32 [inputs]."""
     inputs, group, zero = arguments[7], arguments[8], arguments[9]
-    has_offsets, bits = arguments[10] != 0, arguments[11]
-    head = VECTOR * (2 if has_offsets else 1)
-    groups, group_bytes = inputs // group, head + TILE * group * bits // 8
-    tile = shift(pointer(arguments[4], np.uint8(0)), output // TILE * groups * group_bytes)
+    tables, bits, has_factors = 2 if arguments[10] != 0 else 1, arguments[11], arguments[12] != 0
+    size, head, of_block = block_layout(bits, group, tables, has_factors)
+    groups = of_block // group
+    tile = arguments[4] + output // TILE * (inputs // of_block) * size
     order = pointer(arguments[6], np.int64(0))
     factor = pointer(arguments[5], np.float32(0))[output]
-    half, lane = output % TILE // _HALF, output % _HALF
-    for index in range(groups):
-        source = shift(tile, index * group_bytes)
-        tables = pointer(arguments[4] + (output // TILE * groups + index) * group_bytes, np.int16(0))
-        scale = load(tables, output % TILE) * factor
-        offset = load(tables, TILE + output % TILE) * factor if has_offsets else np.float32(0)
+    for index in range(inputs // group):
+        block, within = tile + index // groups * size, index % groups
+        scale, offset = _read_tables(block, within, tables, has_factors, output % TILE)
+        scale, offset = scale * factor, offset * factor
+        codes = pointer(block + head + within * TILE * group * bits // 8, np.uint8(0))
         for place in range(group):
-            step, byte = place // 4, place % 4
-            if bits == 8:
-                code = np.int32(source[head + (2 * step + half) * VECTOR + 4 * lane + byte])
-            else:
-                code = np.int32(source[head + step * VECTOR + 4 * lane + byte]) >> (4 * half) & 15
+            code = _read_code(codes, place // 4, place % 4, output % TILE, bits)
             column = index * group + place
             if arguments[6] != 0:
                 column = order[column]
             weights[column] = np.float32(code - zero) * scale + offset
+
+
+@compiled
+def _read_tables(block, within, tables, has_factors, output):
+    """The scale and the offset, or 0, of an output and of group `within` of a block."""
+    halves = pointer(block, np.int16(0))
+    if not has_factors:
+        return load(halves, output), load(halves, TILE + output) if tables == 2 else np.float32(0)
+    values = pointer(block + VECTOR * tables + within * tables * TILE, np.int8(0))
+    scale = load(values, output) * load(halves, output)
+    if tables == 1:
+        return scale, np.float32(0)
+    return scale, load(values, TILE + output) * load(halves, TILE + output)
+
+
+@compiled
+def _read_code(codes, step, byte, output, bits):
+    half, lane = output // _HALF, 4 * (output % _HALF) + byte
+    turn, at = step // UNROLLED, step % UNROLLED
+    here = turn * VECTOR * bits + lane
+    if bits == 8:
+        return np.int32(codes[here + (2 * at + half) * VECTOR])
+    code = np.int32(codes[here + at * VECTOR]) >> 4 * half & 15
+    if bits > 4:
+        place = (2 * at + half) * (bits - 4)
+        high = np.int32(codes[here + (UNROLLED + place // 8) * VECTOR]) >> place % 8 & (1 << (bits - 4)) - 1
+        code |= high << 4
+    return code
 
 
 @compiled
@@ -102,35 +143,37 @@ def _store(values, target):
 
 
 @emits(VOID, INT, INT, INT, INT, ANY, ANY, TO_WORDS)
-def widen_groups(builder, address, groups, steps, zero, four_codes, sum_kind, target, kinds):
+def widen_groups(builder, address, groups, steps, zero, stored, sum_kind, target, kinds):
     """Writes a tile's weights, of `groups` groups of 4 × `steps` inputs, without the outputs' factors.
 
-    four_codes: a value of uint16 for weights of 4 bits, uint32 for 8; sum_kind: float32 if the tile has
+    stored: of the type that stands for the tile's format in FORMATS; sum_kind: float32 if the tile has
     offsets, otherwise they are -zero times the scales; target: words [inputs / 2, TILE] of pairs of inputs
     """
-    bits, has_offsets = kinds[4].bitwidth // 4, kinds[5] == FLOAT
+    form, has_offsets = FORMATS[kinds[4]], kinds[5] == FLOAT
     if not amx.is_compiled():
         return
     start = builder.inttoptr(address, I8.as_pointer())
-    head = VECTOR * (2 if has_offsets else 1)
-    group_bytes = builder.add(size(head), builder.mul(steps, size(VECTOR * bits // 4)))
     less = splat(builder, builder.fneg(builder.sitofp(zero, F32)), FLOATS)
     with cgutils.for_range(builder, groups) as group:
-        place = builder.gep(start, [builder.mul(group.index, group_bytes)])
-        scales = [read_halves(builder, place, half) for half in range(2)]
+        at, first, factors = find_group(builder, group.index, steps, form, 2 if has_offsets else 1)
+        place = builder.gep(start, [at])
+        of_factors = None if factors is None else builder.gep(start, [factors])
+        scales = [read_scales(builder, place, of_factors, half) for half in range(2)]
         if has_offsets:
-            offsets = [read_halves(builder, place, 2 + half) for half in range(2)]
+            offsets = [read_scales(builder, place, of_factors, 2 + half) for half in range(2)]
         else:
             offsets = [builder.fmul(scale, less) for scale in scales]
-        codes = builder.gep(place, [size(head)])
-        with cgutils.for_range(builder, steps) as step:
-            number = builder.add(builder.mul(group.index, steps), step.index)
-            to = builder.gep(target, [builder.mul(number, size(2 * TILE))])
-            of_step = builder.gep(codes, [builder.mul(step.index, size(VECTOR * bits // 4))])
-            for half, four in enumerate(read_codes(builder, of_step, bits)):
-                low, high = _pairs(builder, four, scales[half], offsets[half])
-                write(builder, low, builder.gep(to, [size(half * LANES)]))
-                write(builder, high, builder.gep(to, [size(TILE + half * LANES)]))
+        codes = builder.gep(start, [first])
+        with cgutils.for_range(builder, builder.udiv(steps, size(UNROLLED))) as turn:
+            of_turn = builder.gep(codes, [builder.mul(turn.index, size(VECTOR * form.bits))])
+            done = builder.add(builder.mul(group.index, steps), builder.mul(turn.index, size(UNROLLED)))
+            for step in range(UNROLLED):
+                number = builder.add(done, size(step))
+                to = builder.gep(target, [builder.mul(number, size(2 * TILE))])
+                for half, four in enumerate(read_codes(builder, of_turn, step, form.bits)):
+                    low, high = _pairs(builder, four, scales[half], offsets[half])
+                    write(builder, low, builder.gep(to, [size(half * LANES)]))
+                    write(builder, high, builder.gep(to, [size(TILE + half * LANES)]))
 
 
 def _pairs(builder: ir.IRBuilder, four: ir.Value, scale: ir.Value, offset: ir.Value) -> list[ir.Value]:

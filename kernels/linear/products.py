@@ -8,7 +8,7 @@
 | float16 | other CPUs | `HalfWidenedOnUseProduct` | float32 in registers | oneDNN in float32 |
 | float16, `--deterministic` | the same CPUs | `HalfWidenedOnLoadProduct` | oneDNN in float32 | the same |
 | any float | PyTorch without oneDNN | PyTorch's | | |
-| codes of 4, 8 bits | F16C and FMA | `IntegerCpuProduct` | bytes, by VNNI or AVX2 | the same, or AMX |
+| codes of 4 to 8 bits | F16C and FMA | `IntegerCpuProduct` | bytes, by VNNI or AVX2 | the same, or AMX |
 | FP8 | the same CPUs | `Fp8CpuProduct` | `vdpbf16ps`, otherwise in float32 | the same |
 | any float | CUDA | `FloatCudaProduct` | our kernel, where it is faster | cuBLAS |
 | codes of 4, 8 bits, FP8 | CUDA | `CodedCudaProduct` | codes widened | expanded, or activations rounded |
@@ -88,7 +88,7 @@ FLOAT_PRODUCTS = (
 )
 CODED_PRODUCTS = (
     CodedRow("cuda", (4, 8, FP8), coded_product_cuda.serves, CodedCudaPacker),
-    CodedRow("cpu", (4, 8), integer.serves, IntegerCpuPacker),
+    CodedRow("cpu", (4, 5, 6, 8), integer.serves, IntegerCpuPacker),
     CodedRow("cpu", (FP8,), fp8.serves, Fp8CpuPacker),
 )
 

@@ -19,7 +19,7 @@ from ..common.bfloat16_dots import round_words
 from ..common.emits import ANY, FLOAT, INT, TO_WORDS, VOID, emits
 from ..common.jit import compiled
 from ..common.llvm import I8, read, size, write
-from ..common.numba_tools import fetch_add, float_with_bits, shift, yield_core
+from ..common.numba_tools import fetch_add, float_with_bits, pause, read_counter, shift, yield_core
 from ..common.vectors import FLOATS, LANES, WORDS, floats, read_floats, reduce_lanes, splat, words
 
 _INFINITY = np.int32(0x7F800000)
@@ -124,8 +124,9 @@ def pack_rows(x, rows, inputs, blocks, taken, done):
 def wait_until(counter, number):
     """Waits until the counter, which other threads increase, has reached the number."""
     turns = 0
-    while fetch_add(counter, 0) < number:
+    while read_counter(counter) < number:
         turns += 1
+        pause()
         if turns > SPINS:
             yield_core()
 

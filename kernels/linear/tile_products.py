@@ -1,10 +1,9 @@
-"""Products of 8-bit activations with tiles of weights of 4 or 8 bits (see `byte_dots`)."""
+"""Products of 8-bit activations with tiles of weights of 4 to 8 bits (see `byte_dots`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import chain
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from llvmlite import ir
 from numba import types
@@ -14,24 +13,27 @@ from ..common.emits import ANY, BOOL, FLOAT, INT, TO_CODES, TO_FLOATS, VOID, bra
 from ..common.llvm import I8, I32, SECOND_LEVEL, prefetch_line, read, size, write
 from ..common.vectors import FLOATS, LANES, WORDS, fma, splat, write_floats
 from .byte_dots import (
+    FORMATS,
     SHORTS,
     TILE,
+    UNROLLED,
     VECTOR,
+    TileFormat,
+    add_byte_products,
     add_neighbours,
-    add_nibble_products,
+    adds_pairs_of_bytes,
     dot,
-    multiplies_nibbles,
+    find_group,
+    read_code_bytes,
     read_codes,
-    read_halves,
-    read_nibbles,
+    read_scales,
 )
 
-WHOLE_PACE = 256
+PACE_BITS = 8
+WHOLE_PACE = 1 << PACE_BITS
 """The value of `pace` (see `add_products`) with which as many bytes are prefetched as are multiplied."""
 MAX_ROWS = 6
 """Rows that are multiplied with a tile at a time, at most."""
-UNROLLED = 4
-"""Steps of 4 inputs in a turn of the innermost loop: each group has a multiple of 16 inputs."""
 
 
 @emits(
@@ -48,7 +50,7 @@ def add_products(
     These are `groups` × `parts` groups of 4 × `steps` inputs; `parts` groups share a scale of activations and
     are multiplied with all rows before the next ones.
 
-    codes: the tile, as a pointer to what holds 4 codes: uint16 for 4 bits, uint32 for 8
+    codes: the tile, as a pointer to the type that stands for its format in FORMATS
     x: codes of activations, `x_row` bytes from one row to the next
     scales: of activations, float32 [rows, groups], `scales_row` from one row to the next
     sums: of a group's activation codes, [rows, groups × parts], `sums_row` from one row to the next: float32
@@ -59,14 +61,14 @@ def add_products(
 
     A group's sum is exact and groups are added in order, so a row's result depends on nothing else.
     """
-    bits, offsets = kinds[5].dtype.bitwidth // 4, kinds[10].dtype == FLOAT
+    form, offsets = FORMATS[kinds[5].dtype], kinds[10].dtype == FLOAT
     tables = scales, scales_row, sums, sums_row, out
     codes, (ahead, pace) = builder.bitcast(codes, I8.as_pointer()), cgutils.unpack_tuple(builder, fetch)
 
     def add(number: int) -> None:
         given = passes, groups, parts, steps, codes, x, x_row, *tables, ahead, pace
-        products = _NibbleProducts if multiplies_nibbles(bits) else _TileProducts
-        products(builder, number, bits, offsets, *given).emit()
+        products = _PairProducts if adds_pairs_of_bytes(form.bits) else _TileProducts
+        products(builder, number, form, offsets, *given).emit()
 
     branch(builder, rows, range(1, MAX_ROWS + 1), add)
 
@@ -100,15 +102,16 @@ class _TileProducts:
     """Emits the code that multiplies a fixed number of rows with a tile."""
 
     def __init__(
-        self, builder: ir.IRBuilder, rows: int, bits: int, offsets: bool, *arguments: ir.Value
+        self, builder: ir.IRBuilder, rows: int, form: TileFormat, offsets: bool, *arguments: ir.Value
     ) -> None:
         self._builder = builder
-        self._rows, self._bits, self._offsets = rows, bits, offsets
+        self._rows, self._form, self._offsets = rows, form, offsets
         self._passes, self._groups, self._parts, self._steps, *tables = arguments
         self._codes, self._x, self._x_row, self._scales, self._scales_row, *tables = tables
         self._sums, self._sums_row, self._out, self._ahead, self._pace = tables
-        self._step_bytes = VECTOR * bits // 4
-        self._head = 2 * VECTOR if offsets else VECTOR
+        self._turn_bytes = VECTOR * form.bits
+        """bytes of the codes of UNROLLED steps"""
+        self._tables = 2 if offsets else 1
         self._ints = self._variables(WORDS)
         self._totals = self._variables(FLOATS)
 
@@ -120,20 +123,17 @@ class _TileProducts:
 
     def emit(self) -> None:
         builder = self._builder
-        group_bytes = builder.add(size(self._head), builder.mul(self._steps, size(self._step_bytes)))
         loops = cgutils.for_range(builder, self._groups), cgutils.for_range(builder, self._passes)
         with loops[0] as group, loops[1] as turn:
             rows = self._rows_of(turn.index)
             for halves in self._sets_of_halves():
-                self._add_group(rows, group_bytes, group.index, halves)
+                self._add_group(rows, group.index, halves)
 
     def _sets_of_halves(self) -> tuple[tuple[int, ...], ...]:
         """The halves of a tile, 16 outputs each, that are multiplied at a time."""
         return ((0, 1),)
 
-    def _add_group(
-        self, rows: _Rows, group_bytes: ir.Value, group: ir.Value, halves: tuple[int, ...]
-    ) -> None:
+    def _add_group(self, rows: _Rows, group: ir.Value, halves: tuple[int, ...]) -> None:
         """Adds the products of a group of activations to the results."""
         builder = self._builder
         for half in halves:
@@ -142,12 +142,12 @@ class _TileProducts:
         # A single part needs no loop. Without it, a product in groups of 128 inputs takes 0.93 times as long.
         with builder.if_else(builder.icmp_signed("==", self._parts, size(1))) as (one, several):
             with one:
-                self._add_part(rows, group_bytes, group, halves)
+                self._add_part(rows, group, halves)
                 self._add_totals(rows, group, halves)
             with several:
                 with cgutils.for_range(builder, self._parts) as part:
                     index = builder.add(builder.mul(group, self._parts), part.index)
-                    self._add_part(rows, group_bytes, index, halves)
+                    self._add_part(rows, index, halves)
                 self._add_totals(rows, group, halves)
 
     def _rows_of(self, turn: ir.Value) -> _Rows:
@@ -162,38 +162,37 @@ class _TileProducts:
         ahead = builder.select(is_first, self._ahead, size(0))
         return _Rows(x, scales, sums, out, ahead, builder.select(is_first, self._pace, size(WHOLE_PACE)))
 
-    def _add_part(self, rows: _Rows, group_bytes: ir.Value, index: ir.Value, halves: tuple[int, ...]) -> None:
+    def _add_part(self, rows: _Rows, index: ir.Value, halves: tuple[int, ...]) -> None:
         """Adds the products of a group that has one scale for each output, without the activations' scale."""
         builder = self._builder
-        at = builder.mul(index, group_bytes)
-        group = builder.gep(self._codes, [at])
+        scales, codes, factors = find_group(builder, index, self._steps, self._form, self._tables)
         self._start(rows, index, halves)
         if 0 in halves:
-            self._prefetch(rows, at, self._head)
+            width = TILE if self._form.has_factors else VECTOR
+            self._prefetch(rows, scales, self._tables * width)
         x = builder.gep(rows.x, [builder.mul(builder.mul(index, self._steps), size(4))])
-        self._add_codes(rows, x, builder.add(at, size(self._head)), halves)
-        self._scale(rows, group, index, halves)
+        self._add_codes(rows, x, codes, halves)
+        of_factors = None if factors is None else builder.gep(self._codes, [factors])
+        self._scale(rows, builder.gep(self._codes, [scales]), of_factors, index, halves)
 
     def _add_codes(self, rows: _Rows, x: ir.Value, at: ir.Value, halves: tuple[int, ...]) -> None:
         """Adds the products of a group's codes, from byte `at` of the tile on, to the integer sums."""
         with cgutils.for_range(self._builder, self._builder.udiv(self._steps, size(UNROLLED))) as loop:
-            for place, activations in self._unroll(rows, x, at, loop.index, is_first=0 in halves):
-                self._add_dots(place, activations, halves)
+            codes, activations = self._begin_turn(rows, x, at, loop.index, is_first=0 in halves)
+            for step in range(UNROLLED):
+                self._add_dots(codes, step, activations, halves)
 
-    def _unroll(
+    def _begin_turn(
         self, rows: _Rows, x: ir.Value, at: ir.Value, turn: ir.Value, is_first: bool
-    ) -> Iterator[tuple[ir.Value, ir.Value]]:
-        """Yields where the codes and the activations of UNROLLED steps lie. If these codes are read for the
+    ) -> tuple[ir.Value, ir.Value]:
+        """Returns where the codes and the activations of UNROLLED steps lie. If these codes are read for the
         first time, later ones are prefetched."""
         builder = self._builder
-        here = builder.add(at, builder.mul(turn, size(UNROLLED * self._step_bytes)))
-        activations = builder.gep(x, [builder.mul(turn, size(4 * UNROLLED))])
+        here = builder.add(at, builder.mul(turn, size(self._turn_bytes)))
         if is_first:
-            self._prefetch(rows, here, UNROLLED * self._step_bytes)
-        codes = builder.gep(self._codes, [here])
-        for step in range(UNROLLED):
-            place = builder.gep(codes, [size(step * self._step_bytes)])
-            yield place, builder.gep(activations, [size(4 * step)])
+            self._prefetch(rows, here, self._turn_bytes)
+        activations = builder.gep(x, [builder.mul(turn, size(4 * UNROLLED))])
+        return builder.gep(self._codes, [here]), activations
 
     def _prefetch(self, rows: _Rows, at: ir.Value, count: int) -> None:
         """Emits the prefetches that go with multiplying `count` bytes from byte `at` of the tile on.
@@ -204,7 +203,7 @@ class _TileProducts:
         builder = self._builder
         for start in range(0, count, VECTOR):
             paced = builder.mul(builder.add(at, size(start)), rows.pace)
-            byte = builder.add(rows.ahead, builder.sdiv(paced, size(WHOLE_PACE)))
+            byte = builder.add(rows.ahead, builder.ashr(paced, size(PACE_BITS)))
             prefetch_line(builder, builder.gep(self._codes, [byte]), SECOND_LEVEL)
 
     def _start(self, rows: _Rows, group: ir.Value, halves: tuple[int, ...]) -> None:
@@ -217,21 +216,36 @@ class _TileProducts:
             for half in halves:
                 self._builder.store(start, self._ints[half][row])
 
-    def _add_dots(self, codes: ir.Value, x: ir.Value, halves: tuple[int, ...]) -> None:
+    def _add_dots(self, codes: ir.Value, step: int, x: ir.Value, halves: tuple[int, ...]) -> None:
         builder = self._builder
-        weights = read_codes(builder, codes, self._bits)
+        weights = read_codes(builder, codes, step, self._form.bits)
         for row in range(self._rows):
-            word = read(builder, builder.gep(x, [builder.mul(self._x_row, size(row))]), I32)
-            activations = splat(builder, word, WORDS)
+            activations = splat(builder, self._read_step(x, row, step), WORDS)
             for half in halves:
                 total = self._ints[half][row]
                 builder.store(dot(builder, builder.load(total), weights[half], activations), total)
 
-    def _scale(self, rows: _Rows, group: ir.Value, index: ir.Value, halves: tuple[int, ...]) -> None:
+    def _read_step(self, x: ir.Value, row: int, step: int) -> ir.Value:
+        """The activations of 4 inputs, as a word."""
+        at = self._builder.add(self._builder.mul(self._x_row, size(row)), size(4 * step))
+        return read(self._builder, self._builder.gep(x, [at]), I32)
+
+    def _scale(
+        self,
+        rows: _Rows,
+        place: ir.Value,
+        factors: ir.Value | None,
+        index: ir.Value,
+        halves: tuple[int, ...],
+    ) -> None:
         """Adds a group's integer sums, times the weights' scales, to the totals."""
         builder = self._builder
-        scales = {half: read_halves(builder, group, half) for half in halves}
-        offsets = {half: read_halves(builder, group, 2 + half) for half in halves if self._offsets}
+        scales, offsets = (
+            {half: read_scales(builder, place, factors, 2 * number + half) for half in halves}
+            if number < self._tables
+            else {}
+            for number in (0, 1)
+        )
         for row in range(self._rows):
             for half in halves:
                 total = self._totals[half][row]
@@ -257,47 +271,66 @@ class _TileProducts:
         return self._builder.gep(table, [self._builder.add(self._builder.mul(stride, size(row)), index)])
 
 
-class _NibbleProducts(_TileProducts):
-    """Multiplies codes of 4 bits on AVX2. The products of UNROLLED × _TURNS steps are added in 16 bits,
-    which hold 8 × 2 × 15 × 127, and then to the integer sums."""
+class _PairProducts(_TileProducts):
+    """Multiplies codes of 4 to 6 bits on AVX2. The products of a few steps are added in 16 bits, and then to
+    the integer sums."""
 
-    _TURNS = 2
+    _STEPS: ClassVar = {4: 8, 5: 4, 6: 2}
+    """by bits of a code: the steps whose sum fits into 16 bits, for instance 8 × 2 × 15 × 127"""
 
     def _sets_of_halves(self) -> tuple[tuple[int, ...], ...]:
         """AVX2 has 16 registers, and the sums of 3 rows need 12."""
         return ((0, 1),) if self._rows <= 3 else ((0,), (1,))
 
     def _add_codes(self, rows: _Rows, x: ir.Value, at: ir.Value, halves: tuple[int, ...]) -> None:
-        builder = self._builder
-        turns = builder.udiv(self._steps, size(UNROLLED))
-        blocks = builder.udiv(builder.add(turns, size(self._TURNS - 1)), size(self._TURNS))
+        builder, steps = self._builder, self._STEPS[self._form.bits]
+        all_turns = builder.udiv(self._steps, size(UNROLLED))
+        turns = max(1, steps // UNROLLED)
+        blocks = builder.udiv(builder.add(all_turns, size(turns - 1)), size(turns))
         with cgutils.for_range(builder, blocks) as block:
-            first = builder.mul(block.index, size(self._TURNS))
-            left = builder.sub(turns, first)
-            is_whole = builder.icmp_signed(">=", left, size(self._TURNS))
-            sums = {
-                (half, row): [cgutils.alloca_once(builder, SHORTS) for _ in range(2)]
-                for half in halves
-                for row in range(self._rows)
-            }
-            for total in chain.from_iterable(sums.values()):
-                builder.store(ir.Constant(SHORTS, None), total)
-            with cgutils.for_range(builder, builder.select(is_whole, size(self._TURNS), left)) as turn:
+            first = builder.mul(block.index, size(turns))
+            left = builder.sub(all_turns, first)
+            is_whole = builder.icmp_signed(">=", left, size(turns))
+            sums = self._start_sums(halves)
+            with cgutils.for_range(builder, builder.select(is_whole, size(turns), left)) as turn:
                 index = builder.add(first, turn.index)
-                for place, activations in self._unroll(rows, x, at, index, is_first=0 in halves):
-                    self._add_nibbles(sums, place, activations)
-            for (half, row), parts in sums.items():
-                pairs = add_neighbours(builder, [builder.load(part) for part in parts])
-                total = self._ints[half][row]
-                builder.store(builder.add(builder.load(total), pairs), total)
+                codes, activations = self._begin_turn(rows, x, at, index, is_first=0 in halves)
+                for step in range(UNROLLED):
+                    self._add_pairs(sums, codes, step, activations)
+                    if (step + 1) % steps == 0 and step + 1 < UNROLLED:
+                        self._add_sums(sums)
+                        sums = self._start_sums(halves)
+            self._add_sums(sums)
 
-    def _add_nibbles(self, sums: dict[tuple[int, int], list[ir.Value]], codes: ir.Value, x: ir.Value) -> None:
+    def _start_sums(self, halves: tuple[int, ...]) -> dict[tuple[int, int], list[ir.Value]]:
+        """Variables for sums of 16 bits, by half and row."""
+        sums = {
+            (half, row): [cgutils.alloca_once(self._builder, SHORTS) for _ in range(2)]
+            for half in halves
+            for row in range(self._rows)
+        }
+        for total in chain.from_iterable(sums.values()):
+            self._builder.store(ir.Constant(SHORTS, None), total)
+        return sums
+
+    def _add_sums(self, sums: dict[tuple[int, int], list[ir.Value]]) -> None:
+        """Adds sums of 16 bits to the integer sums."""
+        builder = self._builder
+        for (half, row), parts in sums.items():
+            pairs = add_neighbours(builder, [builder.load(part) for part in parts])
+            total = self._ints[half][row]
+            builder.store(builder.add(builder.load(total), pairs), total)
+
+    def _add_pairs(
+        self, sums: dict[tuple[int, int], list[ir.Value]], codes: ir.Value, step: int, x: ir.Value
+    ) -> None:
         """Adds the products of 4 inputs."""
         builder = self._builder
         codes_of = {
-            half: read_nibbles(builder, codes, half) for half in dict.fromkeys(half for half, _ in sums)
+            half: read_code_bytes(builder, codes, step, half, self._form.bits)
+            for half in dict.fromkeys(half for half, _ in sums)
         }
         for (half, row), totals in sums.items():
-            word = read(builder, builder.gep(x, [builder.mul(self._x_row, size(row))]), I32)
-            for total, nibbles in zip(totals, codes_of[half], strict=True):
-                builder.store(add_nibble_products(builder, builder.load(total), nibbles, word), total)
+            word = self._read_step(x, row, step)
+            for total, of_outputs in zip(totals, codes_of[half], strict=True):
+                builder.store(add_byte_products(builder, builder.load(total), of_outputs, word), total)

@@ -73,6 +73,7 @@ def rotary_write_kv(
         segments.tokens,
         segments.segment,
         segments.value,
+        thread_count(),
     )
     KERNELS[q.dtype, kv.dtype].run(arguments, thread_count(q.numel() + 2 * k.numel()))
 
@@ -120,8 +121,9 @@ def _rotate(source, normal, scale, weight, cos_sin, half, head_dim, target):
 
 
 @compiled_fast
-def _rotate_token(arguments, token, kind, stored, buffer):
-    """buffer: float32 [head_dim]; the caller must keep it alive."""
+def _rotate_token(arguments, token, part, parts, kind, stored, buffer):
+    """Does one of `parts` parts of the token's heads. buffer: float32 [head_dim]; the caller must keep it
+    alive."""
     heads, kv_heads = arguments[2], arguments[3]
     head_dim, half, head_cells = arguments[4], arguments[5], arguments[6]
     normal, eps, cell = arguments[17] != 0, unpack_float(arguments[19]), arguments[20]
@@ -135,14 +137,14 @@ def _rotate_token(arguments, token, kind, stored, buffer):
         return
     cos_sin = shift(pointer(arguments[13], np.float32(0)), position * 2 * half)
     q = shift(pointer(arguments[7], kind), token * arguments[8])
-    for head in range(heads):
+    for head in range(heads * part // parts, heads * (part + 1) // parts):
         query = shift(q, head * head_dim)
         scale = _inverse_norm(query, eps, head_dim) if normal else np.float32(1)
         _rotate(query, normal, scale, q_weight, cos_sin, half, head_dim, query)
     k = shift(pointer(arguments[9], kind), token * arguments[10])
     v = shift(pointer(arguments[11], kind), token * arguments[12])
     first = place // segment_tokens * segment_cells + place % segment_tokens
-    for head in range(kv_heads):
+    for head in range(kv_heads * part // parts, kv_heads * (part + 1) // parts):
         cell_start = (first + head * head_cells) * cell
         keys = shift(pointer(arguments[16], stored), cell_start)
         key = shift(k, head * head_dim)
@@ -166,13 +168,15 @@ def _rotate_token(arguments, token, kind, stored, buffer):
 
 @compiled_fast
 def _rotate_and_write(arguments, kind, stored):
-    """Arguments: the counter of tokens, then those of `rotary_write_kv`."""
-    buffer = np.empty(arguments[4], np.float32)
+    """Arguments: the counter of tokens, or of parts of their heads if there are more threads than tokens, and
+    those of `rotary_write_kv`."""
+    buffer, tokens = np.empty(arguments[4], np.float32), arguments[1]
+    parts = max(1, min(arguments[3], arguments[24] // tokens))
     while True:
-        token = fetch_add(arguments, 1)
-        if token >= arguments[1]:
+        work = fetch_add(arguments, 1)
+        if work >= tokens * parts:
             break
-        _rotate_token(arguments, token, kind, stored, buffer)
+        _rotate_token(arguments, work // parts, work % parts, parts, kind, stored, buffer)
 
 
 KERNELS = {

@@ -10,10 +10,10 @@ from importlib.util import find_spec
 
 import torch
 
-from ...kernels.common.processor import cores
 from ...kernels.pages.cells import FP8
 from ..config import ServeConfig
 from ..errors import ConfigError
+from ..system_cores import count_usable_cores
 from ..system_memory import free_host_memory
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # numbers of mallopt's parameters in glibc
@@ -60,13 +60,10 @@ def kv_dtype(config: ServeConfig, dtype: torch.dtype) -> torch.dtype:
 
 
 def use_all_cores() -> None:
-    """Uses one thread for each physical core of this process, unless OMP_NUM_THREADS is set."""
+    """Uses one thread for each physical core that this process may keep busy, unless OMP_NUM_THREADS is
+    set."""
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(physical_cores())
-
-
-def physical_cores() -> int:
-    return len(cores()) or os.cpu_count() or 1
+        torch.set_num_threads(count_usable_cores())
 
 
 def free_memory(device: torch.device) -> int:

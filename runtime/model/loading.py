@@ -74,18 +74,21 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     pieces = layout.count_pieces(state_bytes)
     store = open_page_store(config, layout.page_bytes[0], device, pieces, layout.count_places(pieces))
     max_rank = rank_limit(config)
+    packed = source.open_packed_copy(config, device)
     with outside_heap():
-        model = source.load(device, config.deterministic)
+        model = source.load(device, config.deterministic, packed)
+    packed.start_writing()
     bank = AdapterBank(model, config.adapter_places, max_rank, device) if config.adapter_places else None
     adapter_bytes = 0 if bank is None else bank.bytes()
-    slots = limit_slots(config, shape, source.dtype, device, adapter_bytes)
+    mapped_bytes = packed.mapped_bytes
+    slots = limit_slots(config, shape, source.dtype, device, adapter_bytes, mapped_bytes)
     config = replace(config, max_running=slots)
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
     tables = PageTables(config.max_running, source.context, config.page_size, device, layout.groups)
     graphs, graph_bytes = _open_graphs(
         config, model, spec, tables, states, cells, store, source.pooling is not None
     )
-    pool = plan_pages(config, shape, source.dtype, device, graph_bytes, layout, adapter_bytes)
+    pool = plan_pages(config, shape, source.dtype, device, graph_bytes, layout, adapter_bytes, mapped_bytes)
     model.set_context(pool.max_model_len)
     begin = time.monotonic()
     kvs = allocate_pool(spec, layout.layer_pages(pool.pages), config.page_size, cells, device)

@@ -28,17 +28,18 @@ def plan_pages(
     graph_bytes: int,
     layout: PoolLayout,
     adapter_bytes: int = 0,
+    mapped_bytes: int = 0,
 ) -> PoolSize:
     """The number of pages that fit beside the loaded weights, and the context that they allow.
 
     dtype: of activations. graph_bytes: bytes of CUDA graphs that are captured later. layout: of pages and
-    contexts. adapter_bytes: bytes of adapters that are loaded later. Raises ConfigError if the memory does
-    not suffice.
+    contexts. adapter_bytes: bytes of adapters that are loaded later. mapped_bytes: bytes of weights that are
+    mapped from a file, which the system counts as free. Raises ConfigError if the memory does not suffice.
     """
     context = layout.context
     if shape.cache_spec.is_empty:
         return PoolSize((MAX_PAGES_OF_INPUT * config.max_running,), context)
-    budget = _kv_budget(config, shape, dtype, device, graph_bytes, adapter_bytes)
+    budget = _kv_budget(config, shape, dtype, device, graph_bytes, adapter_bytes, mapped_bytes)
     state_bytes = shape.cache_spec.state_bytes(dtype)
     fixed = state_bytes * count_places(config.max_running, 0)
     layout = layout.add_bytes(-(-state_bytes * config.page_size // CHECKPOINT_TOKENS))
@@ -51,7 +52,7 @@ def plan_pages(
     if state_bytes:
         pool = pool._replace(states=count_places(config.max_running, pool.num_pages * config.page_size))
     kv_bytes = layout.bytes(pool.num_pages)
-    _check_room(config, kv_bytes + fixed, adapter_bytes, device)
+    _check_room(config, kv_bytes + fixed, adapter_bytes, mapped_bytes, device)
     if config.kv_memory is not None and layout.bytes(pool.num_pages + 1) <= budget - fixed:
         log.warning(
             "--kv-memory %s: only %s are used: %d requests (--max-running) of %s tokens can't fill more; for "
@@ -72,7 +73,12 @@ def plan_pages(
 
 
 def limit_slots(
-    config: ServeConfig, shape: ModelConfig, dtype: torch.dtype, device: torch.device, adapter_bytes: int
+    config: ServeConfig,
+    shape: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    adapter_bytes: int,
+    mapped_bytes: int = 0,
 ) -> int:
     """How many requests have their recurrent states in half of the KV cache's memory, at most --max-running.
 
@@ -81,7 +87,7 @@ def limit_slots(
     of_request = shape.cache_spec.state_bytes(dtype) * count_places(1, 0)
     if not of_request:
         return config.max_running
-    budget = _kv_budget(config, shape, dtype, device, adapter_bytes=adapter_bytes)
+    budget = _kv_budget(config, shape, dtype, device, adapter_bytes=adapter_bytes, mapped_bytes=mapped_bytes)
     slots = min(config.max_running, budget // 2 // of_request)
     if not slots:
         raise ConfigError(
@@ -99,13 +105,15 @@ def limit_slots(
     return slots
 
 
-def _check_room(config: ServeConfig, kv_bytes: int, adapter_bytes: int, device: torch.device) -> None:
+def _check_room(
+    config: ServeConfig, kv_bytes: int, adapter_bytes: int, mapped_bytes: int, device: torch.device
+) -> None:
     """Raises ConfigError if the machine lacks memory for the KV cache beside the loaded weights and adapters.
 
     Pages on the CPU take memory when `PageMemory` asks for it, so without this check the server would die
     later.
     """
-    free = free_memory(device)
+    free = _free_beside(mapped_bytes, device)
     kept = host_bytes(config) if device.type == "cpu" else 0
     if kv_bytes + kept + adapter_bytes <= free:
         return
@@ -118,6 +126,17 @@ def _check_room(config: ServeConfig, kv_bytes: int, adapter_bytes: int, device: 
     )
 
 
+def _free_beside(mapped_bytes: int, device: torch.device) -> int:
+    """Bytes of free memory beside the weights. Raises ConfigError if there are none."""
+    free = free_memory(device)
+    if 0 < mapped_bytes >= free:
+        raise ConfigError(
+            f"the model's weights take {in_units(mapped_bytes, up=True)}, but only {in_units(free)} of "
+            "memory are free. Use a smaller model or a smaller quantization."
+        )
+    return free - mapped_bytes
+
+
 def _kv_budget(
     config: ServeConfig,
     shape: ModelConfig,
@@ -125,11 +144,12 @@ def _kv_budget(
     device: torch.device,
     graph_bytes: int = 0,
     adapter_bytes: int = 0,
+    mapped_bytes: int = 0,
 ) -> int:
     """Bytes for the KV cache. On a CPU, the host tier takes part of the same memory."""
     if config.kv_memory is not None:
         return config.kv_memory
-    free = free_memory(device) - adapter_bytes
+    free = _free_beside(mapped_bytes, device) - adapter_bytes
     if free <= 0:
         raise ConfigError(
             f"--max-loras {config.adapter_places}: the adapters may take {in_units(adapter_bytes, up=True)}, "

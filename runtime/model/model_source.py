@@ -32,9 +32,11 @@ from .pooling_config import PoolingConfig, read_pooling
 from .weight_formats import (
     Checkpoint,
     ChooseFormat,
+    PackedCopy,
     Projection,
     ProjectionLoader,
     checkpoint_formats,
+    open_packed_copy,
     open_quantized_copy,
 )
 from .weights import check_tensors, load_weights, projections
@@ -110,6 +112,8 @@ class ModelSource:
     sampling: SamplingDefaults
     checkpoint: Checkpoint
     choose_format: ChooseFormat
+    original: Path
+    """the first file of the user's checkpoint; `checkpoint` may be its quantized copy"""
     pooling: PoolingConfig | None = None
     """None: the model generates"""
 
@@ -117,9 +121,24 @@ class ModelSource:
     def config(self) -> ModelConfig:
         return self.architecture.config
 
-    def load(self, device: torch.device, batch_invariant: bool) -> Model:
+    def open_packed_copy(self, config: ServeConfig, device: torch.device) -> PackedCopy:
+        """The copy of the packed weights; one of nothing for a GPU or with `--packed-weights off`."""
+        if device.type != "cpu" or config.packed_weights is None:
+            return PackedCopy()
+        return open_packed_copy(
+            config.packed_weights,
+            config.model,
+            self.original,
+            self.checkpoint,
+            self.dtype,
+            config.deterministic,
+        )
+
+    def load(self, device: torch.device, batch_invariant: bool, packed: PackedCopy) -> Model:
         begin, progress = time.monotonic(), ProgressLine()
-        loader = ProjectionLoader(self.checkpoint, self.choose_format, self.dtype, device, batch_invariant)
+        loader = ProjectionLoader(
+            self.checkpoint, self.choose_format, self.dtype, device, batch_invariant, packed
+        )
         model = self.architecture.load(loader, progress.show)
         progress.end()
         log.info("read the weights in %.1f s", time.monotonic() - begin)
@@ -217,9 +236,10 @@ def open_model(config: ServeConfig, device: torch.device) -> ModelSource:
         device,
         str(dtype).removeprefix("torch."),
     )
+    original = checkpoint.files[0]
     if config.quantize is not None:
         projections = architecture.projections(checkpoint)
         checkpoint, formats = open_quantized_copy(
             config.model, checkpoint, formats, projections, config.quantize, architecture.check
         )
-    return ModelSource(architecture, dtype, context, sampling, checkpoint, formats.choose, pooling)
+    return ModelSource(architecture, dtype, context, sampling, checkpoint, formats.choose, original, pooling)

@@ -15,6 +15,7 @@ from contextlib import suppress
 
 import torch
 
+from ...kernels.common.teams import run_on_node
 from ..system_memory import Span, populate
 
 AHEAD_BYTES = 1 << 30
@@ -69,5 +70,6 @@ class PageMemory:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), MAX_NICE)
         for segment in range(self._segments):
             self._more.acquire()
+            run_on_node(segment)  # any request may use any page, so the nodes take turns
             if not all(populate(span) for span in self.spans(segment)):
                 return

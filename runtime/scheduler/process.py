@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import signal
 import sys
 import time
@@ -36,6 +35,7 @@ from ..processes.sockets import (
     tokenizer_address,
 )
 from ..processes.time_slices import short_slices, use_short_slices
+from ..system_cores import count_usable_cores
 from ..vocabulary import FILE_NAME, TOKENIZER_NAME, Vocabulary, load_vocabulary
 from .adapters import AdapterRegistry
 from .budget import StepBudget
@@ -73,7 +73,7 @@ class Loop:
         """Serves until all requests are drained, then waits for the signal that ends it."""
         vocabulary = _wait_for_vocabulary(self._directory)
         compiler = _build_compiler(vocabulary, self._inbox.wake)
-        starts_early = _count_cores() > CORES_TO_LOAD
+        starts_early = count_usable_cores() > CORES_TO_LOAD
         if starts_early:
             compiler.start()
         tokenizer = _load_tokenizer(self._directory, vocabulary)
@@ -137,10 +137,6 @@ def _wait_for_vocabulary(directory: Path) -> Vocabulary:
             sys.exit(f"the tokenizer process wrote no {FILE_NAME} within {VOCABULARY_DEADLINE_S:.0f} s")
         time.sleep(0.02)
     return load_vocabulary(directory)
-
-
-def _count_cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def _build_compiler(vocabulary: Vocabulary, on_finished: Callable[[], None]) -> GrammarCompiler:

@@ -144,7 +144,7 @@ def test_a_chunk_with_one_output_token_computes_the_items_of_that_token_alone() 
 LONG = Step(16, groups=(Sharing(4, 12), TREE), decode_lengths=(1500, 700), chunks=((64, 300), (100, 0)))
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [1, 2, 40])
 @pytest.mark.parametrize("stored", [None, torch.int8])
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_any_number_of_threads_gives_the_same_result(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pytest
@@ -18,6 +19,7 @@ from arbora.kernels.linear.bfloat16_cpu import Bfloat16CpuProduct
 from arbora.kernels.linear.half import FEW_ROWS, HalfWidenedOnUseProduct
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulated_machine import SimulatedMachine
 
 HIDDEN, INNER, EXPERTS = 96, 64, 6
 Pack = Callable[[torch.Tensor, torch.Tensor | None], Linear]
@@ -110,6 +112,22 @@ def test_experts_agree_with_the_reference(
     got = Experts(first, second, silu_and_mul)(x, routing)
     assert got.dtype == dtype
     assert_close(got, reference.run_experts(x, first, second, silu_and_mul, *routing))
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two nodes need two cores")
+def test_experts_on_two_nodes_give_the_bits_of_one_node(
+    case: tuple[list[Linear], list[Linear], torch.dtype], machine: SimulatedMachine
+) -> None:
+    first, second, dtype = case
+    experts, threads = Experts(first, second, silu_and_mul), torch.get_num_threads()
+    torch.set_num_threads(2)
+    for tokens in (1, 5, 70):
+        x, routing = torch.randn(tokens, HIDDEN).to(dtype), make_routing(tokens, 3, tokens, False)
+        machine.has_real_cores(nodes=1)
+        expected = experts(x, routing)
+        machine.has_real_cores(nodes=2)
+        assert torch.equal(experts(x, routing), expected)
+    torch.set_num_threads(threads)
 
 
 def test_a_recorded_program_serves_any_routing(

@@ -51,11 +51,22 @@ def make_case(
     codes = torch.randint(0, 1 << shape.bits, (shape.outputs, shape.inputs), generator=random).byte()
     scales = (torch.rand(sizes, generator=random) + 0.1) / (1 << shape.bits)
     offsets = -torch.rand(sizes, generator=random) if shape.zero is None else -shape.zero * scales
+    factors = None
+    if shape.has_factors:
+        factors = (torch.rand(2, shape.outputs, shape.inputs // 256, generator=random) + 0.1).half().float()
+        factors[0, :, 0] = 0
+        scales, offsets = (
+            torch.randint(-128, 128, sizes, generator=random) * each.repeat_interleave(256 // shape.group, 1)
+            for each in factors / (128 << shape.bits)
+        )
+        factors = factors[: 2 if shape.zero is None else 1] / (128 << shape.bits)
+        offsets = offsets if shape.zero is None else -shape.zero * scales
     bias = torch.randn(shape.outputs, generator=random) if biased else None
     packer = IntegerCpuPacker(shape)
     for begin in range(0, shape.outputs, step):
         part = slice(begin, begin + step)
-        packer.write(begin, codes[part], scales[part], offsets[part] if shape.zero is None else None)
+        of_part = None if factors is None else factors[:, part]
+        packer.write(begin, codes[part], scales[part], offsets[part] if shape.zero is None else None, of_part)
     return Case(shape, packer.product(bias, batch_invariant), codes, scales, offsets, bias)
 
 
@@ -76,7 +87,17 @@ def activations(rows: int, inputs: int, seed: int, dtype: torch.dtype) -> torch.
     return x.to(dtype)
 
 
-shapes = st.builds(
+shapes_with_factors = st.builds(
+    lambda outputs, bits, group, blocks, given: CodedShape(
+        outputs, 256 * blocks, bits, group, None if given else 1 << (bits - 1), has_factors=True
+    ),
+    st.integers(1, 100),
+    st.sampled_from([4, 5, 6]),
+    st.sampled_from([16, 32]),
+    st.integers(1, 3),
+    st.booleans(),
+)
+shapes = shapes_with_factors | st.builds(
     lambda outputs, bits, group, groups, given: CodedShape(
         outputs, group * groups, bits, group, None if given else 1 << (bits - 1)
     ),
@@ -110,18 +131,38 @@ def test_a_batch_invariant_product_agrees_with_float64(
     assert ((y.double() - expected).abs() <= bound).all()
 
 
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bits, has_factors", [(4, False), (8, False), (4, True), (5, True), (6, True)])
 @pytest.mark.parametrize("group", [16, 32, 48, 128])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_the_largest_codes_and_activations_have_exact_sums(bits: int, group: int, sign: int) -> None:
-    shape = CodedShape(32, 4 * group, bits, group, zero=0)
+def test_the_largest_codes_and_activations_have_exact_sums(
+    bits: int, has_factors: bool, group: int, sign: int
+) -> None:
+    group = group // 3 * 4 if has_factors and group == 48 else group
+    inputs = 256 if has_factors else 4 * group
+    shape = CodedShape(32, inputs, bits, group, 0, has_factors)
     codes = torch.full((32, shape.inputs), (1 << bits) - 1, dtype=torch.uint8)
     packer = IntegerCpuPacker(shape)
-    packer.write(0, codes, torch.ones(32, 4))
+    packer.write(0, codes, torch.ones(32, shape.groups), None, torch.ones(1, 32, 1) if has_factors else None)
     for rows in (1, 4, 6):
         x = torch.full((rows, shape.inputs), 127.0 * sign)
         y = packer.product(None, batch_invariant=True)(x)
         assert (y == sign * 127 * ((1 << bits) - 1) * shape.inputs).all()
+
+
+@pytest.mark.parametrize("bits", [4, 5, 6])
+@pytest.mark.parametrize("given", [False, True], ids=["zero", "offsets"])
+@pytest.mark.parametrize("group", [16, 32])
+def test_stored_weights_with_factors_are_exactly_the_given_ones(bits: int, given: bool, group: int) -> None:
+    zero = None if given else 1 << (bits - 1)
+    case = make_case(CodedShape(77, 512, bits, group, zero, has_factors=True), step=20)
+    scales, offsets = (each.double().repeat_interleave(group, 1) for each in (case.scales, case.offsets))
+    expected = case.codes.double() * scales + offsets
+    weights = case.product.rows(torch.arange(77)).double()
+    bound = (case.codes.double() * scales).abs() + offsets.abs()
+    assert ((weights - expected).abs() <= bound * 2**-22).all()
+    file_bits = bits + 16 / 256 + 8 / group if zero is not None else bits + 32 / 256 + 16 / group
+    stored = case.product.nbytes - 4 * 96 - 4 * 96  # without the outputs' factors and the bias
+    assert stored == 96 * 512 * file_bits / 8
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -200,7 +241,7 @@ for function, kinds in (
     (multiply_panel, (address, number, number, types.boolean, types.int32, number, number, number)),
     (multiply_panel, (address, number, number, types.boolean, types.float32, number, number, number)),
     (multiply_widened, (address, number, number, types.uint16, types.float32)),
-    (multiply_widened, (address, number, number, types.uint32, types.int32)),
+    (multiply_widened, (address, number, number, types.int64, types.int32)),
 ):
     function.compile(kinds)
     found.append(function.inspect_asm(function.signatures[-1]))

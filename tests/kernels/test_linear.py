@@ -12,7 +12,7 @@ import product_memory
 import pytest
 import torch
 import torch.nn.functional as F
-from arbora.kernels.linear import Linear, bfloat16_cpu
+from arbora.kernels.linear import Linear, bfloat16_cpu, pack_strips
 from arbora.kernels.linear.bfloat16_cpu import PANEL, Bfloat16CpuProduct
 from arbora.kernels.linear.half import FEW_ROWS, SCRATCH, HalfWidenedOnUseProduct
 from arbora.kernels.linear.onednn import OneDnnProduct, onednn_multiplies, padded_rows
@@ -140,7 +140,7 @@ def test_a_weight_in_parts_is_packed_like_the_whole_one(sizes: list[int], inputs
     weight, bias = memory[shift : shift + sum(sizes) * inputs].view(-1, inputs), torch.randn(sum(sizes))
     x = torch.randn(5, inputs).bfloat16()
     whole = Linear.pack(weight.clone(), bias.bfloat16())
-    parts = Linear.pack_parts(torch.split(weight, sizes), bias.bfloat16())
+    parts = Linear.of_strips(pack_strips(torch.split(weight, sizes)), bias.bfloat16())
     assert (parts.out_features, parts.in_features) == (whole.out_features, whole.in_features)
     assert torch.equal(parts(x), whole(x))
 

@@ -86,7 +86,7 @@ def test_a_note_holds_until_a_source_changes(folder: Path) -> None:
     assert not CompiledNote(folder).holds()
 
 
-@pytest.mark.parametrize("changed", ["metadata.version", "_processor", "version"])
+@pytest.mark.parametrize("changed", ["metadata.version", "processor", "version"])
 def test_a_note_names_the_versions_and_the_processor(
     folder: Path, changed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def find(host: str, port: int) -> Iterator[tuple[str, Finding]]:
         "torch": lambda: software.check_torch(device),
         "triton": lambda: software.check_triton(device),
         "cpu": machine.check_cpu,
+        "threads": machine.check_threads,
         "gpu": lambda: machine.check_gpu(device),
         "compiler": lambda: machine.check_compiler(device),
         "memory": machine.check_memory,

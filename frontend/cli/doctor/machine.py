@@ -15,6 +15,8 @@ import msgspec
 from ....runtime.byte_sizes import in_units
 from ....runtime.cache_directory import cache_directory
 from ....runtime.config import BUILTIN_MODEL, Device, ServeConfig
+from ....runtime.system_cores import count_usable_cores, find_cores, find_quota
+from ....runtime.system_memory import memory_limit
 from ...launch.listening import Listening
 
 Level = Literal["ok", "warning", "error"]
@@ -46,17 +48,42 @@ CPU_FEATURES = {
 def check_cpu() -> Finding:
     from llvmlite import binding
 
-    from ....runtime.model.devices import physical_cores
-
     features = binding.get_host_cpu_features()
     found = [name for name in CPU_FEATURES if features.get(name)]
-    cores = (
-        f"{physical_cores()} cores ({len(os.sched_getaffinity(0))} logical) of {binding.get_host_cpu_name()}"
-    )
-    text = f"{cores} with {', '.join(found) or 'none of the features that kernels use'}"
+    kind = f"{binding.get_host_cpu_name()} with {', '.join(found) or 'none of the features that kernels use'}"
     if "avx2" in found or os.uname().machine != "x86_64":
-        return Finding("ok", text)
-    return Finding("warning", text, "Kernels are slow without AVX2: use a newer CPU or a GPU.")
+        return Finding("ok", kind)
+    return Finding("warning", kind, "Kernels are slow without AVX2: use a newer CPU or a GPU.")
+
+
+def check_threads() -> Finding:
+    """Checks on how many threads models run on the CPU, and says why."""
+    cores, quota, usable = find_cores(), find_quota(), count_usable_cores()
+    logical, of_machine = sum(len(core.cpus) for core in cores), os.cpu_count() or 1
+    text = f"{_count(len(cores) or usable, 'core')} ({logical or of_machine} logical)"
+    if 0 < logical < of_machine:
+        text += f" of the {of_machine} logical ones in the machine, by the affinity mask"
+    if (nodes := len({core.node for core in cores})) > 1:
+        text += f", on {nodes} NUMA nodes"
+    if quota is not None:
+        text += f"; a quota of {quota.cpus:g} CPUs ({quota.file})"
+    asked = os.environ.get("OMP_NUM_THREADS")
+    if asked is None:
+        reason = "as the quota allows" if usable < len(cores) else "one for each core"
+        return Finding("ok", f"{text}; models run on {_count(usable, 'thread')}, {reason}")
+    fix = f"Unset OMP_NUM_THREADS, or set it to a number from 1 to {usable}."
+    threads = asked.partition(",")[0].strip()  # the first number is that of the outermost region
+    if not threads.isdecimal() or int(threads) < 1:
+        return Finding("warning", f"{text}; OMP_NUM_THREADS={asked} is no number of threads", fix)
+    text += f"; models run on {_count(int(threads), 'thread')}, as OMP_NUM_THREADS says"
+    if int(threads) > usable:
+        what = "the quota allows" if usable < len(cores) else "there are cores"
+        return Finding("warning", f"{text}, more than {what}, so they wait for each other", fix)
+    return Finding("ok", text)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def check_gpu(device: Device) -> Finding:
@@ -111,19 +138,12 @@ def check_memory() -> Finding:
 
     free = free_memory(torch.device("cpu"))
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = _cgroup_limit()
-    text = f"{in_units(free)} free of {in_units(min(total, limit or total))}"
-    text += f", the limit of this container ({in_units(total)} in the machine)" if limit else ""
+    limit = min(memory_limit() or total, total)
+    text = f"{in_units(free)} free of {in_units(limit)}"
+    text += f", the limit of this container ({in_units(total)} in the machine)" if limit < total else ""
     if free < MIN_MEMORY:
         return Finding("warning", text, "End other programs, or choose a small model.")
     return Finding("ok", text)
-
-
-def _cgroup_limit() -> int | None:
-    try:
-        return int(Path("/sys/fs/cgroup/memory.max").read_text())
-    except (OSError, ValueError):  # no version 2 cgroup, or no limit ("max")
-        return None
 
 
 def check_files() -> Finding:

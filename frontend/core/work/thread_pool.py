@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Generator
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 
 from ....runtime.errors import RequestError
+from ....runtime.system_cores import count_usable_cores
 from .caller import Caller, ClientGoneError
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class FairThreadPool:
     """
 
     def __init__(self, threads: int | None = None) -> None:
-        self._max_threads = threads or min(max(len(os.sched_getaffinity(0)) // 2, 2), MAX_THREADS)
+        self._max_threads = threads or min(max(count_usable_cores() // 2, 2), MAX_THREADS)
         self._max_of_one = max(self._max_threads - 1, 1)
         self._lock = threading.Lock()
         self._waiting: OrderedDict[str, deque[_Job[Any]]] = OrderedDict()

@@ -2,6 +2,7 @@
 
 from .checkpoint import Checkpoint
 from .loader import EmbeddingRows, ProjectionLoader, projection_tensors
+from .packed_copy import PackedCopy, open_packed_copy
 from .quantization_config import WeightFormats, checkpoint_formats, load_weight_formats
 from .quantized_cache import open_quantized_copy
 from .weight_format import ChooseFormat, FloatFormat, Projection, TensorSpec
@@ -11,12 +12,14 @@ __all__ = [
     "ChooseFormat",
     "EmbeddingRows",
     "FloatFormat",
+    "PackedCopy",
     "Projection",
     "ProjectionLoader",
     "TensorSpec",
     "WeightFormats",
     "checkpoint_formats",
     "load_weight_formats",
+    "open_packed_copy",
     "open_quantized_copy",
     "projection_tensors",
 ]

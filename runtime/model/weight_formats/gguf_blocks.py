@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from ....kernels.linear import FACTOR_INPUTS
 from .compressed_formats import MXFP4_CODES, MXFP4_HALF_SCALES, MXFP4_ZERO
 from .head_order import HeadOrder
 from .weight_format import CodedRows, CodedWeight, Groups, Projection, Stored, TensorError, TensorSpec
@@ -21,11 +22,13 @@ class Block(NamedTuple):
     scales: torch.Tensor
     """float32 [n, blocks, groups of a block]"""
     offsets: torch.Tensor | None = None
+    factors: torch.Tensor | None = None
+    """float32 [1 or 2, n, blocks]: scales, and offsets, are integers times these"""
 
 
 class BlockType(NamedTuple):
     elements: int
-    bits: Literal[4, 8]
+    bits: Literal[4, 5, 6, 8]
     group: int
     zero: int | None
     """the zero point of all groups; None if there are offsets"""
@@ -54,10 +57,14 @@ class BlockFormat:
         def rows(piece: slice) -> CodedRows:
             block = kind.decode(weight[piece].view(-1, blocks, weight.shape[1] // blocks))
             offsets = None if block.offsets is None else block.offsets.flatten(1)
-            decoded = CodedRows(block.codes.flatten(1), block.scales.flatten(1), kind.zero or 0, offsets)
+            scales, zero = block.scales.flatten(1), kind.zero or 0
+            decoded = CodedRows(block.codes.flatten(1), scales, zero, offsets, block.factors)
             return decoded if order is None else _restore_columns(decoded, order, kind.group)
 
-        return CodedWeight(kind.bits, Groups(kind.group, None), kind.zero, "weight", rows)
+        # Another order of the inputs would mix groups that share a factor.
+        has_factors = kind.elements == FACTOR_INPUTS and order is None
+        groups = Groups(kind.group, None)
+        return CodedWeight(kind.bits, groups, kind.zero, "weight", rows, has_factors=has_factors)
 
 
 def _restore_columns(decoded: CodedRows, order: HeadOrder, group: int) -> CodedRows:
@@ -108,31 +115,32 @@ def _q8_0(raw: torch.Tensor) -> Block:
     return Block(raw[..., 2:] ^ 128, _half(raw, 0))
 
 
-def _scales_and_offsets(raw: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The scales and offsets of the 8 groups in a block of Q4_K or Q5_K. They are 6 bits each, in 12 bytes
-    that follow two factors."""
+def _k_block(codes: torch.Tensor, raw: torch.Tensor) -> Block:
+    """A block of Q4_K or Q5_K. The scales and offsets of its 8 groups are 6 bits each, in 12 bytes after two
+    factors."""
     first, second, third = raw[..., 4:8], raw[..., 8:12], raw[..., 12:16]
     scales = torch.cat((first & 63, (third & 15) | (first >> 6 << 4)), dim=-1)
     minima = torch.cat((second & 63, (third >> 4) | (second >> 6 << 4)), dim=-1)
-    return scales * _half(raw, 0), minima * -_half(raw, 2)
+    factors = _half(raw, 0), -_half(raw, 2)
+    return Block(codes, scales * factors[0], minima * factors[1], torch.stack(factors).squeeze(-1))
 
 
 def _q4_k(raw: torch.Tensor) -> Block:
-    return Block(_nibbles(raw[..., 16:], 32), *_scales_and_offsets(raw))
+    return _k_block(_nibbles(raw[..., 16:], 32), raw)
 
 
 def _q5_k(raw: torch.Tensor) -> Block:
     places = torch.arange(8, dtype=torch.uint8).unsqueeze(-1)
     fifth = ((raw[..., 16:48].unsqueeze(-2) >> places) & 1).flatten(-2) << 4
-    return Block(_nibbles(raw[..., 48:], 32) | fifth, *_scales_and_offsets(raw))
+    return _k_block(_nibbles(raw[..., 48:], 32) | fifth, raw)
 
 
 def _q6_k(raw: torch.Tensor) -> Block:
     low = _nibbles(raw[..., :128], 64)
     places = torch.arange(0, 8, 2, dtype=torch.uint8).unsqueeze(-1)
     high = ((raw[..., 128:192].reshape(*raw.shape[:-1], 2, 1, 32) >> places) & 3).flatten(-3)
-    scales = raw[..., 192:208].view(torch.int8).float()
-    return Block(low | (high << 4), scales * _half(raw, 208))
+    scales, factor = raw[..., 192:208].view(torch.int8).float(), _half(raw, 208)
+    return Block(low | (high << 4), scales * factor, factors=factor.squeeze(-1).unsqueeze(0))
 
 
 IQ4_ZERO = 127
@@ -160,8 +168,8 @@ BLOCK_TYPES = {
     "Q5_1": BlockType(32, 8, 32, None, _q5_1),
     "Q8_0": BlockType(32, 8, 32, 128, _q8_0),
     "Q4_K": BlockType(256, 4, 32, None, _q4_k),
-    "Q5_K": BlockType(256, 8, 32, None, _q5_k),
-    "Q6_K": BlockType(256, 8, 16, 32, _q6_k),
+    "Q5_K": BlockType(256, 5, 32, None, _q5_k),
+    "Q6_K": BlockType(256, 6, 16, 32, _q6_k),
     "IQ4_NL": BlockType(32, 8, 32, IQ4_ZERO, _iq4_nl),
     "MXFP4": BlockType(32, 8, 32, MXFP4_ZERO, _mxfp4),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 
@@ -12,11 +12,12 @@ import torch
 import torch.nn.functional as F
 
 from ....kernels.common.rows import take_rows
-from ....kernels.linear import CodedProduct, Linear
+from ....kernels.linear import CodedProduct, Linear, Strips, pack_strips
 from ...errors import ConfigError
 from .checkpoint import Checkpoint
 from .expand import expand_into
-from .packing import Packing, find_packing, pack
+from .packed_copy import PackedCopy
+from .packing import Packing, Take, find_packing, pack
 from .weight_format import (
     FLOATS,
     GET_FILE_AGAIN,
@@ -52,6 +53,7 @@ class ProjectionLoader:
     dtype: torch.dtype
     device: torch.device
     batch_invariant: bool
+    packed: PackedCopy = field(default_factory=PackedCopy)
 
     def load_linear(self, *projections: Projection) -> Linear:
         """Loads the product of projections with the same input, and concatenates their outputs.
@@ -74,14 +76,14 @@ class ProjectionLoader:
             assert rows is not None
             return rows, head
         self.find_sizes(projection)
-        weight = self.load_weight(projection)
+        weight = self._load_kept_weight(projection)
         return partial(embed, weight), Linear.pack(weight, None, self.batch_invariant)
 
     def load_rows(self, projection: Projection) -> EmbeddingRows:
         packing = self._find_packing(projection)
         if packing is not None:
             return partial(embed_quantized, self._pack(packing, [projection]), self.dtype)
-        return partial(embed, self.load_weight(projection))
+        return partial(embed, self._load_kept_weight(projection))
 
     def _load_product(self, packing: Packing | None, projections: Sequence[Projection]) -> Linear:
         if packing is not None:
@@ -90,9 +92,24 @@ class ProjectionLoader:
 
     def _expand(self, projections: Sequence[Projection], bias: torch.Tensor | None) -> Linear:
         if Linear.reads_parts(self.device, self.dtype):
-            return Linear.pack_parts(self._read_parts(projections), bias, self.batch_invariant)
+            take = self._take(projections, "strips")
+            (strips,) = take(lambda: [pack_strips(self._read_parts(projections)).values])
+            outputs, inputs = sum(each.outputs for each in projections), projections[0].inputs
+            return Linear.of_strips(Strips(strips, outputs, inputs), bias, self.batch_invariant)
         self.find_sizes(*projections)
-        return Linear.pack(self.load_weight(*projections), bias, self.batch_invariant)
+        return Linear.pack(self._load_kept_weight(*projections), bias, self.batch_invariant)
+
+    def _load_kept_weight(self, *projections: Projection) -> torch.Tensor:
+        """As `load_weight`, for a weight that its user keeps as it is if products keep theirs. It may be
+        mapped."""
+        if not Linear.keeps_layout(self.device, self.dtype, self.batch_invariant):
+            return self.load_weight(*projections)
+        (weight,) = self._take(projections, "weight")(lambda: [self.load_weight(*projections)])
+        return weight
+
+    def _take(self, projections: Sequence[Projection], what: str) -> Take:
+        names = " ".join(each.name for each in projections)
+        return partial(self.packed.take, f"{names} {what}")
 
     def _read_parts(self, projections: Sequence[Projection]) -> Sequence[torch.Tensor]:
         """The projections' weights, mapped from the checkpoint's files if they are stored in the decoder's
@@ -102,9 +119,10 @@ class ProjectionLoader:
         return mapped if len(mapped) == len(stored) else [self.load_weight(*projections)]
 
     def _pack(self, packing: Packing, projections: Sequence[Projection]) -> CodedProduct:
-        weights = [(each.outputs, self._read_codes(each)) for each in projections]
+        weights = [(each.outputs, partial(self._read_codes, each)) for each in projections]
         inputs, bias = projections[0].inputs, self._load_bias(projections)
-        return pack(packing, inputs, weights, bias, self.device, self.batch_invariant)
+        take = self._take(projections, "codes")
+        return pack(packing, inputs, weights, bias, self.device, self.batch_invariant, take)
 
     def is_packed(self, projection: Projection) -> bool:
         """Whether the device multiplies by the projection's codes."""
@@ -112,7 +130,11 @@ class ProjectionLoader:
 
     def _find_packing(self, projection: Projection) -> Packing | None:
         """How the device's product stores the projection; None if the device has none for its format."""
-        return find_packing(self._read(projection), projection.outputs, projection.inputs, self.device)
+
+        def find() -> Packing | None:
+            return find_packing(self._read(projection), projection.outputs, projection.inputs, self.device)
+
+        return self.packed.choose(projection.name, find)
 
     def _read_codes(self, projection: Projection) -> CodedWeight:
         weight = self._read(projection)
@@ -143,8 +165,14 @@ class ProjectionLoader:
     def load_vector(self, *names: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Loads the named vectors, concatenated, by default in the dtype of activations. Raises ConfigError
         for values that are NaN or infinite."""
-        self.checkpoint.check_finite(names)
-        return torch.cat([self.checkpoint.read(name).to(self.device, dtype or self.dtype) for name in names])
+        wanted = dtype or self.dtype
+
+        def read() -> list[torch.Tensor]:
+            self.checkpoint.check_finite(names)
+            return [torch.cat([self.checkpoint.read(name).to(self.device, wanted) for name in names])]
+
+        (vector,) = self.packed.take(f"{' '.join(names)} {wanted}", read)
+        return vector
 
     def _read(self, projection: Projection) -> torch.Tensor | CodedWeight:
         """Reads a projection's weight. It and its `rows` raise ConfigError for values that can't be used."""

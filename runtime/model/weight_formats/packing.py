@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 
 from ....kernels.linear import (
+    CodedPacker,
     CodedProduct,
     CodedShape,
+    HostPacker,
     find_packer,
 )
 from .expand import pieces
 from .weight_format import CodedRows, CodedWeight, Groups
+
+Take = Callable[[Callable[[], Sequence[torch.Tensor]]], Sequence[torch.Tensor]]
+"""returns tensors that an earlier start made, or lets its argument make them"""
+
+
+def make_now(make: Callable[[], Sequence[torch.Tensor]]) -> Sequence[torch.Tensor]:
+    return make()
 
 
 @dataclass(frozen=True)
 class Packing:
     """How a product stores a weight. Projections with equal packings can share a product."""
 
-    bits: Literal[4, 8] | None
-    """bits of a code, as in `CodedWeight.bits`; FP8 has zero 0 and no order"""
+    bits: Literal[4, 5, 6, 8] | None
+    """bits of a code, as in `CodedShape.bits`; FP8 has zero 0 and no order"""
     group: int
     zero: int | None
     """the zero point of all groups, as in `CodedWeight.zero`"""
@@ -30,9 +39,11 @@ class Packing:
     """the inputs in the order of their groups; None if they are in order"""
     rounds_activations: bool = False
     """see `CodedWeight.rounds_activations`"""
+    has_factors: bool = False
+    """see `CodedShape.has_factors`"""
 
     def shape(self, outputs: int, inputs: int) -> CodedShape:
-        return CodedShape(outputs, inputs, self.bits, self.group, self.zero)
+        return CodedShape(outputs, inputs, self.bits, self.group, self.zero, self.has_factors)
 
 
 def find_packing(
@@ -48,34 +59,64 @@ def find_packing(
         if not _equally_many(weight.groups, inputs):
             return None
         order = tuple(torch.argsort(weight.groups.index, stable=True).tolist())
-    packing = Packing(weight.bits, weight.groups.size, zero, order, weight.rounds_activations)
-    return None if find_packer(packing.shape(outputs, inputs), device) is None else packing
+    packing = Packing(
+        weight.bits, weight.groups.size, zero, order, weight.rounds_activations, weight.has_factors
+    )
+    plain = replace(packing, has_factors=False, bits=8 if packing.bits in (5, 6) else packing.bits)
+    for found in (packing, plain):
+        if find_packer(found.shape(outputs, inputs), device) is not None:
+            return found
+    return None
 
 
 def pack(
     packing: Packing,
     inputs: int,
-    weights: Sequence[tuple[int, CodedWeight]],
+    weights: Sequence[tuple[int, Callable[[], CodedWeight]]],
     bias: torch.Tensor | None,
     device: torch.device,
     batch_invariant: bool,
+    take: Take = make_now,
 ) -> CodedProduct:
-    """Makes one product of weights with this packing, each paired with its number of outputs. Temporary
-    tensors stay within a few MB. batch_invariant: see `Linear.pack`."""
+    """Makes one product of weights with this packing, each paired with its number of outputs. They are read
+    unless `take` has the packed tensors. batch_invariant: see `Linear.pack`."""
     shape = packing.shape(sum(count for count, _ in weights), inputs)
     make = find_packer(shape, device)
     assert make is not None, "the packing was made for this device"
     order = None if packing.order is None else torch.tensor(packing.order)
-    packer, begin = make(shape, order, device), 0
-    for count, weight in weights:
+    if device.type == "cpu":
+        filled = take(lambda: _fill(make(shape, order, device), inputs, weights, packing, order))
+        with torch.device("meta"):  # because the packer needs no memory of its own
+            packer = make(shape, order, device)
+        assert isinstance(packer, HostPacker)
+        packer.tensors = tuple(filled)
+    else:
+        packer = make(shape, order, device)
+        _fill(packer, inputs, weights, packing, order)
+    return packer.product(bias, batch_invariant, packing.rounds_activations)
+
+
+def _fill(
+    packer: CodedPacker,
+    inputs: int,
+    weights: Sequence[tuple[int, Callable[[], CodedWeight]]],
+    packing: Packing,
+    order: torch.Tensor | None,
+) -> tuple[torch.Tensor, ...]:
+    """Writes all weights. Temporary tensors stay within a few MB. Returns the packed tensors, if they are in
+    host memory."""
+    begin = 0
+    for count, read in weights:
+        weight = read()
         for piece in pieces(count, inputs):
             rows = weight.rows(piece)
             codes = rows.codes if order is None else rows.codes.index_select(1, order)
             scales = rows.scales.to(torch.float32).expand(len(codes), -1)
             offsets = _offsets(rows, scales) if packing.zero is None else None
-            packer.write(begin + piece.start, codes.contiguous(), scales, offsets)
+            factors = rows.factors if packing.has_factors else None
+            packer.write(begin + piece.start, codes.contiguous(), scales, offsets, factors)
         begin += count
-    return packer.product(bias, batch_invariant, packing.rounds_activations)
+    return packer.tensors if isinstance(packer, HostPacker) else ()
 
 
 def _offsets(rows: CodedRows, scales: torch.Tensor) -> torch.Tensor:

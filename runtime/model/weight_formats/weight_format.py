@@ -71,6 +71,8 @@ class CodedRows(NamedTuple):
     """[n or 1, groups]: the zero points"""
     offsets: torch.Tensor | None = None
     """[n, groups]: the offsets; None: 0"""
+    factors: torch.Tensor | None = None
+    """float32 [1 or 2, n, inputs / 256], if the weight has factors (see `CodedShape.has_factors`)"""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class Groups:
 class CodedWeight:
     """A quantized weight as stored. `rows` decodes a run of outputs that begins at a multiple of 128."""
 
-    bits: Literal[4, 8] | None
+    bits: Literal[4, 5, 6, 8] | None
     """bits of a code; None: FP8"""
     groups: Groups
     zero: int | None
@@ -95,6 +97,8 @@ class CodedWeight:
     rows: Callable[[slice], CodedRows]
     rounds_activations: bool = False
     """whether the checkpoint is meant to be served with activations rounded to the type of the codes"""
+    has_factors: bool = False
+    """whether `rows` decodes factors, too"""
 
 
 class WeightFormat(Protocol):

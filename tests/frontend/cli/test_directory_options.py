@@ -56,6 +56,17 @@ def test_the_data_directory_may_have_a_size_and_be_the_default_one(
         configured(model, "--data-dir", "off,1GB")
 
 
+def test_packed_weights_are_kept_in_the_cache_unless_another_directory_is_given(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert configured(model).packed_weights == tmp_path / "arbora" / "packed"
+    assert configured(model, "--packed-weights", str(tmp_path / "kept")).packed_weights == tmp_path / "kept"
+    assert configured(model, "--packed-weights", "off").packed_weights is None
+    with pytest.raises(ConfigError, match=r"--packed-weights .* but this is a file"):
+        configured(model, "--packed-weights", model / "config.json")
+
+
 def test_pages_are_written_back_or_through(model: Path, tmp_path: Path) -> None:
     disk = ("--disk-cache", str(tmp_path))
     assert configured(model, *disk).write_policy == "write_back"

@@ -11,6 +11,7 @@ from arbora.frontend.cli import models as models_command
 from arbora.frontend.cli.main import main
 from arbora.frontend.model_files.known_models import KNOWN_MODELS
 from arbora.frontend.model_files.packaged_models import PACKAGED
+from arbora.runtime.cache_directory import cache_directory, packed_directory
 from fake_hub import FILES, MODEL, FakeHub
 from huggingface_hub import constants
 from terminal import terminal
@@ -70,6 +71,32 @@ def test_each_quantization_is_a_model_and_deleted_alone(
     assert main(["rm", f"{MODEL}:Q4_K_M", "--yes"]) == 0
     assert "3.9KiB are free again" in capsys.readouterr().out
     assert not [*Path(constants.HF_HUB_CACHE).glob("models--*")]
+
+
+def test_deleting_a_model_deletes_its_packed_copies(
+    quantizations: FakeHub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = cache_directory("packed")
+    copies = {
+        each["name"]: packed_directory(root, Path(each["path"])) / "0.packed" for each in listed(capsys)
+    }
+    assert len(set(copies.values())) == 2
+    for copy in copies.values():
+        copy.parent.mkdir(parents=True)
+        copy.touch()
+    assert main(["rm", f"{MODEL}:Q8_0", "--yes"]) == 0
+    assert [copies[f"{MODEL}:{tag}"].exists() for tag in ("Q4_K_M", "Q8_0")] == [True, False]
+
+
+def test_deleting_a_checkpoint_deletes_the_copies_that_are_named_by_its_first_file(
+    caches: FakeHub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pull", MODEL, "--json"]) == 0
+    directory = Path(json.loads(capsys.readouterr().out)["directory"])
+    copies = packed_directory(cache_directory("packed"), directory / "model.safetensors")
+    copies.mkdir(parents=True)
+    assert main(["rm", MODEL, "--yes"]) == 0
+    assert copies.parent.exists() and not copies.exists()
 
 
 def test_a_quantization_with_the_content_of_a_deleted_one_is_kept(

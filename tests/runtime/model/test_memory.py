@@ -18,7 +18,7 @@ from arbora.runtime.config import ServeConfig
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.model import memory_plan
 from arbora.runtime.model.decoder_config import DecoderConfig, load_decoder_config
-from arbora.runtime.model.devices import free_memory, physical_cores
+from arbora.runtime.model.devices import free_memory
 from arbora.runtime.model.kv_pool import PoolLayout, default_budget, page_bytes
 from arbora.runtime.model.weight_formats import TensorSpec, load_weight_formats
 from arbora.runtime.model.weight_formats.loader import ProjectionLoader
@@ -207,7 +207,3 @@ def test_memory_for_graphs_is_not_given_to_the_kv_cache(tmp_path: Path) -> None:
 
     assert budget(4 << 30, 0) - budget(4 << 30, 100 << 20) == 100 << 20
     assert budget(1 << 20, 100 << 20) == 0
-
-
-def test_there_is_a_core_for_each_thread() -> None:
-    assert 1 <= physical_cores() <= (os.cpu_count() or 1)

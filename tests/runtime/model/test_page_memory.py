@@ -83,6 +83,22 @@ def test_memory_is_given_ahead_of_the_pages_in_use_and_contents_stay(
     assert kvs[0].count_nonzero() == SEGMENT * DIM
 
 
+def test_segments_get_memory_from_the_nodes_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    acts = list[tuple[str, int]]()
+    monkeypatch.setattr(page_memory, "run_on_node", lambda number: acts.append(("node", number)))
+
+    def note(span: Span) -> bool:
+        acts.append(("bytes", span.bytes))
+        return True
+
+    monkeypatch.setattr(page_memory, "populate", note)
+    memory = PageMemory(pools(3), PAGE)
+    memory.start(everything=True)
+    wait_for(lambda: len(acts) == 9)
+    given = [("bytes", SEGMENT_BYTES)] * 2
+    assert acts == [("node", 0), *given, ("node", 1), *given, ("node", 2), *given]
+
+
 def test_memory_of_all_pages_may_be_asked_for_at_once() -> None:
     kvs = pools(3 * AHEAD, layers=1)
     PageMemory(kvs, PAGE).start(everything=True)

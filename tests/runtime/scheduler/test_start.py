@@ -35,7 +35,7 @@ def test_grammar_workers_start_while_the_model_loads_if_there_is_a_core_for_them
         seen.append("model")
         raise ModelAwaitedError
 
-    monkeypatch.setattr(process, "_count_cores", lambda: cores)
+    monkeypatch.setattr(process, "count_usable_cores", lambda: cores)
     monkeypatch.setattr(process, "GrammarCompiler", Compiler)
     monkeypatch.setattr(process, "_wait_for_vocabulary", lambda directory: vocabulary())
     monkeypatch.setattr(process, "_load_tokenizer", lambda *_: None)

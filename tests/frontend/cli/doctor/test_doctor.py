@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from arbora.frontend.cli.doctor import machine, software
-from arbora.frontend.cli.doctor.machine import Finding
+from arbora.frontend.cli.doctor.machine import Finding, check_threads
 from arbora.frontend.cli.main import main
+from simulated_machine import SimulatedMachine
 
 
 def doctor(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict[str, dict[str, Any]]]:
@@ -22,9 +23,9 @@ def doctor(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict
 def test_this_machine_has_all_that_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
     code, found = doctor(capsys, "--port", "0")
     assert [name for name, finding in found.items() if finding["level"] == "error"] == [] and code == 0
-    names = "python version packages torch triton cpu gpu compiler memory port"
+    names = "python version packages torch triton cpu threads gpu compiler memory port"
     assert set(found) == {*names.split(), "open files", "kernel cache", "model cache"}
-    assert "cores" in found["cpu"]["text"] and "iB free of" in found["memory"]["text"]
+    assert " logical)" in found["threads"]["text"] and "iB free of" in found["memory"]["text"]
 
 
 def test_a_port_in_use_is_a_warning_with_a_fix(capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,3 +100,60 @@ def test_a_check_that_breaks_is_an_error_of_its_own(
     code, found = doctor(capsys, "--port", "0")
     assert code == 1 and found["memory"]["text"] == "ImportError: libtorch is gone"
     assert "port" in found
+
+
+def test_the_threads_are_one_for_each_core(
+    machine: SimulatedMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    machine.has_sockets(2, 8)
+    found = check_threads()
+    assert found.level == "ok"
+    assert found.text == "16 cores (32 logical), on 2 NUMA nodes; models run on 16 threads, one for each core"
+    machine.allows([0])
+    monkeypatch.setattr("os.cpu_count", lambda: 32)
+    assert check_threads().text == (
+        "1 core (1 logical) of the 32 logical ones in the machine, by the affinity mask; "
+        "models run on 1 thread, one for each core"
+    )
+
+
+def test_a_quota_and_the_file_that_sets_it_are_shown(
+    machine: SimulatedMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    machine.has_sockets(1, 8)
+    machine.is_in("0::/")
+    file = machine.write("sys/fs/cgroup/unified/cpu.max", "250000 100000")
+    text = f"8 cores (16 logical); a quota of 2.5 CPUs ({file}); models run on 3 threads, as the quota allows"
+    assert check_threads() == Finding("ok", text)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert check_threads().level == "ok"
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    found = check_threads()
+    assert found.level == "warning"
+    assert found.text.endswith(
+        "models run on 8 threads, as OMP_NUM_THREADS says, more than the quota allows, "
+        "so they wait for each other"
+    )
+    assert found.fix == "Unset OMP_NUM_THREADS, or set it to a number from 1 to 3."
+
+
+@pytest.mark.parametrize(
+    ("threads", "words"),
+    [
+        ("9", "9 threads, as OMP_NUM_THREADS says, more than there are cores"),
+        ("0", "OMP_NUM_THREADS=0 is no number of threads"),
+        ("all", "OMP_NUM_THREADS=all is no number of threads"),
+    ],
+)
+def test_a_useless_number_of_threads_is_a_warning_with_a_fix(
+    machine: SimulatedMachine, monkeypatch: pytest.MonkeyPatch, threads: str, words: str
+) -> None:
+    machine.has_sockets(1, 8)
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    found = check_threads()
+    assert found.level == "warning" and words in found.text
+    assert found.fix == "Unset OMP_NUM_THREADS, or set it to a number from 1 to 8."
+    monkeypatch.setenv("OMP_NUM_THREADS", "8,1")
+    assert check_threads().level == "ok"
