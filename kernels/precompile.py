@@ -58,14 +58,12 @@ def _products() -> None:
         rows.COPIES_OF_COLUMNS[dtype.itemsize].load()
         fp8_cpu.choose_kernel(dtype).load()
     fp8_cpu.expand_rows.load()
-    if bfloat16_cpu.has_bfloat16_dots(torch.bfloat16):
-        bfloat16_cpu.multiply_by_dots.load()
+    if bfloat16_cpu.serves(torch.bfloat16):
+        bfloat16_cpu.multiply_by_vectors.load()
         bfloat16_cpu.copy_rows.load()
         if amx.available():
             bfloat16_cpu.multiply_by_amx.load()
-    for dtype in set(DTYPES) & set(half.HALVES):
-        half.PRODUCTS[dtype].load()
-        half.WIDENINGS[dtype].load()
+    half.WIDENINGS[torch.bfloat16].load()
     for bits in (4, 8):
         for zero in (0, None):
             _integer_product(CodedShape(1, 16, bits, 16, zero))
@@ -81,9 +79,9 @@ def _experts() -> None:
         gate_cpu.GATES[dtype].load()
         half.PRODUCTS[dtype].load()
     integers = [kernel for (form, _), kernel in grouped_cpu.INTEGERS.items() if not form.has_factors]
-    for kernel in (*integers, *grouped_cpu.HALF_PRODUCTS.values()):
+    for kernel in integers:
         kernel.load()
-    if bfloat16_cpu.has_bfloat16_dots(torch.bfloat16):
+    if bfloat16_cpu.serves(torch.bfloat16):
         grouped_cpu.multiply_pairs.load()
 
 

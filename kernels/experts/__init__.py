@@ -97,16 +97,13 @@ class Experts:
         second: ExpertWeights,
         activation: RowFunction,
         finish: RowFunction | None = None,
-        batch_invariant: bool = False,
     ) -> None:
-        """finish: computes an expert's result from that of its second product. batch_invariant: see
-        `Linear.pack`."""
+        """finish: computes an expert's result from that of its second product."""
         self.first, self.second = first, second
         self._count = len(first.weight if isinstance(first, StackedWeights) else first)
         self._activation, self._finish = activation, finish
         self._first_group, self._second_group = (
-            None if isinstance(each, StackedWeights) else GroupedProduct.of(each, batch_invariant)
-            for each in (first, second)
+            None if isinstance(each, StackedWeights) else GroupedProduct.of(each) for each in (first, second)
         )
 
     @property

@@ -17,11 +17,11 @@ from ..common.jit import compiled, compiled_fast, insert_into_caller
 from ..common.numba_tools import KIND, fetch_add, pointer, shift
 from ..common.teams import find_own_team, take_piece, take_pieces, team_arguments
 from ..common.threads import ParallelKernel
-from ..linear import Linear, bfloat16_cpu, fp8_cpu, half, integer_cpu
+from ..linear import Linear, bfloat16_cpu, bfloat16_tile, fp8_cpu, fp8_tile, half, integer_cpu
 from ..linear.bfloat16_cpu import Bfloat16CpuProduct
 from ..linear.byte_dots import TILE, tile_bytes
 from ..linear.fp8 import Fp8CpuProduct
-from ..linear.half import HALVES, HalfWidenedOnUseProduct
+from ..linear.half import HalfWidenedOnUseProduct
 from ..linear.integer import IntegerCpuProduct
 from ..linear.integer_cpu import WHOLE
 from .sorting_cpu import MAX_ROWS, WORK
@@ -35,6 +35,8 @@ INTEGER_TEAMS, FP8_TEAMS, PAIR_TEAMS = (
 """The indices of the teams' arguments. Before them come those of the dense product and the addresses of the
 works and of the experts' addresses."""
 
+FLOAT16 = KIND[torch.float16]
+
 _Product = IntegerCpuProduct | Fp8CpuProduct | HalfWidenedOnUseProduct | Bfloat16CpuProduct
 
 
@@ -46,10 +48,10 @@ class GroupedProduct:
         self._addresses = torch.tensor([each.addresses for each in products])
 
     @staticmethod
-    def of(linears: Sequence[Linear], batch_invariant: bool) -> GroupedProduct | None:
+    def of(linears: Sequence[Linear]) -> GroupedProduct | None:
         """None: there is no kernel for these weights. All have one shape."""
         of_linears = (each.product for each in linears)
-        products = [each for each in of_linears if _is_served(each, batch_invariant)]
+        products = [each for each in of_linears if _is_served(each)]
         if len(products) < len(linears) or len({_describe(each) for each in products}) > 1:
             return None
         return GroupedProduct(products, linears[0].out_features)
@@ -72,12 +74,12 @@ class GroupedProduct:
         return y
 
 
-def _is_served(product: object, batch_invariant: bool) -> TypeGuard[_Product]:
+def _is_served(product: object) -> TypeGuard[_Product]:
     if isinstance(product, IntegerCpuProduct):
         return product.input_order is None
     if isinstance(product, Fp8CpuProduct):
         return product.shape.inputs % 2 == 0
-    return not batch_invariant and isinstance(product, HalfWidenedOnUseProduct | Bfloat16CpuProduct)
+    return isinstance(product, HalfWidenedOnUseProduct | Bfloat16CpuProduct)
 
 
 def _describe(product: _Product) -> object:
@@ -91,7 +93,7 @@ def _find_kernel(product: _Product, dtype: torch.dtype) -> ParallelKernel:
         return INTEGERS[product.kind]
     if isinstance(product, Fp8CpuProduct):
         return FP8_PAIRS if fp8_cpu.multiplies_pairs(dtype) else FP8_FLOATS[dtype]
-    return multiply_pairs if isinstance(product, Bfloat16CpuProduct) else HALF_PRODUCTS[dtype]
+    return multiply_pairs if isinstance(product, Bfloat16CpuProduct) else multiply_halves
 
 
 @compiled
@@ -163,7 +165,7 @@ def _multiply_tiles(arguments, own, memory, bits, stored, has_offsets, sum_kind)
 @compiled
 def _multiply_fp8(arguments, pair, kind):
     """Arguments: those of `fp8_cpu`, then the addresses of the works and of the experts' addresses."""
-    memory = np.empty((min(arguments[1], MAX_ROWS) + 2 * fp8_cpu.BLOCK) * bfloat16_cpu.OUTPUTS, np.float32)
+    memory = np.empty((min(arguments[1], MAX_ROWS) + 2 * fp8_cpu.BLOCK) * fp8_tile.OUTPUTS, np.float32)
     _multiply_fp8_strips(arguments, _copy(arguments, 10), memory, pair, kind)
 
 
@@ -173,8 +175,8 @@ def _multiply_fp8_strips(arguments, own, memory, pair, kind):
     outputs = arguments[2]
     given = pointer(np.int64(own.ctypes.data), np.int64(0))
     sums = pointer(np.int64(memory.ctypes.data), np.float32(0))
-    buffer = shift(sums, bfloat16_cpu.OUTPUTS * min(arguments[1], MAX_ROWS))
-    strips = (outputs + bfloat16_cpu.OUTPUTS - 1) // bfloat16_cpu.OUTPUTS
+    buffer = shift(sums, fp8_tile.OUTPUTS * min(arguments[1], MAX_ROWS))
+    strips = (outputs + fp8_tile.OUTPUTS - 1) // fp8_tile.OUTPUTS
     works = _count_works(arguments[11])
     total, team = works * strips, find_own_team(arguments, FP8_TEAMS)
     while True:
@@ -184,18 +186,18 @@ def _multiply_fp8_strips(arguments, own, memory, pair, kind):
         work, strip = _divide(arguments, FP8_TEAMS, index, works, strips)
         first, rows = _take(work, arguments[11], arguments[12], given, 6)
         fp8_cpu.multiply_strip(given, strip, first, rows, sums, buffer, pair)
-        fp8_cpu.store_rows(given, sums, first, rows, strip * bfloat16_cpu.OUTPUTS, kind)
+        fp8_cpu.store_rows(given, sums, first, rows, strip * fp8_tile.OUTPUTS, kind)
 
 
-@compiled_fast
-def _multiply_halves(arguments, kind):
+@ParallelKernel
+def multiply_halves(arguments):
     """Arguments: those of `half.multiply` for all rows, then the addresses of the works and of the experts'
     addresses."""
-    _multiply_half_blocks(arguments, _copy(arguments, 8), np.empty(MAX_ROWS, np.float32), kind)
+    _multiply_half_blocks(arguments, _copy(arguments, 8), np.empty(MAX_ROWS, np.float32))
 
 
 @compiled_fast
-def _multiply_half_blocks(arguments, own, sums, kind):
+def _multiply_half_blocks(arguments, own, sums):
     """own, sums: held by the caller"""
     outputs, inputs = arguments[2], arguments[3]
     given = pointer(np.int64(own.ctypes.data), np.int64(0))
@@ -211,14 +213,14 @@ def _multiply_half_blocks(arguments, own, sums, kind):
         given[4] = arguments[4] + 4 * first * inputs
         given[7] = arguments[7] + 2 * first * outputs
         begin = index % blocks * step
-        half.multiply_outputs(given, begin, min(outputs, begin + step), sums, kind)
+        half.multiply_outputs(given, begin, min(outputs, begin + step), sums, FLOAT16)
 
 
 @ParallelKernel
 def multiply_pairs(arguments):
-    """Arguments: those of `bfloat16_cpu.multiply_by_dots`, then the addresses of the works and of the
+    """Arguments: those of `bfloat16_cpu.multiply_by_vectors`, then the addresses of the works and of the
     experts' addresses."""
-    memory = np.empty(min(arguments[1], MAX_ROWS) * bfloat16_cpu.OUTPUTS, np.float32)
+    memory = np.empty(min(arguments[1], MAX_ROWS) * bfloat16_tile.OUTPUTS, np.float32)
     _multiply_pair_strips(arguments, _copy(arguments, 9), memory)
 
 
@@ -227,7 +229,7 @@ def _multiply_pair_strips(arguments, own, memory):
     """own, memory: held by the caller"""
     given = pointer(np.int64(own.ctypes.data), np.int64(0))
     sums = pointer(np.int64(memory.ctypes.data), np.float32(0))
-    strips = (arguments[2] + bfloat16_cpu.OUTPUTS - 1) // bfloat16_cpu.OUTPUTS
+    strips = (arguments[2] + bfloat16_tile.OUTPUTS - 1) // bfloat16_tile.OUTPUTS
     works = _count_works(arguments[9])
     total, team = works * strips, find_own_team(arguments, PAIR_TEAMS)
     while True:
@@ -241,7 +243,5 @@ def _multiply_pair_strips(arguments, own, memory):
 
 
 INTEGERS = integer_cpu.kernels_by_format(_multiply_integers)
-"""by bits of a code, and whether offsets are stored"""
 FP8_PAIRS = ParallelKernel(_multiply_fp8, np.uint32(0), KIND[torch.bfloat16])
 FP8_FLOATS = {dtype: ParallelKernel(_multiply_fp8, np.uint64(0), kind) for dtype, kind in KIND.items()}
-HALF_PRODUCTS = {dtype: ParallelKernel(_multiply_halves, KIND[dtype]) for dtype in HALVES}

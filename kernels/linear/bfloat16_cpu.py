@@ -1,8 +1,9 @@
 """Matrix products of bfloat16 whose weights are stored in the order in which the kernel reads them.
 
 A strip holds the weights of some outputs, from the first to the last pair of inputs, so that a thread reads
-memory in order. Few rows are multiplied by `vdpbf16ps`, more by AMX if the processor has it and the inputs
-fill its registers. Each of the two gives a row the same bits whatever the other rows are.
+memory in order. Few rows are multiplied by `vdpbf16ps` or in float32 (see `bfloat16_tile`), more by AMX if
+the processor has it and the inputs fill its registers. Each gives a row the same bits whatever the other rows
+are.
 """
 
 from __future__ import annotations
@@ -13,40 +14,41 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numba import types
-from numba.core import cgutils
 
-from ..common import amx, bfloat16_dots
+from ..common import amx
 from ..common.amx import DEPTH, SIDE, multiply_square, multiply_wide
-from ..common.bfloat16_dots import add_pair_products, round_words
-from ..common.emits import BOOL, INT, TO_FLOATS, TO_WORDS, VOID, Intrinsic, branch, emits
 from ..common.jit import compiled_fast
-from ..common.llvm import SECOND_LEVEL, prefetch_line, read, size, write
-from ..common.numba_tools import fetch_add, pointer, shift, store
+from ..common.numba_tools import fetch_add, has_feature, pointer, shift, store
 from ..common.rows import number_at
 from ..common.teams import find_own_team, place_by_node, take_piece, team_arguments
 from ..common.threads import ParallelKernel, thread_count
-from ..common.vectors import FLOATS, LANES, WORDS, read_vectors, zeros
+from ..common.vectors import LANES
+from .bfloat16_tile import (
+    HALF,
+    MAX_ROWS,
+    MULTIPLIES_PAIRS,
+    OUTPUTS,
+    PAIR,
+    STREAM_ROWS,
+    VECTORS,
+    tiles,
+    write_half,
+)
+from .half import to_float32
+from .onednn import onednn_multiplies
 from .rounded_rows import BLOCK_ROWS, STEP, STEP_WORDS, block_bytes, pack_rows
 
-VECTORS = 4
-OUTPUTS = VECTORS * LANES
-"""outputs of a strip"""
-HALF = OUTPUTS // 2
-
-MAX_ROWS = 6
-"""The most rows that are multiplied in one pass over the weights. Their sums take 24 of the 32 registers."""
-
-AHEAD = 4
+AHEAD = 256 // OUTPUTS
 """Pairs of inputs between prefetching and multiplying: 1 KB of weights. With 2 KB, products of 1 to 4 rows
 take 1.01 to 1.02 times as long, of 5 rows 1.04 and of 6 rows 1.14 times as long; 0.5 KB is not faster."""
 
-BLOCK = 128
+BLOCK = 128 if MULTIPLIES_PAIRS else 32
 """Pairs of inputs that are multiplied with all rows before the next ones: 32 KB of weights, which stay in the
-first-level cache. Meanwhile the next ones are prefetched."""
+first-level cache, or 4 KB. Meanwhile the next ones are prefetched. With 16 KB in float32, 4 rows take 1.5
+times as long if weights are in memory."""
 
 DOT_ARGUMENTS, AMX_ARGUMENTS = 9, 12
-"""Arguments of `multiply_by_dots` and of `multiply_by_amx`. Those of the teams follow (see `teams`)."""
+"""Arguments of `multiply_by_vectors` and of `multiply_by_amx`. Those of the teams follow (see `teams`)."""
 
 PANEL = 252
 """Rows that a thread takes at a time, at most. Their sums stay in the second-level cache."""
@@ -76,9 +78,12 @@ PACKED_ELEMENTS = 1 << 22
 """Elements that are packed at a time, approximately."""
 
 
-def has_bfloat16_dots(dtype: torch.dtype) -> bool:
-    """Whether the processor has `vdpbf16ps` for this dtype."""
-    return dtype == torch.bfloat16 and bfloat16_dots.available()
+def serves(dtype: torch.dtype) -> bool:
+    """Whether the product multiplies this dtype: bfloat16, unless oneDNN does it by instructions that other
+    processors than those of x86 have."""
+    if dtype != torch.bfloat16:
+        return False
+    return MULTIPLIES_PAIRS or has_feature("fma") or not onednn_multiplies(dtype)
 
 
 class Strips(NamedTuple):
@@ -107,14 +112,14 @@ class Bfloat16CpuProduct:
         self.addresses = (self._weight.data_ptr(), 0, 0 if self._bias is None else self._bias.data_ptr())
         """of the weight, nothing, and the bias, 0 for none"""
         self._amx_rows = 1 if batch_invariant else AMX_ROWS
-        self._has_amx = amx.available() and self._inputs % STEP == 0
+        self._has_amx = MULTIPLIES_PAIRS and amx.available() and self._inputs % STEP == 0
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         rows = len(x)
-        x = self._pad(x)
         y = torch.empty(rows, self._outputs, dtype=x.dtype)
+        x = self._pad(x)
         if not self._has_amx or rows < self._amx_rows:
-            self._run(multiply_by_dots, x, y)
+            self._run(multiply_by_vectors, x, y)
             return y
         parts = max(1, -(-rows * 2 * self._inputs // AMX_ACTIVATIONS))
         size = max(1, -(-rows // (parts * BLOCK_ROWS))) * BLOCK_ROWS
@@ -124,12 +129,13 @@ class Bfloat16CpuProduct:
         return y
 
     def prepare(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
-        """x as `multiply_by_dots` reads it, and the arguments."""
+        """x as `multiply_by_vectors` reads it, and the arguments."""
         x = self._pad(x)
         return x, (*self._arguments(x, y), torch.get_num_threads())
 
     def _pad(self, x: torch.Tensor) -> torch.Tensor:
-        return x.contiguous() if self._inputs % 2 == 0 else F.pad(x, (0, 1))
+        x = x.contiguous() if self._inputs % 2 == 0 else F.pad(x, (0, 1))
+        return x if MULTIPLIES_PAIRS else to_float32(x)
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
         """Returns rows of the weight, bfloat16 [n, in]. ids: the rows' numbers, int32 or int64 [n],
@@ -183,64 +189,13 @@ def _pack_part(weight: torch.Tensor, packed: torch.Tensor) -> None:
         packed[strip : strip + step][: len(words)] = words.transpose(1, 2)
 
 
-def tiles(rows: range, lines: int, vectors: int = VECTORS) -> Intrinsic:
-    """The function that computes sums[r, o] = sum over pairs p < count of x[r, p] · weights[p, o].
-
-    It does so for the first `vectors` vectors of one strip and `number` rows, which is one of `rows`.
-
-    x: words of two values, `stride` from one row to the next; weights: words [count, OUTPUTS]; sums: float32
-    [rows, OUTPUTS], added to if `add`. The pairs are added in order, so a row's result does not depend on the
-    number of rows. With pair p the kernel prefetches `lines` cache lines from word `step` · p of `later` on.
-    """
-
-    @emits(VOID, INT, INT, TO_WORDS, INT, TO_WORDS, TO_FLOATS, BOOL, TO_WORDS, INT)
-    def multiply(builder, number, count, x, stride, weights, sums, add, later, step):
-        def multiply_rows(number: int) -> None:
-            starts = [builder.gep(x, [builder.mul(stride, size(row))]) for row in range(number)]
-            starts_of_sums = (row * OUTPUTS + at * LANES for row in range(number) for at in range(vectors))
-            places = [builder.gep(sums, [size(start)]) for start in starts_of_sums]
-            totals = zeros(builder, len(places))
-            with builder.if_then(add):
-                for total, place in zip(totals, places, strict=True):
-                    builder.store(read(builder, place, FLOATS), total)
-            with cgutils.for_range(builder, count) as loop:
-                pair = builder.gep(weights, [builder.mul(loop.index, size(OUTPUTS))])
-                line = builder.gep(later, [builder.mul(loop.index, step)])
-                for index in range(lines):
-                    prefetch_line(builder, builder.gep(line, [size(index * LANES)]), SECOND_LEVEL)
-                columns = read_vectors(builder, pair, WORDS, vectors)
-                for row, start in enumerate(starts):
-                    word = builder.load(builder.gep(start, [loop.index]))
-                    of_row = totals[row * vectors : (row + 1) * vectors]
-                    add_pair_products(builder, of_row, word, columns)
-            for total, place in zip(totals, places, strict=True):
-                write(builder, builder.load(total), place)
-
-        branch(builder, number, rows, multiply_rows)
-
-    return multiply
-
-
-@emits(VOID, TO_FLOATS, TO_FLOATS, BOOL, types.CPointer(types.uint16))
-def write_half(builder, sums, bias, biased, y):
-    """Writes a row's results of half a strip, rounded to bfloat16: the sums, plus the bias if `biased`."""
-    values = []
-    for start in range(0, HALF, LANES):
-        total = cgutils.alloca_once_value(builder, read(builder, builder.gep(sums, [size(start)]), FLOATS))
-        with builder.if_then(biased):
-            more = read(builder, builder.gep(bias, [size(start)]), FLOATS)
-            builder.store(builder.fadd(builder.load(total), more), total)
-        values.append(builder.load(total))
-    write(builder, round_words(builder, *values), y)
-
-
-_multiply_few = tiles(range(1, MAX_ROWS + 1), VECTORS)
+_multiply_few = tiles(range(1, STREAM_ROWS + 1), VECTORS)
 _multiply_half = tiles(range(1, MAX_ROWS + 1), VECTORS // 2, VECTORS // 2)
 _multiply_many = tiles(range(MAX_ROWS // 2, MAX_ROWS + 1), 2)
 
 
 @ParallelKernel
-def multiply_by_dots(arguments):
+def multiply_by_vectors(arguments):
     """Arguments: the counter of panels of strips, then those of `Bfloat16CpuProduct` and of the teams."""
     _multiply_panels(arguments, np.empty(min(arguments[1], PANEL) * OUTPUTS, np.float32))
 
@@ -284,7 +239,7 @@ def takes_halves(strips, threads):
 def _multiply_half_strips(arguments, sums, strips, team):
     """Multiplies all rows, at most MAX_ROWS. The bits of the results are those of whole strips."""
     rows, pairs = arguments[1], arguments[3]
-    x = pointer(arguments[4], np.uint32(0))
+    x = pointer(arguments[4], PAIR)
     while True:
         work = take_piece(arguments, DOT_ARGUMENTS, team, 2 * strips)
         if work >= 2 * strips:
@@ -300,9 +255,9 @@ def multiply_strip(arguments, strip, first, count, ahead, sums):
     """Multiplies at most PANEL rows from row `first` on with a strip. Many rows prefetch the strip that is
     `ahead` strips further on. sums: float32 [count, OUTPUTS]"""
     pairs = arguments[3]
-    x = shift(pointer(arguments[4], np.uint32(0)), first * pairs)
+    x = shift(pointer(arguments[4], PAIR), first * pairs)
     weights = shift(pointer(arguments[5], np.uint32(0)), strip * pairs * OUTPUTS)
-    if count <= MAX_ROWS:
+    if count <= STREAM_ROWS:
         later = shift(weights, AHEAD * OUTPUTS)
         _multiply_few(count, pairs, x, pairs, weights, sums, False, later, OUTPUTS)
     else:
@@ -320,7 +275,7 @@ def _add_block(x, weights, sums, rows, count, stride, add, later):
     block at `later`: two of them half of it each, or four of them a quarter each. The others repeat that,
     which costs little."""
     parts = (rows + MAX_ROWS - 1) // MAX_ROWS
-    shares = 4 if parts >= 4 else 2
+    shares = 4 if parts >= 4 else min(parts, 2)
     step = OUTPUTS // shares
     for index in range(parts):
         row = rows * index // parts

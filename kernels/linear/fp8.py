@@ -8,10 +8,9 @@ import torch.nn.functional as F
 from ..common.teams import place_by_node, team_arguments
 from ..common.threads import is_recording, thread_count
 from . import fp8_cpu
-from .bfloat16_cpu import OUTPUTS
 from .byte_dots import available
 from .coded_weight import CPU, CodedShape
-from .fp8_tile import PLACES
+from .fp8_tile import OUTPUTS, PLACES
 from .half import to_float32
 from .integer_cpu import KINDS
 

@@ -13,8 +13,9 @@ from ..common.numba_tools import KIND, fetch_add, pointer, shift, store
 from ..common.rows import number_at
 from ..common.teams import find_own_team, take_piece
 from ..common.threads import ParallelKernel
-from .bfloat16_cpu import MAX_ROWS, OUTPUTS, PANEL, count_panels
-from .fp8_tile import PAIR_BYTES, tiles
+from .bfloat16_cpu import PANEL, count_panels
+from .bfloat16_tile import MAX_ROWS
+from .fp8_tile import OUTPUTS, PAIR_BYTES, tiles
 from .integer_tiles import store_row
 
 BLOCK = 64

@@ -20,7 +20,10 @@ from ..common.emits import ANY, INT, TO_CODES, TO_FLOATS, VOID, Intrinsic, branc
 from ..common.llvm import F16, F32, I8, I16, I32, SECOND_LEVEL, prefetch_line, read, size, write
 from ..common.numba_tools import has_feature
 from ..common.vectors import FLOATS, LANES, WORDS, floats, fma, read_vectors, splat, words, zeros
-from .bfloat16_cpu import OUTPUTS, VECTORS
+
+VECTORS = 4
+OUTPUTS = VECTORS * LANES
+"""outputs of a strip"""
 
 PLACES = [output // 4 % 4 * 8 + output // 16 * 4 + output % 4 for output in range(32)]
 """Where each of 32 outputs has its pair of codes. `vpunpcklbw` and `vpunpckhbw`, which interleave 16 bytes

@@ -1,6 +1,6 @@
-"""Matrix products for half-precision weights on processors that multiply only float32 (AVX2, say).
+"""Matrix products for float16 weights on processors that multiply only float32 (AVX2, say).
 
-Weights are widened as they are read, or when they are loaded.
+Weights are widened as they are read, or when they are loaded. The kernels also serve other dtypes.
 """
 
 from functools import cache
@@ -29,8 +29,6 @@ AHEAD = 1024
 """The distance, in weights, between multiplying and prefetching."""
 
 CACHE_LINE = 32  # weights
-
-HALVES = (torch.bfloat16, torch.float16)
 
 
 class HalfWidenedOnUseProduct:
@@ -215,4 +213,4 @@ def _widen(arguments, kind):
 
 
 PRODUCTS = {dtype: ParallelKernel(_multiply, kind) for dtype, kind in KIND.items()}
-WIDENINGS = {dtype: ParallelKernel(_widen, KIND[dtype]) for dtype in HALVES}
+WIDENINGS = {dtype: ParallelKernel(_widen, KIND[dtype]) for dtype in (torch.bfloat16, torch.float16)}

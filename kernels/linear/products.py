@@ -3,9 +3,10 @@
 | weight | processor | product | few rows | many rows |
 |---|---|---|---|---|
 | bfloat16 | AVX512-BF16 | `Bfloat16CpuProduct` | `vdpbf16ps` | the same, or AMX |
+| bfloat16 | FMA, or oneDNN lacks bfloat16 | `Bfloat16CpuProduct` | float32 in registers | the same |
 | bfloat16, float16, float32 | oneDNN multiplies the dtype | `OneDnnProduct` | oneDNN | oneDNN |
-| bfloat16, float16 | other CPUs | `HalfWidenedOnUseProduct` | float32 in registers | oneDNN in float32 |
-| the same, `--deterministic` | the same CPUs | `HalfWidenedOnLoadProduct` | oneDNN in float32 | the same |
+| float16 | other CPUs | `HalfWidenedOnUseProduct` | float32 in registers | oneDNN in float32 |
+| float16, `--deterministic` | the same CPUs | `HalfWidenedOnLoadProduct` | oneDNN in float32 | the same |
 | any float | PyTorch without oneDNN | PyTorch's | | |
 | codes of 4 to 8 bits | F16C and FMA | `IntegerCpuProduct` | bytes, by VNNI or AVX2 | the same, or AMX |
 | FP8 | the same CPUs | `Fp8CpuProduct` | `vdpbf16ps`, otherwise in float32 | the same |
@@ -25,13 +26,13 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from . import coded_product_cuda, fp8, integer
-from .bfloat16_cpu import Bfloat16CpuProduct, has_bfloat16_dots
+from . import bfloat16_cpu, coded_product_cuda, fp8, integer
+from .bfloat16_cpu import Bfloat16CpuProduct
 from .coded_product_cuda import CodedCudaPacker
 from .coded_weight import CodedPacker, CodedShape
 from .float_cuda import FloatCudaProduct
 from .fp8 import Fp8CpuPacker
-from .half import HALVES, HalfWidenedOnLoadProduct, HalfWidenedOnUseProduct
+from .half import HalfWidenedOnLoadProduct, HalfWidenedOnUseProduct
 from .integer import IntegerCpuPacker
 from .invariant import Make, Product
 from .onednn import OneDnnProduct, has_onednn, onednn_multiplies
@@ -80,9 +81,9 @@ _BFLOAT16 = Bfloat16CpuProduct, partial(Bfloat16CpuProduct, batch_invariant=True
 _HALF = HalfWidenedOnUseProduct, HalfWidenedOnLoadProduct
 FLOAT_PRODUCTS = (
     FloatRow("cuda", FLOATS, _always, FloatCudaProduct, FloatCudaProduct, is_invariant=False),
-    FloatRow("cpu", (torch.bfloat16,), has_bfloat16_dots, *_BFLOAT16, is_invariant=True),
+    FloatRow("cpu", (torch.bfloat16,), bfloat16_cpu.serves, *_BFLOAT16, is_invariant=True),
     FloatRow("cpu", FLOATS, onednn_multiplies, OneDnnProduct, OneDnnProduct, is_invariant=False),
-    FloatRow("cpu", HALVES, has_onednn, *_HALF, is_invariant=False),
+    FloatRow("cpu", (torch.float16,), has_onednn, *_HALF, is_invariant=False),
     FloatRow("cpu", FLOATS, _always, _make_torch_product, _make_torch_product, is_invariant=False),
 )
 CODED_PRODUCTS = (

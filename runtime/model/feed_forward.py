@@ -117,7 +117,7 @@ def load_experts(
     activation: RowFunction = silu_and_mul
     if config.family.clamps:
         activation = partial(clamp_and_gate, alpha=config.swiglu_alpha, limit=config.swiglu_limit)
-    return ExpertFeedForward(router, Experts(first, second, activation, None, loader.batch_invariant))
+    return ExpertFeedForward(router, Experts(first, second, activation))
 
 
 def _load(loader: ProjectionLoader, experts: Sequence[tuple[Projection, ...]]) -> ExpertWeights:

@@ -10,8 +10,7 @@ import torch
 from arbora.kernels.attention import AttentionBatch, Reach, paged_attention
 from arbora.kernels.common import bfloat16_dots
 from arbora.kernels.elementwise import add_rms_norm, rms_norm, silu_and_mul
-from arbora.kernels.linear import Linear
-from arbora.kernels.linear.bfloat16_cpu import has_bfloat16_dots
+from arbora.kernels.linear import Linear, bfloat16_cpu
 from arbora.kernels.linear.half import HalfWidenedOnLoadProduct, HalfWidenedOnUseProduct
 from arbora.kernels.linear.invariant import SIZES, InvariantProduct, Product, invariant_sizes
 from arbora.kernels.linear.onednn import OneDnnProduct, onednn_multiplies
@@ -21,7 +20,6 @@ from hypothesis import strategies as st
 from segmented import segmented
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
-HALVES = [torch.bfloat16, torch.float16]
 MOST = 600  # more rows than any tried size
 
 # Attention
@@ -211,7 +209,7 @@ def test_a_rows_product_is_the_same_beside_any_others(
 
 
 @pytest.mark.parametrize(
-    "dtype", [dtype for dtype in DTYPES if onednn_multiplies(dtype) and not has_bfloat16_dots(dtype)]
+    "dtype", [dtype for dtype in DTYPES if onednn_multiplies(dtype) and not bfloat16_cpu.serves(dtype)]
 )
 def test_the_default_products_of_a_row_agree_too_where_onednn_multiplies(dtype: torch.dtype) -> None:
     linear = Linear.pack((torch.randn(64, 3072) / 55).to(dtype), None)
@@ -220,14 +218,13 @@ def test_the_default_products_of_a_row_agree_too_where_onednn_multiplies(dtype: 
     assert torch.equal(linear(x), alone)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-def test_products_with_widened_weights_are_batch_invariant_too(dtype: torch.dtype) -> None:
-    narrow = invariant_sizes(HalfWidenedOnUseProduct, 64, 2048, dtype, False, 1)
-    wide = invariant_sizes(HalfWidenedOnLoadProduct, 64, 2048, dtype, False, 1)
+def test_products_with_widened_weights_are_batch_invariant_too() -> None:
+    narrow = invariant_sizes(HalfWidenedOnUseProduct, 64, 2048, torch.float16, False, 1)
+    wide = invariant_sizes(HalfWidenedOnLoadProduct, 64, 2048, torch.float16, False, 1)
     assert min(narrow) > 16, "few rows would meet other code than many"
     assert min(wide) <= 2
-    weight = (torch.randn(64, 2048) / 45).to(dtype)
-    x = torch.randn(40, 2048).to(dtype)
+    weight = (torch.randn(64, 2048) / 45).half()
+    x = torch.randn(40, 2048).half()
     product = InvariantProduct(HalfWidenedOnLoadProduct(weight, None), wide)
     torch.testing.assert_close(product(x), x @ weight.T, atol=2e-2, rtol=2e-2)
     assert torch.equal(product(x)[7:8], product(x[7:8]))

@@ -28,7 +28,7 @@ from arbora.kernels.common.teams import (
 )
 from arbora.kernels.common.threads import ParallelKernel, recorded_calls
 from arbora.kernels.linear import CodedShape
-from arbora.kernels.linear.bfloat16_cpu import Bfloat16CpuProduct, has_bfloat16_dots
+from arbora.kernels.linear.bfloat16_cpu import Bfloat16CpuProduct, serves
 from arbora.kernels.linear.fp8 import Fp8CpuPacker
 from arbora.kernels.linear.integer import IntegerCpuPacker
 from simulated_machine import SimulatedMachine
@@ -173,7 +173,7 @@ def products(name: str) -> Any:
     return packer.product(None)
 
 
-KINDS = ["4", "8", "fp8", *(["bfloat16"] if has_bfloat16_dots(torch.bfloat16) else [])]
+KINDS = ["4", "8", "fp8", *(["bfloat16"] if serves(torch.bfloat16) else [])]
 
 
 @needs_two_cores

@@ -7,7 +7,7 @@ import pytest
 import torch
 from arbora.kernels.attention import cpu as attention
 from arbora.kernels.elementwise.cpu import split_row
-from arbora.kernels.linear import bfloat16_cpu, integer_cpu
+from arbora.kernels.linear import bfloat16_cpu, fp8_tile, integer_cpu
 from arbora.kernels.linear.bfloat16_cpu import Bfloat16CpuProduct, count_panels, takes_halves
 from arbora.kernels.linear.byte_dots import TILE
 from arbora.kernels.linear.coded_weight import CodedShape
@@ -44,7 +44,8 @@ def share(name: str, rows: int, outputs: int, threads: int) -> float:
     if name == "integer":
         halves = rows >= integer_cpu.HALVED_ROWS and outputs <= integer_cpu.OUTPUTS_OF_A_ROW * rows
         return share_of_ideal(-(-outputs // TILE) * (2 if halves else 1), threads, in_blocks=not halves)
-    strips = -(-outputs // bfloat16_cpu.OUTPUTS)
+    # Products of bfloat16 in float32 have strips of half as many outputs, so at least these shares.
+    strips = -(-outputs // fp8_tile.OUTPUTS)
     pieces = strips * count_panels(rows, strips, threads)
     if name == "bfloat16" and rows <= bfloat16_cpu.MAX_ROWS and takes_halves(strips, threads):
         pieces = 2 * strips
@@ -105,7 +106,7 @@ def test_the_bits_of_a_result_do_not_depend_on_how_strips_are_divided(rows: int,
     packer = Fp8CpuPacker(CodedShape(outputs, inputs, None, 64, 0))
     packer.write(0, torch.randn(outputs, inputs).to(torch.float8_e4m3fn), torch.rand(outputs, inputs // 64))
     products: list[Fp8CpuProduct | Bfloat16CpuProduct] = [packer.product(torch.randn(outputs))]
-    if bfloat16_cpu.has_bfloat16_dots(torch.bfloat16):
+    if bfloat16_cpu.serves(torch.bfloat16):
         products.append(Bfloat16CpuProduct(torch.randn(outputs, inputs).bfloat16(), torch.randn(outputs)))
     x, before = torch.randn(rows, inputs).bfloat16(), torch.get_num_threads()
     for product in products:

@@ -20,7 +20,7 @@ SIDE = 64
 Product: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 PRODUCTS: dict[str, tuple[Callable[[torch.Tensor, None], Product], torch.dtype]] = {
     "packed": (OneDnnProduct, torch.float32),
-    "widened": (HalfWidenedOnUseProduct, torch.bfloat16),
+    "widened": (HalfWidenedOnUseProduct, torch.float16),
 }
 
 

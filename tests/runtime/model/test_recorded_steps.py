@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from arbora.kernels.linear.bfloat16_cpu import has_bfloat16_dots
+from arbora.kernels.linear import bfloat16_cpu
 from arbora.kernels.linear.half import FEW_ROWS
 from arbora.kernels.linear.onednn import onednn_multiplies
 from arbora.runtime.messages import DropAdapter, ReadAdapter, RowGroup
@@ -33,11 +33,9 @@ TWICE = [*STEPS, *STEPS]
 """the rows of the steps of `replayed`"""
 
 
-def of_bfloat16(deterministic: bool = False) -> list[int]:
-    """Rows of the steps that `replayed` runs, in bfloat16. Products need oneDNN with a matrix unit (AMX), and
-    those of deterministic models without the instruction."""
-    can_run = has_bfloat16_dots(torch.bfloat16) or not (deterministic or onednn_multiplies(torch.bfloat16))
-    return TWICE if can_run else []
+def of_bfloat16() -> list[int]:
+    """Rows of the steps that `replayed` runs in bfloat16, unless products need oneDNN."""
+    return TWICE if bfloat16_cpu.serves(torch.bfloat16) else []
 
 
 class Compared(EagerExecutor):
@@ -100,7 +98,7 @@ def test_replayed_steps_give_the_same_bits_as_kernels_run_one_by_one(
     model: Path, deterministic: bool, kv_dtype: str
 ) -> None:
     driver = started(model, deterministic=deterministic, kv_dtype=kv_dtype)
-    assert replayed(driver, deterministic) == of_bfloat16(deterministic)
+    assert replayed(driver, deterministic) == of_bfloat16()
 
 
 @pytest.mark.parametrize("dtype, quantize", [("bfloat16", "int4"), ("float32", "int8"), ("float32", "fp8")])
@@ -169,7 +167,7 @@ def test_steps_of_random_rows_and_chunks_are_replayed(model: Path, deterministic
             ]
         )
     sizes = Counter(compared.seen)
-    assert len(compared.replayed) == (40 if of_bfloat16(deterministic) else 0)
+    assert len(compared.replayed) == (40 if of_bfloat16() else 0)
     assert max(sizes.values()) > 3 and min(sizes.values()) == 1
 
 
