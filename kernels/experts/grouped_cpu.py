@@ -243,6 +243,5 @@ def _multiply_pair_strips(arguments, own, memory):
 
 
 INTEGERS = integer_cpu.kernels_by_format(_multiply_integers)
-"""by bits of a code, and whether offsets are stored"""
 FP8_PAIRS = ParallelKernel(_multiply_fp8, np.uint32(0), KIND[torch.bfloat16])
 FP8_FLOATS = {dtype: ParallelKernel(_multiply_fp8, np.uint64(0), kind) for dtype, kind in KIND.items()}
