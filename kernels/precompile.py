@@ -78,9 +78,9 @@ def _experts() -> None:
         sorting_cpu.SUMS[dtype].load()
         gate_cpu.GATES[dtype].load()
         half.PRODUCTS[dtype].load()
-    for (form, _), kernel in grouped_cpu.INTEGERS.items():
-        if not form.has_factors:
-            kernel.load()
+    integers = [kernel for (form, _), kernel in grouped_cpu.INTEGERS.items() if not form.has_factors]
+    for kernel in integers:
+        kernel.load()
     if bfloat16_cpu.serves(torch.bfloat16):
         grouped_cpu.multiply_pairs.load()
 

@@ -1,4 +1,4 @@
-"""Products of a few rows with a strip of bfloat16 weights, and writing their results.
+"""Products of a few rows with a strip of bfloat16 weights, and writing a strip's results.
 
 A strip holds a word for each output and pair of inputs. Activations are pairs of bfloat16 for `vdpbf16ps`;
 for other processors they are float32, and weights are widened in registers.
@@ -38,7 +38,7 @@ AVX2's 16 registers hold half a vector each: of more rows, they hold the sums of
 def tiles(rows: range, lines: int, width: int = VECTORS) -> Intrinsic:
     """The function that computes sums[r, o] = sum over pairs p < count of x[r, p] · weights[p, o].
 
-    It does so for the first `width` vectors of one strip and `number` rows, which is one of `rows`.
+    It does so for the first `width` vectors of outputs of a strip and `number` rows, which is one of `rows`.
 
     x: pairs of values as `PAIR`, `stride` from one row to the next; weights: words [count, OUTPUTS]; sums:
     float32 [rows, OUTPUTS], added to if `add`. The pairs are added in order, so a row's result does not
