@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -64,10 +64,10 @@ def _emit_loop(
 
 
 @emits(VOID, INT, TO_WORDS)
-def _multiply_bytes(builder, turns, memory):
+def _multiply_bytes(builder: ir.IRBuilder, turns: ir.Value, memory: ir.Value) -> None:
     """Codes of up to 7 bits: `vpdpbusd`, or `vpmaddubsw` and an addition."""
 
-    def add(builder, total, place, number):
+    def add(builder: ir.IRBuilder, total: ir.Value, place: ir.Value, number: int) -> ir.Value:
         if dot_width() > 0:
             return dot(builder, total, read(builder, place, WORDS), splat(builder, word(number + 1), WORDS))
         return add_byte_products(builder, total, read(builder, place, SHORTS), word(number + 1))
@@ -76,12 +76,12 @@ def _multiply_bytes(builder, turns, memory):
 
 
 @emits(VOID, INT, TO_WORDS)
-def _multiply_wide_bytes(builder, turns, memory):
+def _multiply_wide_bytes(builder: ir.IRBuilder, turns: ir.Value, memory: ir.Value) -> None:
     """Codes of 8 bits: `vpdpbusd`, or `vpmaddwd` and an addition."""
     half = ir.VectorType(ir.IntType(32), 8)
     kind = ir.FunctionType(half, [SHORTS, SHORTS])
 
-    def add(builder, total, place, number):
+    def add(builder: ir.IRBuilder, total: ir.Value, place: ir.Value, number: int) -> ir.Value:
         if dot_width() > 0:
             return dot(builder, total, read(builder, place, WORDS), splat(builder, word(number + 1), WORDS))
         multiply = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx2.pmadd.wd")
@@ -92,10 +92,10 @@ def _multiply_wide_bytes(builder, turns, memory):
 
 
 @emits(VOID, INT, TO_WORDS)
-def _multiply_floats(builder, turns, memory):
+def _multiply_floats(builder: ir.IRBuilder, turns: ir.Value, memory: ir.Value) -> None:
     """`vdpbf16ps`, or float32 multiplications with additions."""
 
-    def add(builder, total, place, number):
+    def add(builder: ir.IRBuilder, total: ir.Value, place: ir.Value, number: int) -> ir.Value:
         operand = read(builder, place, WORDS)
         if bfloat16_dots.available():
             place = zeros(builder, 1)[0]
@@ -109,17 +109,17 @@ def _multiply_floats(builder, turns, memory):
 
 
 @ParallelKernel
-def _run_bytes(arguments):
+def _run_bytes(arguments: Any) -> None:
     _multiply_bytes(arguments[1], pointer(arguments[2], np.uint32(0)))
 
 
 @ParallelKernel
-def _run_wide_bytes(arguments):
+def _run_wide_bytes(arguments: Any) -> None:
     _multiply_wide_bytes(arguments[1], pointer(arguments[2], np.uint32(0)))
 
 
 @ParallelKernel
-def _run_floats(arguments):
+def _run_floats(arguments: Any) -> None:
     _multiply_floats(arguments[1], pointer(arguments[2], np.uint32(0)))
 
 
@@ -167,7 +167,7 @@ def product_table(bandwidth: float, threads: int) -> Iterator[list[str]]:
 
 def _shares(name: str, linear: Linear, instruction: str, bandwidth: float, threads: int) -> Iterator[str]:
     rate = multiply_rates(threads)[instruction]
-    nbytes = 2 * OUTPUTS * INPUTS if instruction == "floats" else linear.product.nbytes  # type: ignore[union-attr]
+    nbytes = 2 * OUTPUTS * INPUTS if instruction == "floats" else linear.product.nbytes  # type: ignore[attr-defined]
     yield name
     yield f"{nbytes * 8 / OUTPUTS / INPUTS:.2f}"
     yield f"{rate / 1e9:.0f}"
