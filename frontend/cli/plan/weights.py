@@ -9,7 +9,7 @@ from typing import NamedTuple, get_args
 
 import torch
 
-from ....kernels.linear import CodedShape, find_packer
+from ....kernels.linear import FACTOR_INPUTS, CodedShape, find_packer
 from ....runtime.config import QuantizeMethod
 from ....runtime.errors import ConfigError
 from ....runtime.model.decoder_config import DecoderConfig
@@ -169,11 +169,17 @@ def _gguf_weights(
 def _packed_bytes(spec: TensorSpec, device: torch.device) -> int:
     """Bytes of the codes, scales, offsets and factors; 0 if the device has no product for the blocks."""
     (outputs, inputs), kind = spec.shapes[0], BLOCK_TYPES[spec.dtypes[0]]
-    packer = find_packer(CodedShape(outputs, inputs, kind.bits, kind.group, kind.zero), device)
-    unsigned_zero = 1 << (kind.bits - 1)
+    has_factors = device.type == "cpu" and kind.elements == FACTOR_INPUTS
+    bits = kind.bits if has_factors or kind.bits == 4 else 8
+    packer = find_packer(CodedShape(outputs, inputs, bits, kind.group, kind.zero, has_factors), device)
+    unsigned_zero = 1 << (bits - 1)
     has_offsets = kind.zero is None or (device.type == "cuda" and kind.zero != unsigned_zero)
-    a_group = kind.group * kind.bits // 8 + SCALE_BYTES * (2 if has_offsets else 1)
-    return outputs * (inputs // kind.group * a_group + FACTOR_BYTES) if packer else 0
+    tables, of_factors = 2 if has_offsets else 1, 0
+    a_group = kind.group * bits // 8 + SCALE_BYTES * tables
+    if has_factors:
+        a_group = kind.group * bits // 8 + tables
+        of_factors = inputs // FACTOR_INPUTS * SCALE_BYTES * tables
+    return outputs * (inputs // kind.group * a_group + of_factors + FACTOR_BYTES) if packer else 0
 
 
 def _is_scale(tensor: str) -> bool:

@@ -84,7 +84,7 @@ def pack(
     make = find_packer(shape, device)
     assert make is not None, "the packing was made for this device"
     order = None if packing.order is None else torch.tensor(packing.order)
-    if device.type == "cpu":
+    if hasattr(make, "tensors"):  # a HostPacker
         filled = take(lambda: _fill(make(shape, order, device), inputs, weights, packing, order))
         with torch.device("meta"):  # because the packer needs no memory of its own
             packer = make(shape, order, device)
