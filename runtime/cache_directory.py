@@ -26,7 +26,7 @@ def is_named_by_content(file: Path) -> bool:
 
 
 def packed_directory(root: Path, source: Path) -> Path:
-    """The directory below `root` for packed copies of a model whose first file is `source`."""
+    """Names the directory, below `root`, of the packed copies of a model. source: the model's first file"""
     target = source.resolve()
     name = os.fsencode(target.name if is_named_by_content(target) else target)
     return root / hashlib.sha256(name).hexdigest()[:24]

@@ -22,7 +22,7 @@ class Core(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """The time that a control group may compute, in CPUs: 2.5 are 250 ms in each 100 ms."""
+    """How long a control group may compute, in CPUs: with 2.5, 250 ms of processor time in each 100 ms."""
 
     cpus: float
     file: Path
@@ -72,7 +72,7 @@ def _find_nodes() -> dict[int, int]:
 
 
 def _read_cpus(text: str) -> list[int]:
-    """The numbers in a list such as "0-3,8"."""
+    """Reads the numbers of CPUs from a list such as "0-3,8", which names 0 to 3 and 8."""
     ranges = [part.partition("-") for part in text.split(",") if part]
     return [cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1)]
 

@@ -21,9 +21,9 @@ from .plan import BEGIN, END, Cut, plan_items
 from .runs import Runs
 
 MAX_ITEM_QUERIES = 64
-"""Query heads that share one pass over the keys if head sizes are no multiples of LANES. 16 take up to 1.6
-times as long behind thousands of keys. 128 are up to 1.1 times as fast there, but up to 1.3 times as slow for
-short prompts."""
+"""Query heads of an item, at most: they share one pass over the keys. Key by key, 16 take up to 1.6 times as
+long behind thousands of keys; 128 are up to 1.1 times as fast there, but up to 1.3 times as slow for short
+prompts."""
 
 MIN_SPLIT, MIN_SPLIT_OF_MANY = 512, 128
 """Keys below which an item is not split to give work to more threads: MIN_SPLIT for up to FEW_THREADS

@@ -25,23 +25,18 @@ from .items import (
     KEYS,
     KV_HEADS,
     MAX_QUERIES,
-    MIN_TILED,
     Q_STRIDE,
     REACH,
     REPEAT,
     SCALE,
     SOFTCAP,
-    THREADS,
     VALUES,
     Q,
 )
 from .plan import BEGIN, COLUMNS, END, POSITION, TOKEN, TOKENS
 from .runs import RUN_BEGIN, RUN_CELL, RUN_LENGTH, find_run
-from .tile_inputs import find_places, prefetch_cells_at
+from .tile_inputs import find_next_item, find_places, find_work, prefetch_cells_at
 from .tile_softmax import correct, hide, softmax
-
-QUERIES = 64
-"""Query heads of a work item, at most. The keys and values are widened once for all of them."""
 
 MIN_QUERIES = 9
 """An item with fewer query heads is not computed in tiles."""
@@ -150,7 +145,7 @@ def _attend(arguments, item, run, head, next_item, kind, stored, memory, places,
         padded = count + count % 2
         hide(score, begin, count, padded, item[POSITION], reach, item[TOKENS], repeat, lanes)
         online = largest, summed, correction, score
-        softmax(score, padded, queries, lanes, scale, False, values, *online)
+        softmax(score, padded, queries, lanes, scale, False, score, *online)  # values have no scales left
         correct(queries, head_dim, correction, total)
         _accumulate(score, values, count, queries, lanes, head_dim, total)
     for lane in range(queries):
@@ -177,9 +172,7 @@ def _run_item(arguments, index, head, next_index, next_head, kind, stored, scrat
     state = pointer(scratch[2].ctypes.data, np.float32(0))
     places = pointer(scratch[3].ctypes.data, np.int64(0))
     item = shift(pointer(arguments[ITEMS], np.int64(0)), index * COLUMNS)
-    run, next_run = column.run_of_item(arguments, index), column.run_of_item(arguments, next_index)
-    following = shift(pointer(arguments[ITEMS], np.int64(0)), next_index * COLUMNS)
-    next_item = following[END], next_head * arguments[HEAD_CELLS], next_run, following[BEGIN]
+    run, next_item = column.run_of_item(arguments, index), find_next_item(arguments, next_index, next_head)
     _attend(arguments, item, run, head, next_item, kind, stored, memory, places, state, total)
     column.write(arguments, item, head, kind, state, total)
 
@@ -188,18 +181,14 @@ def _run_item(arguments, index, head, next_index, next_head, kind, stored, scrat
 def _run_items(arguments, kind, stored):
     tile_scratch = _scratch(arguments)
     column_scratch = column.column_scratch(arguments)
-    items = arguments[ITEM_COUNT]
-    all_work = items * arguments[KV_HEADS]
+    all_work = arguments[ITEM_COUNT] * arguments[KV_HEADS]
     while True:
         work = fetch_add(arguments, 1)
         if work >= all_work:
             break
-        index, head = work % items, work // items
-        tokens = pointer(arguments[ITEMS], np.int64(0))[index * COLUMNS + TOKENS]
-        next_work = min(work + arguments[THREADS], all_work - 1)
-        next_index, next_head = next_work % items, next_work // items
+        index, head, next_index, next_head, is_tiled = find_work(arguments, work, all_work)
         # Callees get arrays, not pointers: numba frees an array after the last use of its name.
-        if tokens * arguments[REPEAT] < arguments[MIN_TILED]:
+        if not is_tiled:
             column.run_item(arguments, index, head, next_index, next_head, kind, stored, column_scratch)
         else:
             _run_item(arguments, index, head, next_index, next_head, kind, stored, tile_scratch)

@@ -9,9 +9,39 @@ from ..common.llvm import read, size, write
 from ..common.numba_tools import pointer, prefetch, shift
 from ..common.vectors import LANES, WORDS
 from ..pages.cells_cpu import LINE_BYTES, bfloat16_at, is_scaled, pair_at, read_scale
-from .items import HEAD_DIM, Q_STRIDE, REPEAT, Q
-from .plan import TOKEN, TOKENS
+from .items import (
+    HEAD_CELLS,
+    HEAD_DIM,
+    ITEM_COUNT,
+    ITEMS,
+    MIN_TILED,
+    Q_STRIDE,
+    REPEAT,
+    THREADS,
+    Q,
+    run_of_item,
+)
+from .plan import BEGIN, COLUMNS, END, TOKEN, TOKENS
 from .runs import RUN_BEGIN, RUN_CELL, RUN_LENGTH, find_run
+
+
+@compiled_fast
+def find_work(arguments, work, all_work):
+    """Returns the item and the KV head of a work, those of the work that the thread probably takes next, and
+    whether the item has enough query heads for tiles."""
+    items = arguments[ITEM_COUNT]
+    index, following = work % items, min(work + arguments[THREADS], all_work - 1)
+    tokens = pointer(arguments[ITEMS], np.int64(0))[index * COLUMNS + TOKENS]
+    is_tiled = tokens * arguments[REPEAT] >= arguments[MIN_TILED]
+    return index, work // items, following % items, following // items, is_tiled
+
+
+@compiled_fast
+def find_next_item(arguments, index, head):
+    """Returns what `find_places` needs of an item: its end, the first cell of the KV head, the run of the
+    item's first key, and the position of that key."""
+    item = shift(pointer(arguments[ITEMS], np.int64(0)), index * COLUMNS)
+    return item[END], head * arguments[HEAD_CELLS], run_of_item(arguments, index), item[BEGIN]
 
 
 @compiled_fast

@@ -32,14 +32,15 @@ from .items import (
     REPEAT,
     SCALE,
     SOFTCAP,
-    THREADS,
     VALUES,
 )
 from .plan import BEGIN, COLUMNS, END, POSITION, TOKENS
 from .runs import RUN_BEGIN, RUN_CELL, find_run
 from .tile_inputs import (
     can_be_read_in_place,
+    find_next_item,
     find_places,
+    find_work,
     interleave,
     load_queries,
     load_words,
@@ -65,12 +66,8 @@ from .tile_product import (
 )
 from .tile_softmax import correct, hide, scale_few_scores, scale_scores, softmax, softmax_of_few
 
-QUERIES = 64
-"""Query heads of a work item, at most: one for each lane of four vectors. The values are copied once for all
-of them."""
-
 AMX_QUERIES = 128
-"""The same with AMX. The times of 64, 128 and 256 could not be told apart."""
+"""Query heads of a work item, at most, with AMX. The times of 64, 128 and 256 could not be told apart."""
 
 MIN_QUERIES = 3
 """An item with fewer query heads is not computed in tiles. Two would take 1.06 to 1.35 times as long there
@@ -325,9 +322,7 @@ def _run_item(arguments, index, head, next_index, next_head, stored, scratch):
     run = column.run_of_item(arguments, index)
     empty = pointer(scratch[4].ctypes.data, stored)
     places = pointer(scratch[5].ctypes.data, np.int64(0))
-    following = shift(pointer(arguments[ITEMS], np.int64(0)), next_index * COLUMNS)
-    next_run = column.run_of_item(arguments, next_index)
-    next_item = following[END], next_head * arguments[HEAD_CELLS], next_run, following[BEGIN]
+    next_item = find_next_item(arguments, next_index, next_head)
     _attend(arguments, item, run, head, next_item, empty, words, floats, places, state, total)
     column.write(arguments, item, head, np.uint16(0), state, total)
 
@@ -344,18 +339,14 @@ def _run_items(arguments, stored):
     shapes = np.empty(amx.SHAPES_BYTES, np.uint8)
     if arguments[BY_AMX] != 0:
         _start_amx(shapes)
-    items = arguments[ITEM_COUNT]
-    all_work = items * arguments[KV_HEADS]
+    all_work = arguments[ITEM_COUNT] * arguments[KV_HEADS]
     while True:
         work = fetch_add(arguments, 1)
         if work >= all_work:
             break
-        index, head = work % items, work // items
-        tokens = pointer(arguments[ITEMS], np.int64(0))[index * COLUMNS + TOKENS]
-        next_work = min(work + arguments[THREADS], all_work - 1)
-        next_index, next_head = next_work % items, next_work // items
+        index, head, next_index, next_head, is_tiled = find_work(arguments, work, all_work)
         # Callees get arrays, not pointers: numba frees an array after the last use of its name.
-        if tokens * arguments[REPEAT] < arguments[MIN_TILED]:
+        if not is_tiled:
             column.run_item(
                 arguments, index, head, next_index, next_head, np.uint16(0), stored, column_scratch
             )

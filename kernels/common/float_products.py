@@ -6,7 +6,7 @@ from numba.core import cgutils
 from .emits import BOOL, INT, TO_FLOATS, VOID, branch, emits
 from .llvm import call_outlined, read, size, write
 from .numba_tools import has_feature
-from .vectors import FLOATS, fma, splat
+from .vectors import FLOATS, fma, splat, zeros
 
 ROWS = 12 if has_feature("avx512f") else 6
 """Rows that are multiplied at a time, at most. Their sums take 12 registers: AVX2 has 16, of which a row of
@@ -43,9 +43,7 @@ def _emit_rows(
     add: ir.Value,
 ) -> None:
     targets = [builder.gep(c, [builder.mul(c_row, size(row))]) for row in range(rows)]
-    sums = [cgutils.alloca_once_value(builder, ir.Constant(FLOATS, None)) for _ in targets]
-    for total in sums:
-        builder.store(ir.Constant(FLOATS, None), total)
+    sums = zeros(builder, rows)
     with builder.if_then(add):
         for total, place in zip(sums, targets, strict=True):
             builder.store(read(builder, place, FLOATS), total)

@@ -53,9 +53,9 @@ ended a kernel, and SLEEPING the threads that sleep until the others end theirs.
 kernels; FUNCTIONS and PLACES are the addresses of their functions and of their arguments. The others are the
 fields of `_System` and `_Binding`.
 
-More than TEAM_THREADS threads arrive in groups of so many: each group has a counter, from GROUPS on, in a
-cache line of its own, and ARRIVALS counts the groups. Otherwise one cache line would pass from core to core
-for each thread."""
+More than TEAM_THREADS threads arrive in groups of TEAM_THREADS. Each group has a counter, from GROUPS on, and
+no two counters share a cache line. ARRIVALS then counts the groups. A single counter would pass from core to
+core for each thread."""
 
 
 class Program:

@@ -1,9 +1,9 @@
 """Teams of threads, which divide a weight's pieces among themselves on large machines.
 
-A core reads the memory of its own NUMA node fastest. So the cores of a node are a team, or several, and each
-team has a range of the pieces of every product, which lies in the memory of its node. A thread takes pieces
-of its own team's range first and then those that other teams have left. Each range has a counter of its own,
-because a counter that many threads advance is passed from core to core each time.
+A core reads the memory of its NUMA node fastest. So the cores of a node are a team, or several, and each team
+has a range of the pieces of every product, which lies in the memory of its node. A thread takes pieces of its
+team's range first and then those that other teams have left. Each range has a separate counter, because a
+counter that many threads advance is passed from core to core each time.
 
 With one node and at most TEAM_THREADS threads there are no teams, and one counter serves all threads.
 """
@@ -30,7 +30,7 @@ TEAM_THREADS = 16
 """Threads of a team, at most."""
 
 LINE = 8
-"""int64 of a cache line: each counter has one of its own."""
+"""int64 values that fill a cache line. No two counters share a line."""
 
 TEAMS, CPUS, BOUNDS = range(3)
 """Places in the table of `team_arguments`: the numbers of teams and of logical CPUs; then the sum of the
@@ -77,7 +77,8 @@ def team_arguments(threads: int) -> tuple[int, ...]:
 
 @compiled
 def find_own_team(arguments, at):
-    """The number of this thread's team. at: the index of the first of `team_arguments`"""
+    """Returns the number of the team to which this thread belongs. at: where `team_arguments` begin in the
+    arguments"""
     if arguments[at] == 0:
         return 0
     table, cpu = pointer(arguments[at], np.int64(0)), _current_cpu()

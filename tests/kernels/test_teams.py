@@ -90,7 +90,7 @@ def test_threads_take_each_piece_once_and_those_of_their_own_team_first(
     own = len(shares) - 1
     while part := taking.take(own):
         if len(taken) < pieces - (ends[own - 1] if own else 0):
-            assert part[0] >= (ends[own - 1] if own else 0), "of its own range"
+            assert part[0] >= (ends[own - 1] if own else 0), "a piece of the team's range"
         else:
             assert len(part) == 1, "others need the rest"
         taken.extend(part)
@@ -152,7 +152,7 @@ def test_threads_on_two_nodes_take_the_ranges_of_their_nodes_first(
             assert np.all(np.diff(is_own.astype(int)) <= 0), "own pieces first"
             if not is_own.all():
                 of_team = noted[(noted[:, 2] >= pieces // 2) == (team == 1)]
-                assert len(of_team) == (pieces + team) // 2, "its own range was taken before"
+                assert len(of_team) == (pieces + team) // 2, "the team's range was taken first"
         assert teams_seen <= {0, 1}
 
 

@@ -1,5 +1,5 @@
 """How evenly 4 to 64 threads share the work of models with 0.6 and 8 billion weights, by the kernels' own
-functions. No machine with so many cores is needed, and none is measured."""
+functions. The tests need no machine with that many cores, and measure no time."""
 
 from __future__ import annotations
 

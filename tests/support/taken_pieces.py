@@ -44,8 +44,8 @@ class Taking:
 
 
 def share_of_ideal(pieces: int, threads: int, in_blocks: bool) -> float:
-    """The time of threads that are never idle, divided by that of these threads, if each piece takes equally
-    long."""
+    """Returns how long the pieces would take if no thread was ever idle, divided by how long they take. Each
+    piece takes equally long."""
     taking = Taking(pieces, threads, in_blocks)
     teams = [number for number, team in enumerate(find_teams(threads)) for _ in range(team.threads)]
     free = [(0, number, team) for number, team in enumerate(teams or [0] * threads)]

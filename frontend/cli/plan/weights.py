@@ -23,6 +23,7 @@ from ....runtime.model.weight_formats import (
 )
 from ....runtime.model.weight_formats.compressed_tensors import choose_compressed_tensors
 from ....runtime.model.weight_formats.gguf_blocks import BLOCK_TYPES
+from ....runtime.model.weight_formats.packing import choose_shape
 from ....runtime.model.weight_formats.quantized_checkpoint import quantization_config
 from ....runtime.model.weight_formats.weight_format import FLOATS, FloatFormat
 from ....runtime.model.weights import (
@@ -169,17 +170,19 @@ def _gguf_weights(
 def _packed_bytes(spec: TensorSpec, device: torch.device) -> int:
     """Bytes of the codes, scales, offsets and factors; 0 if the device has no product for the blocks."""
     (outputs, inputs), kind = spec.shapes[0], BLOCK_TYPES[spec.dtypes[0]]
-    has_factors = device.type == "cpu" and kind.elements == FACTOR_INPUTS
-    bits = kind.bits if has_factors or kind.bits == 4 else 8
-    packer = find_packer(CodedShape(outputs, inputs, bits, kind.group, kind.zero, has_factors), device)
-    unsigned_zero = 1 << (bits - 1)
+    shape = choose_shape(
+        CodedShape(outputs, inputs, kind.bits, kind.group, kind.zero, kind.has_factors), device
+    )
+    if shape is None:
+        return 0
+    assert shape.bits is not None
+    unsigned_zero = 1 << (shape.bits - 1)
     has_offsets = kind.zero is None or (device.type == "cuda" and kind.zero != unsigned_zero)
-    tables, of_factors = 2 if has_offsets else 1, 0
-    a_group = kind.group * bits // 8 + SCALE_BYTES * tables
-    if has_factors:
-        a_group = kind.group * bits // 8 + tables
-        of_factors = inputs // FACTOR_INPUTS * SCALE_BYTES * tables
-    return outputs * (inputs // kind.group * a_group + of_factors + FACTOR_BYTES) if packer else 0
+    tables = 2 if has_offsets else 1
+    floats, in_bytes = inputs // kind.group * tables, 0
+    if shape.has_factors:
+        floats, in_bytes = inputs // FACTOR_INPUTS * tables, floats
+    return outputs * (inputs * shape.bits // 8 + SCALE_BYTES * floats + in_bytes + FACTOR_BYTES)
 
 
 def _is_scale(tensor: str) -> bool:

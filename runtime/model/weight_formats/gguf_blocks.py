@@ -35,6 +35,11 @@ class BlockType(NamedTuple):
     decode: Callable[[torch.Tensor], Block]
     """decodes uint8 [n, blocks, bytes]"""
 
+    @property
+    def has_factors(self) -> bool:
+        """see `CodedShape.has_factors`"""
+        return self.elements == FACTOR_INPUTS
+
 
 @dataclass(frozen=True)
 class BlockFormat:
@@ -62,7 +67,7 @@ class BlockFormat:
             return decoded if order is None else _restore_columns(decoded, order, kind.group)
 
         # Another order of the inputs would mix groups that share a factor.
-        has_factors = kind.elements == FACTOR_INPUTS and order is None
+        has_factors = kind.has_factors and order is None
         groups = Groups(kind.group, None)
         return CodedWeight(kind.bits, groups, kind.zero, "weight", rows, has_factors=has_factors)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
 
 import torch
 
@@ -30,7 +29,7 @@ def make_now(make: Callable[[], Sequence[torch.Tensor]]) -> Sequence[torch.Tenso
 class Packing:
     """How a product stores a weight. Projections with equal packings can share a product."""
 
-    bits: Literal[4, 5, 6, 8] | None
+    bits: int | None
     """bits of a code, as in `CodedShape.bits`; FP8 has zero 0 and no order"""
     group: int
     zero: int | None
@@ -46,6 +45,13 @@ class Packing:
         return CodedShape(outputs, inputs, self.bits, self.group, self.zero, self.has_factors)
 
 
+def choose_shape(shape: CodedShape, device: torch.device) -> CodedShape | None:
+    """The shape in which the device's product stores a weight: the given one, or one without factors, whose
+    codes have 4 or 8 bits. None if the device has no product for it."""
+    plain = shape._replace(has_factors=False, bits=8 if shape.bits in (5, 6) else shape.bits)
+    return next((each for each in (shape, plain) if find_packer(each, device) is not None), None)
+
+
 def find_packing(
     weight: torch.Tensor | CodedWeight, outputs: int, inputs: int, device: torch.device
 ) -> Packing | None:
@@ -59,14 +65,11 @@ def find_packing(
         if not _equally_many(weight.groups, inputs):
             return None
         order = tuple(torch.argsort(weight.groups.index, stable=True).tolist())
-    packing = Packing(
-        weight.bits, weight.groups.size, zero, order, weight.rounds_activations, weight.has_factors
-    )
-    plain = replace(packing, has_factors=False, bits=8 if packing.bits in (5, 6) else packing.bits)
-    for found in (packing, plain):
-        if find_packer(found.shape(outputs, inputs), device) is not None:
-            return found
-    return None
+    group = weight.groups.size
+    shape = choose_shape(CodedShape(outputs, inputs, weight.bits, group, zero, weight.has_factors), device)
+    if shape is None:
+        return None
+    return Packing(shape.bits, group, zero, order, weight.rounds_activations, shape.has_factors)
 
 
 def pack(
@@ -86,7 +89,7 @@ def pack(
     order = None if packing.order is None else torch.tensor(packing.order)
     if hasattr(make, "tensors"):  # a HostPacker
         filled = take(lambda: _fill(make(shape, order, device), inputs, weights, packing, order))
-        with torch.device("meta"):  # because the packer needs no memory of its own
+        with torch.device("meta"):  # the packer allocates no memory, as it gets the filled tensors
             packer = make(shape, order, device)
         assert isinstance(packer, HostPacker)
         packer.tensors = tuple(filled)
