@@ -83,8 +83,12 @@ def tiles(rows: range, lines: int, width: int = VECTORS) -> Intrinsic:
 def _add_pairs(
     builder: ir.IRBuilder, totals: list[ir.Value], pairs: list[ir.Value], columns: list[ir.Value]
 ) -> None:
-    """Adds the products of the pairs at the addresses `pairs` and the pairs in each of `columns` to the
-    vectors at `totals`, which are those of one row after the other."""
+    """Multiplies the pair of activations of each row with the vectors of weights. Adds the products to the
+    row's sums.
+
+    pairs: an address for each row; columns: vectors of weights; totals: the sums of the first row, a vector
+    for each of `columns`, then those of the next row
+    """
     for row, pair in enumerate(pairs):
         of_row = totals[row * len(columns) : (row + 1) * len(columns)]
         add_pair_products(builder, of_row, builder.load(pair), columns)

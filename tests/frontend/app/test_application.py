@@ -1,17 +1,15 @@
-"""Paths, methods, keys, limits, models, tokenization and metrics of the HTTP server."""
+"""Paths, methods, limits, models and tokenization of the HTTP server."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import httpx
 import pytest
 import pytest_asyncio
 from apis import APIS, Api
 from arbora.frontend.http.body import MAX_BODY_BYTES
-from http_world import HELLO, MODEL, HttpWorld, http_world, last_generate
-from prometheus_client.parser import text_string_to_metric_families
+from http_world import HELLO, MODEL, HttpWorld, http_world
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -26,14 +24,6 @@ async def world() -> AsyncIterator[HttpWorld]:
 async def guarded() -> AsyncIterator[HttpWorld]:
     async with http_world(api_keys=("first", "second")) as world:
         yield world
-
-
-async def samples(world: HttpWorld) -> dict[str, float]:
-    text = (await world.http.get("/metrics")).text
-    families = text_string_to_metric_families(text)
-    return {
-        sample.name: sample.value for family in families for sample in family.samples if not sample.labels
-    }
 
 
 async def test_the_served_model_is_listed(world: HttpWorld) -> None:
@@ -230,83 +220,6 @@ async def test_a_refused_request_leaves_the_connection_usable(world: HttpWorld) 
             assert (await http.post("/v1/completions", json={"prompt": "Hello"})).status_code == 200
 
 
-async def test_with_several_keys_the_key_is_the_tenant_not_the_user(guarded: HttpWorld) -> None:
-    tenants = []
-    for key, user in (("first", "ada"), ("first", "bob"), ("second", "ada")):
-        headers = {"authorization": f"Bearer {key}"}
-        body = {"messages": HELLO, "user": user}
-        response = await guarded.http.post("/v1/chat/completions", json=body, headers=headers)
-        assert response.status_code == 200
-        tenants.append(last_generate(guarded).tenant)
-    assert tenants[0] == tenants[1] != tenants[2]
-    assert "" not in tenants
-
-
-@pytest.mark.parametrize(
-    ("header", "problem"),
-    [
-        (None, "This request has no API key."),
-        ("Basic first", "This request has no API key."),
-        ("Bearer third", "The API key in this request is unknown."),
-        ("first", "The header authorization must have 'Bearer ' before the API key."),
-    ],
-)
-async def test_without_a_known_key_nothing_is_served(
-    guarded: HttpWorld, header: str | None, problem: str
-) -> None:
-    headers = {} if header is None else {"authorization": header}
-    response = await guarded.http.get("/v1/models", headers=headers)
-    assert response.status_code == 401
-    error = response.json()["error"]
-    assert error["code"] == "invalid_api_key"
-    assert error["message"].startswith(f"{problem} A valid API key is needed")
-
-
-@pytest.mark.parametrize("key", ["first", "second"])
-async def test_each_key_opens_the_server(guarded: HttpWorld, key: str) -> None:
-    response = await guarded.http.get("/v1/models", headers={"authorization": f"Bearer {key}"})
-    assert response.status_code == 200
-
-
-async def test_a_key_may_be_sent_in_anthropics_header(guarded: HttpWorld) -> None:
-    assert (await guarded.http.get("/v1/models", headers={"x-api-key": "second"})).status_code == 200
-    assert (await guarded.http.get("/v1/models", headers={"x-api-key": "third"})).status_code == 401
-
-
-@pytest.mark.parametrize(
-    ("headers", "status", "code"),
-    [
-        ([("authorization", "Bearer first"), ("x-api-key", "first")], 200, None),
-        ([("authorization", "Basic YTpi"), ("x-api-key", "first")], 200, None),
-        ([("authorization", "Bearer first"), ("x-api-key", "")], 200, None),
-        ([("authorization", "Bearer first"), ("x-api-key", "second")], 401, "contradictory_api_keys"),
-        ([("authorization", "Bearer third"), ("x-api-key", "second")], 401, "contradictory_api_keys"),
-        ([("authorization", "Bearer first"), ("x-api-key", "third")], 401, "contradictory_api_keys"),
-        (
-            [("authorization", "Bearer first"), ("authorization", "Bearer second")],
-            401,
-            "contradictory_api_keys",
-        ),
-        ([("x-api-key", "third"), ("x-api-key", "third")], 401, "invalid_api_key"),
-    ],
-    ids=range(8),
-)
-async def test_two_keys_in_a_request_must_be_the_same(
-    guarded: HttpWorld, headers: list[tuple[str, str]], status: int, code: str | None
-) -> None:
-    answer = await guarded.http.get("/v1/models", headers=headers)
-    assert answer.status_code == status
-    assert code is None or answer.json()["error"]["code"] == code
-    assert (await guarded.http.get("/health", headers=headers)).status_code == 200
-
-
-async def test_metrics_may_need_a_key() -> None:
-    async with http_world(api_keys=("first",), protect_metrics=True) as world:
-        assert (await world.http.get("/metrics")).status_code == 401
-        assert (await world.http.get("/health")).status_code == 200
-        assert (await world.http.get("/metrics", headers={"x-api-key": "first"})).status_code == 200
-
-
 async def test_a_server_without_a_model_is_alive_but_not_ready() -> None:
     async with http_world(replica=False) as world:
         world.supervisor.peer_down()
@@ -314,13 +227,6 @@ async def test_a_server_without_a_model_is_alive_but_not_ready() -> None:
             assert (await world.http.get(path)).status_code == status
         await world.start_replica()
         assert (await world.http.get("/health/ready")).status_code == 200
-
-
-@pytest.mark.parametrize(
-    "path", ["/health", "/health/live", "/health/ready", "/ping", "/version", "/metrics"]
-)
-async def test_probes_need_no_key(guarded: HttpWorld, path: str) -> None:
-    assert (await guarded.http.get(path)).status_code == 200
 
 
 @pytest.mark.parametrize("has_tools", [False, True])
@@ -374,75 +280,6 @@ async def test_tokenizing_needs_a_text_or_a_conversation(world: HttpWorld) -> No
 async def test_tokens_become_text_again(world: HttpWorld) -> None:
     response = await world.http.post("/detokenize", json={"tokens": world.ids("the cat<|im_end|>")})
     assert response.json() == {"prompt": "the cat<|im_end|>"}
-
-
-async def test_metrics_count_requests_and_tokens(world: HttpWorld) -> None:
-    world.script = world.says("the cat sat")
-    before = await samples(world)
-    completion = await world.client.chat.completions.create(model=MODEL, messages=HELLO)
-    after = await samples(world)
-
-    def grown(name: str) -> float:
-        return after[name] - before[name]
-
-    assert completion.usage is not None
-    assert grown("arbora_request_prompt_tokens_total") == completion.usage.prompt_tokens
-    assert grown("arbora_request_completion_tokens_total") == completion.usage.completion_tokens
-    assert grown("arbora_time_to_first_token_seconds_count") == 1
-    assert grown("arbora_inter_token_latency_seconds_count") == completion.usage.completion_tokens - 1
-    assert grown("arbora_request_duration_seconds_count") == 1
-
-
-async def test_metrics_count_the_tokens_that_earlier_turns_saved_and_lost(world: HttpWorld) -> None:
-    world.script = world.says("the cat sat")
-    first = await world.client.chat.completions.create(model=MODEL, messages=HELLO)
-    before = await samples(world)
-    counters = ("arbora_prompt_tokens_remembered_total", "arbora_prompt_tokens_rewritten_total")
-    saved: list[float] = []
-    lost: list[float] = []
-    for reply in ("the cat sat", "the dog sat on the mat"):
-        said: Any = {"role": "assistant", "content": reply}
-        body = {"messages": [*HELLO, said, {"role": "user", "content": "And?"}]}
-        await world.http.post("/tokenize", json=body)
-        after = await samples(world)
-        saved.append(after[counters[0]] - before[counters[0]])
-        lost.append(after[counters[1]] - before[counters[1]])
-        before = after
-    assert first.usage is not None
-    assert saved[0] == first.usage.total_tokens - 1
-    assert saved[1] < first.usage.prompt_tokens
-    assert lost[0] == 0
-    assert lost[1] >= len(world.ids("cat sat"))
-    assert after["arbora_prompt_memo_bytes"] > 0
-
-
-async def test_the_metrics_texts_say_requests(world: HttpWorld) -> None:
-    text = (await world.http.get("/metrics")).text
-    assert "# HELP arbora_requests_running Requests that take part in steps." in text
-    assert "equence" not in text
-
-
-async def test_metrics_have_the_schedulers_pages_and_queues(world: HttpWorld) -> None:
-    found = await samples(world)
-    assert found["arbora_kv_pages"] == 64
-    assert found["arbora_kv_pages_used"] == 2
-    assert found["arbora_kv_pages_cached"] == 3
-    assert found["arbora_kv_pages_free"] == 59
-    assert found["arbora_requests_running"] == 0
-    assert found["arbora_requests_waiting"] == 0
-    looked_up = found["arbora_prompt_tokens_looked_up_total"]
-    assert looked_up == 3 * found["arbora_prompt_tokens_cached_total"] > 0
-
-
-async def test_counters_continue_when_the_replica_starts_again(world: HttpWorld) -> None:
-    before = await samples(world)
-    await world.kill_replica()
-    while_down = await samples(world)
-    await world.start_replica()
-    after = await samples(world)
-    name = "arbora_prompt_tokens_cached_total"
-    assert before[name] == while_down[name]
-    assert after[name] == before[name] + 10
 
 
 async def test_a_model_without_chat_template_serves_completions_only() -> None:
