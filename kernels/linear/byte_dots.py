@@ -34,6 +34,7 @@ VECTOR = 64  # bytes
 UNROLLED = 4
 """Steps of 4 inputs in a turn of the innermost loop: each group has a multiple of 16 inputs."""
 SHORTS = ir.VectorType(I16, 16)
+_FACTOR_STEPS = FACTOR_INPUTS // 4
 _BYTES, _HALF_WORDS = ir.VectorType(I8, 32), ir.VectorType(I32, 8)
 
 
@@ -80,24 +81,43 @@ def tile_bytes(builder, stored, inputs, group, has_offsets, kinds):
     return builder.add(codes, builder.mul(heads, tables))
 
 
-def find_group(
-    builder: ir.IRBuilder, index: ir.Value, steps: ir.Value, form: TileFormat, tables: int
-) -> tuple[ir.Value, ir.Value, ir.Value | None]:
-    """At which bytes of a tile the scales and the codes of a group of 4 × `steps` inputs are, and its factors
-    if there are any. tables: 2 with offsets, otherwise 1."""
-    code_bytes = builder.udiv(builder.mul(steps, size(VECTOR * form.bits)), size(UNROLLED))
-    head = size(tables * VECTOR)
-    if not form.has_factors:
-        scales = builder.mul(index, builder.add(head, code_bytes))
-        return scales, builder.add(scales, head), None
-    groups = builder.udiv(size(FACTOR_INPUTS // 4), steps)
-    width = size(tables * TILE)
-    whole = builder.add(head, builder.mul(groups, builder.add(width, code_bytes)))
-    factors = builder.mul(builder.udiv(index, groups), whole)
-    within, first = builder.urem(index, groups), builder.add(factors, head)
-    scales = builder.add(first, builder.mul(within, width))
-    codes = builder.add(first, builder.mul(groups, width))
-    return scales, builder.add(codes, builder.mul(within, code_bytes)), factors
+class Blocks(NamedTuple):
+    """Where the blocks of a tile are, and the groups of 4 × `steps` inputs in them: see `block_layout`."""
+
+    steps: ir.Value
+    has_factors: bool
+    size: ir.Value
+    """bytes of a block"""
+    head: int
+    """bytes before the scales of the first group: the factors, if there are any"""
+    scales: int
+    """bytes of a group's scales and offsets"""
+    codes: ir.Value
+    """bytes of a group's codes"""
+    groups: ir.Value
+    """of a block"""
+
+    @classmethod
+    def of(cls, builder: ir.IRBuilder, steps: ir.Value, form: TileFormat, tables: int) -> Blocks:
+        """tables: 2 with offsets, otherwise 1"""
+        codes = builder.udiv(builder.mul(steps, size(VECTOR * form.bits)), size(UNROLLED))
+        head, scales, groups = 0, tables * VECTOR, size(1)
+        if form.has_factors:
+            head, scales, groups = tables * VECTOR, tables * TILE, builder.udiv(size(_FACTOR_STEPS), steps)
+        whole = builder.add(size(head), builder.mul(groups, builder.add(codes, size(scales))))
+        return cls(steps, form.has_factors, whole, head, scales, codes, groups)
+
+    def find_group(self, builder: ir.IRBuilder, index: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """At which bytes of the tile the block of a group begins, the group's scales and its codes."""
+        block, within = index, size(0)
+        if self.has_factors:
+            block = builder.udiv(builder.mul(index, self.steps), size(_FACTOR_STEPS))
+            within = builder.sub(index, builder.mul(block, self.groups))
+        start = builder.mul(block, self.size)
+        first = builder.add(start, size(self.head))
+        scales = builder.add(first, builder.mul(within, size(self.scales)))
+        codes = builder.add(first, builder.mul(self.groups, size(self.scales)))
+        return start, scales, builder.add(codes, builder.mul(within, self.codes))
 
 
 def available() -> bool:
@@ -163,14 +183,10 @@ def read_halves(builder: ir.IRBuilder, place: ir.Value, number: int) -> ir.Value
     return builder.fpext(halves, FLOATS)
 
 
-def read_scales(builder: ir.IRBuilder, place: ir.Value, factors: ir.Value | None, number: int) -> ir.Value:
-    """Reads the scales or offsets of 16 outputs as float32. number: 0 and 1 for the scales, 2 and 3 for the
-    offsets. factors: where the tile's factors are; None if the values are float16."""
-    if factors is None:
-        return read_halves(builder, place, number)
+def read_bytes(builder: ir.IRBuilder, place: ir.Value, number: int) -> ir.Value:
+    """Reads 16 signed bytes, number 16 × `number` and those after it, and converts them to WORDS."""
     stored = read(builder, builder.gep(place, [size(number * LANES)]), ir.VectorType(I8, LANES))
-    values = builder.sitofp(builder.sext(stored, WORDS), FLOATS)
-    return builder.fmul(values, read_halves(builder, factors, number))
+    return builder.sext(stored, WORDS)
 
 
 def dot(builder: ir.IRBuilder, total: ir.Value, codes: ir.Value, activations: ir.Value) -> ir.Value:

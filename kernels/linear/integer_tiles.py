@@ -18,10 +18,11 @@ from .byte_dots import (
     TILE,
     UNROLLED,
     VECTOR,
+    Blocks,
     block_layout,
-    find_group,
+    read_bytes,
     read_codes,
-    read_scales,
+    read_halves,
 )
 
 _HALF = TILE // 2
@@ -154,13 +155,14 @@ def widen_groups(builder, address, groups, steps, zero, stored, sum_kind, target
         return
     start = builder.inttoptr(address, I8.as_pointer())
     less = splat(builder, builder.fneg(builder.sitofp(zero, F32)), FLOATS)
+    blocks = Blocks.of(builder, steps, form, 2 if has_offsets else 1)
     with cgutils.for_range(builder, groups) as group:
-        at, first, factors = find_group(builder, group.index, steps, form, 2 if has_offsets else 1)
+        block, at, first = blocks.find_group(builder, group.index)
+        factors = builder.gep(start, [block]) if form.has_factors else None
         place = builder.gep(start, [at])
-        of_factors = None if factors is None else builder.gep(start, [factors])
-        scales = [read_scales(builder, place, of_factors, half) for half in range(2)]
+        scales = [_read_scales(builder, place, factors, half) for half in range(2)]
         if has_offsets:
-            offsets = [read_scales(builder, place, of_factors, 2 + half) for half in range(2)]
+            offsets = [_read_scales(builder, place, factors, 2 + half) for half in range(2)]
         else:
             offsets = [builder.fmul(scale, less) for scale in scales]
         codes = builder.gep(start, [first])
@@ -174,6 +176,15 @@ def widen_groups(builder, address, groups, steps, zero, stored, sum_kind, target
                     low, high = _pairs(builder, four, scales[half], offsets[half])
                     write(builder, low, builder.gep(to, [size(half * LANES)]))
                     write(builder, high, builder.gep(to, [size(TILE + half * LANES)]))
+
+
+def _read_scales(builder: ir.IRBuilder, place: ir.Value, factors: ir.Value | None, number: int) -> ir.Value:
+    """Reads the scales or offsets of 16 outputs as float32. number: 0 and 1 for the scales, 2 and 3 for the
+    offsets. factors: where the block's factors are; None if the values are float16."""
+    if factors is None:
+        return read_halves(builder, place, number)
+    values = builder.sitofp(read_bytes(builder, place, number), FLOATS)
+    return builder.fmul(values, read_halves(builder, factors, number))
 
 
 def _pairs(builder: ir.IRBuilder, four: ir.Value, scale: ir.Value, offset: ir.Value) -> list[ir.Value]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import chain
 from typing import ClassVar, NamedTuple
 
@@ -18,15 +19,16 @@ from .byte_dots import (
     TILE,
     UNROLLED,
     VECTOR,
+    Blocks,
     TileFormat,
     add_byte_products,
     add_neighbours,
     adds_pairs_of_bytes,
     dot,
-    find_group,
+    read_bytes,
     read_code_bytes,
     read_codes,
-    read_scales,
+    read_halves,
 )
 
 PACE_BITS = 8
@@ -112,8 +114,11 @@ class _TileProducts:
         self._turn_bytes = VECTOR * form.bits
         """bytes of the codes of UNROLLED steps"""
         self._tables = 2 if offsets else 1
+        self._blocks = Blocks.of(builder, self._steps, form, self._tables)
         self._ints = self._variables(WORDS)
         self._totals = self._variables(FLOATS)
+        self._products = self._variables(WORDS) if form.has_factors else {}
+        self._totals_of_offsets = self._variables(FLOATS) if form.has_factors and offsets else {}
 
     def _variables(self, kind: ir.Type) -> dict[int, list[ir.Value]]:
         """A variable for each row of each half."""
@@ -122,33 +127,71 @@ class _TileProducts:
         }
 
     def emit(self) -> None:
+        """Multiplies one block of the tile with all rows, then the next one."""
         builder = self._builder
-        loops = cgutils.for_range(builder, self._groups), cgutils.for_range(builder, self._passes)
-        with loops[0] as group, loops[1] as turn:
-            rows = self._rows_of(turn.index)
+        has_factors = self._form.has_factors
+        groups = builder.udiv(self._blocks.groups, self._parts) if has_factors else size(1)
+        blocks = builder.udiv(self._groups, groups)
+        loops = cgutils.for_range(builder, blocks), cgutils.for_range(builder, self._passes)
+        with loops[0] as block, loops[1] as turn:
+            rows, first = self._rows_of(turn.index), builder.mul(block.index, groups)
             for halves in self._sets_of_halves():
-                self._add_group(rows, group.index, halves)
+                if has_factors:
+                    self._add_block(rows, first, groups, halves)
+                else:
+                    self._add_group(rows, first, halves)
 
     def _sets_of_halves(self) -> tuple[tuple[int, ...], ...]:
         """The halves of a tile, 16 outputs each, that are multiplied at a time."""
         return ((0, 1),)
 
-    def _add_group(self, rows: _Rows, group: ir.Value, halves: tuple[int, ...]) -> None:
+    def _add_group(self, rows: _Rows, index: ir.Value, halves: tuple[int, ...]) -> None:
         """Adds the products of a group of activations to the results."""
+        self._clear(self._totals, halves)
+        self._add_parts(rows, index, halves)
+        for row, scale in enumerate(self._read_activation_scales(rows, index)):
+            for half in halves:
+                self._add_results(rows, row, half, ((self._totals[half][row], scale),))
+
+    def _add_block(self, rows: _Rows, first: ir.Value, groups: ir.Value, halves: tuple[int, ...]) -> None:
+        """Adds the products of a block, `groups` groups of activations from `first` on, to the results."""
         builder = self._builder
+        tables = (self._totals, self._totals_of_offsets)[: self._tables]
+        for table in tables:
+            self._clear(table, halves)
+        start, *_ = self._blocks.find_group(builder, builder.mul(first, self._parts))
+        if 0 in halves:
+            self._prefetch(rows, start, self._blocks.head)
+        with cgutils.for_range(builder, groups) as group:
+            index = builder.add(first, group.index)
+            self._clear(self._products, halves)
+            self._add_parts(rows, index, halves)
+            for row, scale in enumerate(self._read_activation_scales(rows, index)):
+                for half in halves:
+                    products = builder.sitofp(builder.load(self._products[half][row]), FLOATS)
+                    total = self._totals[half][row]
+                    builder.store(fma(builder, products, scale, builder.load(total)), total)
+        place = builder.gep(self._codes, [start])
         for half in halves:
-            for total in self._totals[half]:
-                builder.store(ir.Constant(FLOATS, None), total)
+            factors = [read_halves(builder, place, 2 * number + half) for number in range(self._tables)]
+            for row in range(self._rows):
+                totals = [table[half][row] for table in tables]
+                self._add_results(rows, row, half, zip(totals, factors, strict=True))
+
+    def _clear(self, table: dict[int, list[ir.Value]], halves: tuple[int, ...]) -> None:
+        for variable in chain.from_iterable(table[half] for half in halves):
+            self._builder.store(ir.Constant(variable.type.pointee, None), variable)
+
+    def _add_parts(self, rows: _Rows, index: ir.Value, halves: tuple[int, ...]) -> None:
+        """Adds the products of a group of activations, without their scale."""
+        builder = self._builder
         # A single part needs no loop. Without it, a product in groups of 128 inputs takes 0.93 times as long.
         with builder.if_else(builder.icmp_signed("==", self._parts, size(1))) as (one, several):
             with one:
-                self._add_part(rows, group, halves)
-                self._add_totals(rows, group, halves)
-            with several:
-                with cgutils.for_range(builder, self._parts) as part:
-                    index = builder.add(builder.mul(group, self._parts), part.index)
-                    self._add_part(rows, index, halves)
-                self._add_totals(rows, group, halves)
+                self._add_part(rows, index, index, halves)
+            with several, cgutils.for_range(builder, self._parts) as part:
+                number = builder.add(builder.mul(index, self._parts), part.index)
+                self._add_part(rows, number, index, halves)
 
     def _rows_of(self, turn: ir.Value) -> _Rows:
         builder = self._builder
@@ -162,18 +205,21 @@ class _TileProducts:
         ahead = builder.select(is_first, self._ahead, size(0))
         return _Rows(x, scales, sums, out, ahead, builder.select(is_first, self._pace, size(WHOLE_PACE)))
 
-    def _add_part(self, rows: _Rows, index: ir.Value, halves: tuple[int, ...]) -> None:
-        """Adds the products of a group that has one scale for each output, without the activations' scale."""
+    def _add_part(self, rows: _Rows, index: ir.Value, group: ir.Value, halves: tuple[int, ...]) -> None:
+        """Adds the products of a group of weights, which is a part of a group of activations, without the
+        activations' scale."""
         builder = self._builder
-        scales, codes, factors = find_group(builder, index, self._steps, self._form, self._tables)
+        _, scales, codes = self._blocks.find_group(builder, index)
         self._start(rows, index, halves)
         if 0 in halves:
-            width = TILE if self._form.has_factors else VECTOR
-            self._prefetch(rows, scales, self._tables * width)
+            self._prefetch(rows, scales, self._blocks.scales)
         x = builder.gep(rows.x, [builder.mul(builder.mul(index, self._steps), size(4))])
         self._add_codes(rows, x, codes, halves)
-        of_factors = None if factors is None else builder.gep(self._codes, [factors])
-        self._scale(rows, builder.gep(self._codes, [scales]), of_factors, index, halves)
+        place = builder.gep(self._codes, [scales])
+        if self._form.has_factors:
+            self._multiply(rows, place, index, group, halves)
+        else:
+            self._scale(rows, place, index, halves)
 
     def _add_codes(self, rows: _Rows, x: ir.Value, at: ir.Value, halves: tuple[int, ...]) -> None:
         """Adds the products of a group's codes, from byte `at` of the tile on, to the integer sums."""
@@ -201,10 +247,10 @@ class _TileProducts:
         27 GB/s by a processor that could read 36 to 63 (bench/results/cpu-notes.md).
         """
         builder = self._builder
+        paced = builder.ashr(builder.mul(at, rows.pace), size(PACE_BITS))
+        first = builder.gep(self._codes, [builder.add(rows.ahead, paced)])
         for start in range(0, count, VECTOR):
-            paced = builder.mul(builder.add(at, size(start)), rows.pace)
-            byte = builder.add(rows.ahead, builder.ashr(paced, size(PACE_BITS)))
-            prefetch_line(builder, builder.gep(self._codes, [byte]), SECOND_LEVEL)
+            prefetch_line(builder, builder.gep(first, [size(start)]), SECOND_LEVEL)
 
     def _start(self, rows: _Rows, group: ir.Value, halves: tuple[int, ...]) -> None:
         """Sets the integer sums to their values before the first product of a group."""
@@ -230,22 +276,11 @@ class _TileProducts:
         at = self._builder.add(self._builder.mul(self._x_row, size(row)), size(4 * step))
         return read(self._builder, self._builder.gep(x, [at]), I32)
 
-    def _scale(
-        self,
-        rows: _Rows,
-        place: ir.Value,
-        factors: ir.Value | None,
-        index: ir.Value,
-        halves: tuple[int, ...],
-    ) -> None:
+    def _scale(self, rows: _Rows, place: ir.Value, index: ir.Value, halves: tuple[int, ...]) -> None:
         """Adds a group's integer sums, times the weights' scales, to the totals."""
         builder = self._builder
-        scales, offsets = (
-            {half: read_scales(builder, place, factors, 2 * number + half) for half in halves}
-            if number < self._tables
-            else {}
-            for number in (0, 1)
-        )
+        scales = {half: read_halves(builder, place, half) for half in halves}
+        offsets = {half: read_halves(builder, place, 2 + half) for half in halves} if self._offsets else {}
         for row in range(self._rows):
             for half in halves:
                 total = self._totals[half][row]
@@ -256,16 +291,46 @@ class _TileProducts:
                     value = fma(builder, splat(builder, word, FLOATS), offsets[half], value)
                 builder.store(value, total)
 
-    def _add_totals(self, rows: _Rows, group: ir.Value, halves: tuple[int, ...]) -> None:
-        """Adds the totals of groups, times the activations' scale, to the results."""
+    def _multiply(
+        self, rows: _Rows, place: ir.Value, index: ir.Value, group: ir.Value, halves: tuple[int, ...]
+    ) -> None:
+        """Adds a group's integer sums, times the bytes of the weights' scales, to the products, and what the
+        offsets add, without factors, to their totals."""
         builder = self._builder
+        scales = {half: read_bytes(builder, place, half) for half in halves}
         for row in range(self._rows):
-            word = builder.load(self._of_row(rows.scales, self._scales_row, row, group))
-            scale = splat(builder, word, FLOATS)
             for half in halves:
-                place = builder.gep(rows.out, [size(row * TILE + half * LANES)])
-                total = builder.load(self._totals[half][row])
-                write(builder, fma(builder, total, scale, read(builder, place, FLOATS)), place)
+                product = self._products[half][row]
+                sums = builder.mul(builder.load(self._ints[half][row]), scales[half])
+                builder.store(builder.add(builder.load(product), sums), product)
+        if not self._offsets:
+            return
+        offsets = {half: builder.sitofp(read_bytes(builder, place, 2 + half), FLOATS) for half in halves}
+        for row, scale in enumerate(self._read_activation_scales(rows, group)):
+            word = builder.load(self._of_row(rows.sums, self._sums_row, row, index))
+            activations = builder.fmul(splat(builder, word, FLOATS), scale)
+            for half in halves:
+                total = self._totals_of_offsets[half][row]
+                builder.store(fma(builder, activations, offsets[half], builder.load(total)), total)
+
+    def _read_activation_scales(self, rows: _Rows, group: ir.Value) -> list[ir.Value]:
+        """FLOATS for each row: the scale of a group of activations in all lanes."""
+        words = [
+            self._builder.load(self._of_row(rows.scales, self._scales_row, row, group))
+            for row in range(self._rows)
+        ]
+        return [splat(self._builder, word, FLOATS) for word in words]
+
+    def _add_results(
+        self, rows: _Rows, row: int, half: int, pairs: Iterable[tuple[ir.Value, ir.Value]]
+    ) -> None:
+        """Adds totals, each times its scales, to the results of a row and a half."""
+        builder = self._builder
+        place = builder.gep(rows.out, [size(row * TILE + half * LANES)])
+        value = read(builder, place, FLOATS)
+        for total, scales in pairs:
+            value = fma(builder, builder.load(total), scales, value)
+        write(builder, value, place)
 
     def _of_row(self, table: ir.Value, stride: ir.Value, row: int, index: ir.Value) -> ir.Value:
         return self._builder.gep(table, [self._builder.add(self._builder.mul(stride, size(row)), index)])
