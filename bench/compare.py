@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parent / "lib")]
+from arbora.runtime.system_cores import count_usable_cores
 from compared_servers import ServerCommand, servers
 from comparison import Visit, report
 from other_load import now, other_load, quiet_run, resident_mb, tree_seconds
@@ -114,7 +115,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     parser.add_argument("--runs", type=int, default=3, help="rounds (default: 3)")
     parser.add_argument("--in-flight", type=int, default=4)
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of llama-server")
+    parser.add_argument("--threads", type=int, default=count_usable_cores(), help="of llama-server")
     parser.add_argument("--dtype", default="bfloat16", help="of Arbora and vLLM")
     parser.add_argument("--max-model-len", type=int, default=4096)
     parser.add_argument("--kv-gib", type=int, default=4)

@@ -32,6 +32,7 @@ from typing import Any
 sys.path += [str(Path(__file__).parent / "lib")]
 import httpx
 import numpy as np
+from arbora.runtime.system_cores import count_usable_cores
 from other_load import now, other_load, tree_seconds
 from reports import commit, date, machine, table
 from server_process import ServerProcess, exit_on_sigterm, serve_arbora
@@ -69,7 +70,7 @@ class Peer:
     """Runs sentence-transformers in another process."""
 
     def __init__(self, packages: Path, model: Path, texts: list[str]) -> None:
-        command = [sys.executable, "-c", _PEER, str(packages), str(model), str(os.cpu_count())]
+        command = [sys.executable, "-c", _PEER, str(packages), str(model), str(count_usable_cores())]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.tokens: int = self._ask(texts)
 
