@@ -227,15 +227,19 @@ def test_a_copy_is_for_the_processor_for_which_kernels_are_compiled(model: Path)
     assert len(names) == 2
 
 
-def test_a_file_of_the_hub_is_known_by_its_name(model: Path, cache: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name, copies", [("ab" * 32, 1), ("model.safetensors", 2)])
+def test_a_file_of_the_hub_is_known_by_its_name(
+    name: str, copies: int, model: Path, cache: Path, tmp_path: Path
+) -> None:
+    """Any other file may get another content, also if it lies in a directory of the same name."""
     weights, blobs = model / "model.safetensors", tmp_path / "blobs"
     blobs.mkdir()
-    weights.rename(blobs / "abc")
-    weights.symlink_to(blobs / "abc")
+    weights.rename(blobs / name)
+    weights.symlink_to(blobs / name)
     start(model, cache)
-    os.utime(blobs / "abc", (1, 1))
+    os.utime(blobs / name, (1, 1))
     start(model, cache)
-    assert len(list(cache.glob("*/*"))) == 1
+    assert len(list(cache.glob("*/*"))) == copies
 
 
 def test_a_change_of_the_code_makes_another_copy(
