@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+_HASH = re.compile(r"(sha256-)?([0-9a-f]{40}|[0-9a-f]{64})")
 KEPT_S = 30 * 24 * 3600.0  # seconds; another checkout or a running server may use a directory
 
 
@@ -22,7 +24,8 @@ def cache_directory(name: str) -> Path:
 
 def is_named_by_content(file: Path) -> bool:
     """Whether a file's name is a hash of its content, as in the hub's cache."""
-    return file.resolve().parent.name == "blobs"
+    target = file.resolve()
+    return target.parent.name == "blobs" and _HASH.fullmatch(target.name) is not None
 
 
 def packed_directory(root: Path, source: Path) -> Path:

@@ -132,6 +132,7 @@ class ModelSource:
             self.checkpoint,
             self.dtype,
             config.deterministic,
+            f"{type(self.architecture).__name__}, {'generates' if self.pooling is None else 'pools'}",
         )
 
     def load(self, device: torch.device, batch_invariant: bool, packed: PackedCopy) -> Model:

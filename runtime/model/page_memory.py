@@ -70,6 +70,7 @@ class PageMemory:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), MAX_NICE)
         for segment in range(self._segments):
             self._more.acquire()
-            run_on_node(segment)  # any request may use any page, so the nodes take turns
+            with suppress(OSError):  # the cores that this process may use have changed
+                run_on_node(segment)  # any request may use any page, so the nodes take turns
             if not all(populate(span) for span in self.spans(segment)):
                 return

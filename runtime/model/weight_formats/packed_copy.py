@@ -22,7 +22,9 @@ from pathlib import Path
 
 import msgspec
 import torch
+from numba.core.registry import cpu_target
 
+from ....kernels.common.processor import nodes
 from ....kernels.common.teams import copy_by_node
 from ...byte_sizes import in_units
 from ...cache_directory import is_named_by_content, packed_directory
@@ -114,13 +116,16 @@ class PackedCopy:
         except (OSError, ValueError) as error:
             log.warning("%s: the packed copy is not used, and will be written again: %s", file, error)
             return
-        log.info("the weights were packed before: %s are mapped from %s", in_units(self.mapped_bytes), file)
+        mapped = in_units(self._mapped.header.bytes)
+        log.info("the weights were packed before: %s are mapped from %s", mapped, file)
         with suppress(OSError):
             os.utime(file)
 
     @property
     def mapped_bytes(self) -> int:
-        return 0 if self._mapped is None else self._mapped.header.bytes
+        """Bytes of weights in the file's pages, which the system counts as free. With several nodes there are
+        none, because `take` copies the weights."""
+        return 0 if self._mapped is None or len(nodes()) > 1 else self._mapped.header.bytes
 
     def take(self, name: str, make: Callable[[], Sequence[torch.Tensor]]) -> Sequence[torch.Tensor]:
         """The tensors of a name, which nobody may write to. `make` makes them if they aren't mapped."""
@@ -184,16 +189,25 @@ class PackedCopy:
 
 
 def open_packed_copy(
-    root: Path, model: Path, source: Path, checkpoint: Checkpoint, dtype: torch.dtype, batch_invariant: bool
+    root: Path,
+    model: Path,
+    source: Path,
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    batch_invariant: bool,
+    architecture: str,
 ) -> PackedCopy:
     """Opens the copy below `root`, if there is one.
 
     source: the first file that the user's model has, after which the copy's directory is named. checkpoint:
-    from which the model is loaded, perhaps a quantized copy.
+    from which the model is loaded, perhaps a quantized copy. architecture: a name of what loads it, because
+    each loads other tensors.
     """
     files = [_describe_file(path) for path in checkpoint.files]
-    code = [version(folder) for folder in CODE]
-    facts = (files, config_text(model), str(dtype), batch_invariant, code, processor())
+    code = [version(folder) for folder in CODE], torch.__version__
+    # numba may compile for another processor than the one that oneDNN finds.
+    target = cpu_target.target_context.codegen().magic_tuple()
+    facts = (files, config_text(model), str(dtype), batch_invariant, architecture, code, processor(), target)
     key = hashlib.sha256(repr(facts).encode()).hexdigest()
     return PackedCopy(packed_directory(root, source) / f"{key[:24]}{SUFFIX}", key)
 
@@ -214,14 +228,14 @@ def _write_file(file: Path, head: bytes, places: Sequence[tuple[_Place, torch.Te
     descriptor, name = tempfile.mkstemp(prefix=UNFINISHED, dir=file.parent)
     try:
         with open(descriptor, "wb") as opened:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # until the process ends
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # until it is closed, with its final name
             opened.write(head)
             for place, tensor in places:
                 opened.seek(place.begin)
                 opened.write(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
             opened.flush()
             os.fsync(descriptor)
-        os.replace(name, file)
+            os.replace(name, file)
     finally:
         Path(name).unlink(missing_ok=True)
 

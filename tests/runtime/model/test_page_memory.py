@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import time
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ import torch
 from arbora.runtime.model import page_memory
 from arbora.runtime.model.page_memory import PageMemory
 from arbora.runtime.system_memory import Span, populate
+from simulated_machine import SimulatedMachine
 
 HEADS, PAGE, DIM = 2, 16, 64
 SEGMENT = 512
@@ -97,6 +99,21 @@ def test_segments_get_memory_from_the_nodes_in_turn(monkeypatch: pytest.MonkeyPa
     wait_for(lambda: len(acts) == 9)
     given = [("bytes", SEGMENT_BYTES)] * 2
     assert acts == [("node", 0), *given, ("node", 1), *given, ("node", 2), *given]
+
+
+def test_pages_get_memory_also_if_their_thread_must_not_run_on_a_node(
+    machine: SimulatedMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cores of a container may have changed since its start."""
+
+    def refuse(thread: int, cpus: list[int]) -> None:
+        raise OSError(22, "Invalid argument")
+
+    machine.has_sockets(2, 1)
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    kvs = pools(3)
+    PageMemory(kvs, PAGE).start(everything=True)
+    wait_for(lambda: all(all(resident(kv)) for kv in kvs))
 
 
 def test_memory_of_all_pages_may_be_asked_for_at_once() -> None:

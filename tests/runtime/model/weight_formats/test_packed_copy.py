@@ -32,6 +32,7 @@ from checkpoints import random_model, save_model
 from gguf_models import q4_k_m, write_gguf
 from quantized_checkpoints import CASES, write_quantized
 from served_model import ServedModel
+from simulated_machine import SimulatedMachine
 
 SIZES = {"q": (64, 64), "k": (32, 64)}
 PROMPT = list(range(1, 40))
@@ -189,15 +190,56 @@ def test_a_copy_of_another_state_of_the_model_is_not_used(
     assert len(list(cache.glob("*/*"))) == 2
 
 
-def test_a_file_of_the_hub_is_known_by_its_name(model: Path, cache: Path, tmp_path: Path) -> None:
+def test_a_copy_of_a_model_that_is_loaded_in_another_way_is_not_used(
+    model: Path, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """transformers multiplies by each projection alone, so its products have other names and tensors."""
+    start(model, cache, quantize="int4")
+    with caplog.at_level(logging.INFO):
+        start(model, cache, quantize="int4", model_impl="transformers")
+        assert MAPPED not in caplog.text
+        start(model, cache, quantize="int4", model_impl="transformers")
+    assert caplog.text.count(MAPPED) == 1
+    assert len(list(cache.glob("*/*"))) == 2
+
+
+NAME_SCRIPT = """
+import sys
+from pathlib import Path
+import torch
+from arbora.runtime.model.weight_formats import Checkpoint, open_packed_copy
+model = Path(sys.argv[1])
+checkpoint = Checkpoint(model)
+arguments = model, checkpoint.files[0], checkpoint, torch.bfloat16, False, ""
+print(open_packed_copy(Path("/proc/packed"), *arguments)._file)
+"""
+
+
+def test_a_copy_is_for_the_processor_for_which_kernels_are_compiled(model: Path) -> None:
+    """numba may compile for another one than this, with other layouts."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", NAME_SCRIPT, str(model)]
+    haswell = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma"}
+    names = {
+        subprocess.run(command, env=environment | more, check=True, stdout=subprocess.PIPE).stdout
+        for more in ({}, haswell, {})
+    }
+    assert len(names) == 2
+
+
+@pytest.mark.parametrize("name, copies", [("ab" * 32, 1), ("model.safetensors", 2)])
+def test_a_file_of_the_hub_is_known_by_its_name(
+    name: str, copies: int, model: Path, cache: Path, tmp_path: Path
+) -> None:
+    """Any other file may get another content, also if it lies in a directory of the same name."""
     weights, blobs = model / "model.safetensors", tmp_path / "blobs"
     blobs.mkdir()
-    weights.rename(blobs / "abc")
-    weights.symlink_to(blobs / "abc")
+    weights.rename(blobs / name)
+    weights.symlink_to(blobs / name)
     start(model, cache)
-    os.utime(blobs / "abc", (1, 1))
+    os.utime(blobs / name, (1, 1))
     start(model, cache)
-    assert len(list(cache.glob("*/*"))) == 1
+    assert len(list(cache.glob("*/*"))) == copies
 
 
 def test_a_change_of_the_code_makes_another_copy(
@@ -308,6 +350,21 @@ def test_what_a_killed_server_wrote_is_removed(model: Path, cache: Path) -> None
         assert written.exists() and not abandoned.exists()
 
 
+def test_a_copy_that_is_being_renamed_is_not_taken_for_abandoned(
+    model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = os.replace
+
+    def clean_and_replace(source: str, target: Path) -> None:
+        """Another server cleans up at the last moment."""
+        assert not list(packed_copy._find_copies(cache, target))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", clean_and_replace)
+    start(model, cache, quantize="int4")
+    assert [copy.suffix for copy in cache.glob("*/*")] == [packed_copy.SUFFIX]
+
+
 def test_using_a_copy_makes_it_the_last_used(model: Path, cache: Path) -> None:
     start(model, cache)
     (copy,) = cache.glob("*/*")
@@ -365,3 +422,16 @@ def test_mapped_weights_count_as_used_memory(
     free = copy.stat().st_size - 1
     with pytest.raises(ConfigError, match=r"the model's weights take .*, but only .* of memory are free"):
         start(model, cache, quantize="int4")
+
+
+def test_weights_that_are_copied_to_several_nodes_are_not_counted_twice(
+    model: Path, cache: Path, machine: SimulatedMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system counts the copies as used, and the file's pages as free."""
+    start(model, cache, quantize="int4")
+    (copy,) = cache.glob("*/*")
+    machine.has_sockets(2, 1)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *_: None)
+    free = (3 << 19) + copy.stat().st_size // 2  # the KV cache needs 1.5 MiB
+    monkeypatch.setattr("arbora.runtime.model.memory_plan.free_memory", lambda device: free)
+    start(model, cache, quantize="int4")
