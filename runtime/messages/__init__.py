@@ -116,9 +116,11 @@ from .page_store import (
     UsedPages,
 )
 from .steps import (
+    DRAFT_SOURCES,
     NO_STATE,
     CacheGroup,
     DropGrammar,
+    ForgetReplies,
     GroupCost,
     LoadGrammar,
     ModelReady,
@@ -130,6 +132,7 @@ from .steps import (
     RowLogprobs,
     RowPromptLogprobs,
     RowVector,
+    SlotEnd,
     SlotSetup,
     StepMasks,
     StepPlan,
@@ -197,12 +200,15 @@ SchedulerInbox = (
     | Drain
 )
 ToPageStore = SavePages | ForgetPages | DiscardPages | FlushPages
-ModelInbox = StepPlan | StepMasks | LoadGrammar | DropGrammar | ReadAdapter | DropAdapter | ToPageStore
+ModelInbox = (
+    StepPlan | StepMasks | ForgetReplies | LoadGrammar | DropGrammar | ReadAdapter | DropAdapter | ToPageStore
+)
 PageStoreInbox = FindPages | FetchPages | EndFetch | UsedPages | LocatePages
 SupervisorInbox = Ready | KnowsReplica | Alive | Failed | Drained
 
 __all__ = [
     "BACKGROUND_PRIORITY",
+    "DRAFT_SOURCES",
     "NO_STATE",
     "PAGE_ID_BYTES",
     "TOKEN_BYTES",
@@ -241,6 +247,7 @@ __all__ = [
     "FlushPages",
     "ForgetPages",
     "ForgetPrompts",
+    "ForgetReplies",
     "FromModel",
     "FromSupervisor",
     "FromTokenizer",
@@ -314,6 +321,7 @@ __all__ = [
     "SavedState",
     "SchedulerInbox",
     "ShownLease",
+    "SlotEnd",
     "SlotSetup",
     "Stats",
     "StepMasks",

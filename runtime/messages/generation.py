@@ -200,6 +200,10 @@ class Stats(Message):
     retractions: int
     evicted_pages: int
     steps: int
+    drafted_request: int  # drafts from requests' own tokens
+    drafted_replies: int  # drafts from earlier replies
+    accepted_request: int
+    accepted_replies: int
     store: StoreCounts
     leases: dict[str, int] = {}  # number of leases of each kind
     pages_leased: int = 0  # pages under a lease, even if a request or a pin uses them too

@@ -42,7 +42,7 @@ def warm_up(runner: Runner, model: Model, pool: PoolSize, config: ServeConfig) -
         return _run(runner, [StepPlan(step=0, rows=[row], setups=[SlotSetup(slot=0, sampling=GREEDY)])])
     if config.device == "cpu":
         row_cpu.sample_rows.load()  # because steps without a program sample by it
-        return _run(runner, _one_row(0, PROMPT, pool, config.page_size))
+        return _run(runner, _one_row(0, PROMPT, pool, config))
     return warm_up_cuda(runner, model, pool, config, torch.device(config.device))
 
 
@@ -66,25 +66,27 @@ def cuda_plans(limits: Sequence[int | None], pool: PoolSize, config: ServeConfig
     sees in each layer; some steps are of rows beyond them."""
     starts = {0, *(limit for limit in limits if limit is not None)}
     for start, chunk in product(sorted(starts), CUDA_CHUNKS):
-        yield from _one_row(start, chunk, pool, config.page_size)
+        yield from _one_row(start, chunk, pool, config)
     if config.adapter_places:
-        yield from _one_row(0, PROMPT, pool, config.page_size, adapter=0)
+        yield from _one_row(0, PROMPT, pool, config, adapter=0)
     yield from _group(pool, config.page_size, min(config.max_running, CUDA_GROUP))
 
 
 def _one_row(
-    start: int, length: int, pool: PoolSize, page_size: int, adapter: int | None = None
+    start: int, length: int, pool: PoolSize, config: ServeConfig, adapter: int | None = None
 ) -> Iterator[StepPlan]:
-    """A chunk of `length` tokens after `start` others, then one token; shorter if the context is."""
-    end = min(start + length, pool.max_model_len - 1)
+    """A chunk of `length` tokens after `start` others, then one token, if rows may have drafts with one draft
+    from the chunk's equal tokens; shorter if the context is."""
+    drafts = min(1, config.speculate)
+    end = min(start + length, pool.max_model_len - 1 - drafts)
     if end <= start:
         return
-    pages = np.zeros(end // page_size + 1, np.int32).tobytes()
+    pages = np.zeros((end + drafts) // config.page_size + 1, np.int32).tobytes()
     tokens = np.zeros(end - start, np.int32).tobytes()
-    setup = SlotSetup(slot=0, sampling=FILTERED, adapter=adapter)
+    setup = SlotSetup(slot=0, sampling=FILTERED, adapter=adapter, context=tokens if drafts else b"")
     row = Row(0, start, tokens, new_pages=pages, new_window_pages=[pages] * (len(pool.pages) - 1))
     yield StepPlan(step=0, rows=[row], setups=[setup])
-    yield StepPlan(step=0, rows=[Row(slot=0)])
+    yield StepPlan(step=0, rows=[Row(slot=0, samples=1 + drafts)])
 
 
 def _group(pool: PoolSize, page_size: int, rows: int) -> Iterator[StepPlan]:

@@ -157,6 +157,11 @@ class Request:
         return self.prompt_length + self.sampling.max_tokens
 
     @property
+    def may_be_drafted(self) -> bool:
+        """Whether a step may sample several of its tokens. The host's masks are of one token."""
+        return self.constraint is None or not self.constraint.host_masked
+
+    @property
     def is_answered(self) -> bool:
         """Whether its reply is complete, so that the client gets nothing more."""
         return self.phase in (Phase.ANSWERED, Phase.ENDED)
@@ -195,8 +200,9 @@ class Request:
         """The tokens at positions [start, end), packed."""
         return bytes(self.tokens[start * TOKEN_BYTES : end * TOKEN_BYTES])
 
-    def setup(self, slot: int, banned_tokens: Tokens) -> SlotSetup:
-        """The slot's sampling and grammar state before its next token."""
+    def setup(self, slot: int, banned_tokens: Tokens, *, for_drafts: bool) -> SlotSetup:
+        """The slot's sampling and grammar state before its next token. for_drafts: whether the model process
+        may make drafts for the request"""
         sampling = self.sampling
         at = self.constraint.device_state() if self.constraint else None
         return SlotSetup(
@@ -211,4 +217,7 @@ class Request:
             stack=at.stack if at else b"",
             adapter=self.adapter,
             state_place=NO_STATE if self.allocation.lock.state is None else self.allocation.lock.state,
+            context=self.slice(self.allocation.known, self.length) if for_drafts else b"",
+            context_start=self.allocation.known if for_drafts else 0,
+            namespace=self.namespace if for_drafts else None,
         )

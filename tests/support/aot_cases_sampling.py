@@ -17,6 +17,8 @@ PARTS = {
     "frequency": "*fp32",
     "prompt_seen": "*i32",
     "output_counts": "*i32",
+    "draft_offsets": "*i32",
+    "drafts": "*i32",
     "processed": "*fp32",
     "sub_maxima": "*i32",
     "raw_maxima": "*fp32",
@@ -218,6 +220,10 @@ AUTOMATON: dict[str, tuple[dict[str, str], dict[str, int]]] = {
     "flip": (ROWS, {"LANES": 256}),
     "decide": (ROWS, {"LANES": 256}),
     "keep": ({"slots": "*i32", "stepped": "*i32", "registers": "*i32"}, {}),
+    "ahead": (
+        dict.fromkeys(("slots", "offsets", "drafts", "registers", "ahead"), "*i32") | {"tables": "*i64"},
+        {},
+    ),
 }
 CASES += [
     AotCase(
@@ -225,18 +231,25 @@ CASES += [
         kernel=f"automaton.cuda:{name}_kernel",
         signature=signature,
         constants=sizes,
-        num_warps={"copy": 4, "keep": 1}.get(name, 8),
+        num_warps={"copy": 4, "keep": 1, "ahead": 1}.get(name, 8),
         max_shared=48 * 1024,
     )
     for name, (signature, sizes) in AUTOMATON.items()
 ]
-CASES.append(
+RECORD = dict.fromkeys(("tokens", "slots", "last_tokens", "entries", "output_counts"), "*i32") | {
+    "vocab": "i32"
+}
+DRAFTED = dict.fromkeys(("bad", "offsets", "drafts", "ahead", "registers"), "*i32")
+CASES += [
     AotCase(
-        name="sampling-record",
-        kernel="sampling.fixed_sampling:record_kernel",
-        signature=dict.fromkeys(("tokens", "slots", "last_tokens", "entries", "output_counts"), "*i32")
-        | {"vocab": "i32"},
-        constants={},
+        name=f"sampling-{name}",
+        kernel="sampling.record_cuda:record_kernel",
+        signature=signature,
+        constants=constants,
         num_warps=1,
     )
-)
+    for name, signature, constants in (
+        ("record", RECORD, dict.fromkeys(DRAFTED)),
+        ("record-drafted", RECORD | DRAFTED, {}),
+    )
+]
