@@ -127,7 +127,7 @@ def _sampling() -> None:
     sampled = Sampled(zero, zero, None, None, None)
     texts = token_index.TokenIndex(1)
     texts.start(0, one, 1)
-    token_index.find_drafts(texts.table, texts.table, one, one - 1, one, one, one, one)
+    token_index.find_drafts(texts.table, texts.table, one, one - 1, np.zeros(1, np.int64), one, one, one, one)
     states[0].record_drafted(one, DraftRows.without_drafts(1), sampled, states[1])
 
 

@@ -19,7 +19,7 @@ CANDIDATES = 8
 MAX_MATCH = 32
 """most tokens that are compared"""
 NO_PLACE = NO_TEXT = -1
-FROM_TEXT, FROM_REPLIES = range(2)
+FROM_TEXT, FROM_REPLIES, FROM_PREDICTION = range(3)
 """sources of drafts"""
 END = -1
 """a token between two replies, which no draft contains"""
@@ -162,22 +162,22 @@ def copy_following(text, start, most, draft):
 
 
 @compiled
-def find_drafts(texts, replies, slots, replies_of, most, counts, tokens, sources):
+def find_drafts(texts, replies, slots, replies_of, predictions, most, counts, tokens, sources):
     """Writes to `counts` and `tokens` what followed the last tokens of texts where they stood before, in the
     same text or in another, and to `sources` which of them. Returns the number of all drafts.
 
     slots, most: [rows], each row's text, and its most drafts. replies_of: [texts], the number of the other
-    text in `replies`, or `NO_TEXT`
+    text in `replies`, or `NO_TEXT`. predictions: [texts], how many tokens at its start are a prediction
     """
     total = 0
     for row in range(len(slots)):
         if most[row] == 0:
             continue
         own, number = texts[slots[row]], replies_of[slots[row]]
-        sources[row] = FROM_TEXT
         for count in (LONG, SHORT):
             start, equal = find(own, own, count)
             text = own
+            sources[row] = FROM_PREDICTION if start < predictions[slots[row]] else FROM_TEXT
             if number != NO_TEXT:
                 place, also = find(replies[number], own, count)
                 if also > equal:

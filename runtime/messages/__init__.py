@@ -10,7 +10,7 @@
     | | CacheReport, NodeTokens, CacheDropped, PinFits, PrefixPinned, PromptExplained | cache_control |
     | | QueryRefused | cache_control |
     | | AdapterList, AdapterChanged | adapters |
-    | scheduler → model | StepPlan, StepMasks, LoadGrammar, DropGrammar | steps |
+    | scheduler → model | StepPlan, StepMasks, ForgetReplies, LoadGrammar, DropGrammar | steps |
     | | ReadAdapter, DropAdapter | adapters |
     | | SavePages, ForgetPages, DiscardPages, FlushPages | page_store |
     | model → scheduler | ModelReady, StepResult | steps |
@@ -85,6 +85,7 @@ from .generation import (
     OpenRequest,
     Output,
     Outputs,
+    PredictionCounts,
     QueryRequests,
     QueryStats,
     Refused,
@@ -291,6 +292,7 @@ __all__ = [
     "PinFits",
     "PinPrefix",
     "Pooling",
+    "PredictionCounts",
     "PrefixPinned",
     "PromptExplained",
     "PropertyOrder",

@@ -21,8 +21,9 @@ from .base import Message, Part, Tokens
 from .generation import Logprobs
 from .page_store import RestoredPages, RestoredState, SavedPages, SavedState
 
-DRAFT_SOURCES = ("request", "replies")
-"""where drafts come from: the request's own tokens, and earlier replies in its namespace"""
+DRAFT_SOURCES = ("request", "replies", "prediction")
+"""where drafts come from: the request's own tokens, earlier replies in its namespace, and what its client
+expects of the reply"""
 NO_STATE = -1
 """in the place of a recurrent state's number"""
 
@@ -45,6 +46,7 @@ class SlotSetup(Part):
     context: Tokens = b""  # prompt and output from position `context_start` on; it has those before
     context_start: int = 0
     namespace: str | None = None  # namespace of the replies to draft from; None: of no other request
+    prediction: Tokens = b""  # of the client; sent with a `context_start` of 0
 
 
 class SlotEnd(Part):

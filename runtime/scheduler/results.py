@@ -10,7 +10,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..messages import DRAFT_SOURCES, FinishReason, Logprobs, ReplyError, RowError, StepResult
+from ..messages import (
+    DRAFT_SOURCES,
+    FinishReason,
+    Logprobs,
+    PredictionCounts,
+    ReplyError,
+    RowError,
+    StepResult,
+)
 from .completion import Completion
 from .counts import Counts
 from .fairness import OUTPUT_WEIGHT, Fairness
@@ -165,7 +173,7 @@ class Results:
     def _take_tokens(self, flight: StepInFlight, result: StepResult, outcome: StepOutcome) -> None:
         rows = _split_rows(flight, result)
         if result.drafted:
-            self._count_drafts(result, [len(sampled) for _, sampled in rows])
+            self._count_drafts(result, rows)
         for (request, row), (_, sampled) in zip(flight.rows, rows, strict=True):
             if flight.step > request.allocation.discard_until_step:
                 request.allocation.settle(row.samples, len(sampled))
@@ -218,14 +226,19 @@ class Results:
             outcome.answered.append(request)
         return taken
 
-    def _count_drafts(self, result: StepResult, sampled: Sequence[int]) -> None:
-        """sampled: number of tokens that each row has sampled"""
+    def _count_drafts(self, result: StepResult, rows: Sequence[tuple[Request, list[_Sampled]]]) -> None:
         drafted, sources = (
             np.frombuffer(part, np.int32).tolist() for part in (result.drafted, result.draft_sources)
         )
-        for count, source, tokens in zip(drafted, sources, sampled, strict=True):
-            if count:
-                self._counts.count_drafts(DRAFT_SOURCES[source], count, tokens - 1)
+        for (request, sampled), count, number in zip(rows, drafted, sources, strict=True):
+            if not count:
+                continue
+            source, accepted = DRAFT_SOURCES[number], len(sampled) - 1
+            self._counts.count_drafts(source, count, accepted)
+            if source == "prediction":
+                before = request.predicted or PredictionCounts(0, 0)
+                rejected = before.rejected + count - accepted
+                request.predicted = PredictionCounts(before.accepted + accepted, rejected)
 
     def _count_output(self, request: Request, tokens: int) -> None:
         self._counts.output_tokens += tokens

@@ -32,6 +32,8 @@ class SuffixDrafter:
         self._texts, self._replies = TokenIndex(slots), TokenIndex(MAX_REPLIES)
         self._namespaces: list[str | None] = [None] * slots
         """of each slot's request"""
+        self._predicted = np.zeros(slots, np.int64)
+        """[slots]: tokens at the start of the slots' texts that are predictions"""
         self._starts = np.zeros(slots, np.int64)
         """[slots]: where the replies begin in the slots' texts"""
         self._replies_of = np.full(slots, NO_TEXT, np.int32)
@@ -42,14 +44,18 @@ class SuffixDrafter:
 
     def set_up(self, setup: SlotSetup) -> None:
         slot, tokens = setup.slot, np.frombuffer(setup.context, np.int32)
+        prompt = setup.context_start + len(tokens) - setup.position
         if setup.context_start:
-            self._texts.cut(slot, setup.context_start)
+            self._texts.cut(slot, int(self._predicted[slot]) + setup.context_start)
             self._texts.append(slot, tokens)
         else:
+            prediction = _follow_prompt(tokens[:prompt], np.frombuffer(setup.prediction, np.int32))
             growth = min(MAX_TEXT_GROWTH, setup.sampling.max_tokens)
-            self._texts.start(slot, tokens, len(tokens) + growth)
+            text = np.concatenate([prediction, tokens])
+            self._texts.start(slot, text, len(text) + growth)
+            self._predicted[slot] = len(prediction)
         self._namespaces[slot] = setup.namespace
-        self._starts[slot] = setup.context_start + len(tokens) - setup.position
+        self._starts[slot] = self._predicted[slot] + prompt
         number = None if setup.namespace is None else self._numbers.get(setup.namespace)
         self._replies_of[slot] = NO_TEXT if number is None else number
 
@@ -60,11 +66,12 @@ class SuffixDrafter:
         namespace = self._namespaces[end.slot]
         if namespace is None:
             return
-        self._texts.cut(end.slot, end.length)
+        ends_at = int(self._predicted[end.slot]) + end.length
+        self._texts.cut(end.slot, ends_at)
         length, capacity = self._texts.length(end.slot), self._texts.capacity(end.slot)
         start = max(0, int(self._starts[end.slot]) - BEFORE_REPLY, length - capacity)
         reply = self._texts.read(end.slot, start)
-        if end.length > self._starts[end.slot]:
+        if ends_at > self._starts[end.slot]:
             self._keep(namespace, np.append(reply, np.int32(END)))
 
     def forget(self, scope: str, namespace: str | None) -> None:
@@ -75,8 +82,8 @@ class SuffixDrafter:
     def propose(self, slots: NDArray[np.int32], most: NDArray[np.int32]) -> Drafts:
         counts, sources = np.zeros(len(slots), np.int32), np.zeros(len(slots), np.int32)
         tokens = np.empty(int(most.sum()), np.int32)
-        texts, replies = self._texts.table, self._replies.table
-        total = find_drafts(texts, replies, slots, self._replies_of, most, counts, tokens, sources)
+        found_in = self._texts.table, self._replies.table, slots, self._replies_of, self._predicted
+        total = find_drafts(*found_in, most, counts, tokens, sources)
         return Drafts(counts, tokens[:total], sources)
 
     def _keep(self, namespace: str, reply: NDArray[np.int32]) -> None:
@@ -105,3 +112,10 @@ class SuffixDrafter:
         self._replies.drop(number)
         self._replies_of[self._replies_of == number] = NO_TEXT
         self._free.append(number)
+
+
+def _follow_prompt(prompt: NDArray[np.int32], prediction: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The prediction after the prompt's last tokens, so that its first tokens are found, and an end."""
+    if not len(prediction):
+        return prediction
+    return np.concatenate([prompt[-BEFORE_REPLY:], prediction, np.full(1, END, np.int32)])

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from arbora.kernels.common.token_index import LONG, MAX_MATCH, SHORT, TokenIndex
-from arbora.runtime.messages import SlotEnd, SlotSetup
+from arbora.runtime.messages import DRAFT_SOURCES, SlotEnd, SlotSetup
 from arbora.runtime.model.drafts import SuffixDrafter, suffix_drafter
 from arbora.runtime.sampling_params import SamplingParams
 from hypothesis import given, settings
@@ -125,6 +125,41 @@ def test_tokens_that_forced_ones_superseded_are_forgotten() -> None:
     setup = SlotSetup(slot=0, sampling=PARAMS, context=packed([1, 2, 3, 4]), context_start=7, namespace="a")
     drafter.set_up(setup)
     assert draft(drafter, 0) == [5, 6, 20, 1]
+
+
+def predicted(drafter: SuffixDrafter, prompt: Sequence[int], prediction: Sequence[int]) -> None:
+    setup = SlotSetup(
+        slot=0, sampling=PARAMS, context=packed(prompt), prediction=packed(prediction), namespace="a"
+    )
+    drafter.set_up(setup)
+
+
+def test_a_prediction_is_drafted_from_its_start_and_after_a_change() -> None:
+    drafter = SuffixDrafter(SLOTS)
+    predicted(drafter, [90, 91, 92, 93], [1, 2, 3, 4, 5, 6, 7, 8])
+    assert draft(drafter, 0) == [1, 2, 3, 4]
+    sampled(drafter, 0, [1, 2, 77, 3, 4, 5, 6])
+    drafts = drafter.propose(ints([0]), ints([4]))
+    assert (drafts.tokens.tolist(), drafts.sources.tolist()) == ([7, 8], [DRAFT_SOURCES.index("prediction")])
+    sampled(drafter, 0, [7, 8, 90, 91, 92, 93])
+    assert draft(drafter, 0, 2) == [1, 2]
+    assert drafter.propose(ints([0]), ints([2])).sources.tolist() == [DRAFT_SOURCES.index("request")]
+
+
+def test_a_prediction_stays_before_tokens_that_are_superseded_and_leaves_no_reply() -> None:
+    drafter = SuffixDrafter(SLOTS)
+    predicted(drafter, [90, 91, 92, 93], [1, 2, 3, 4, 5, 6])
+    sampled(drafter, 0, [50, 51, 52])
+    drafter.set_up(SlotSetup(slot=0, sampling=PARAMS, position=4, context=packed([2, 3, 4]), context_start=5))
+    assert draft(drafter, 0) == []
+    sampled(drafter, 0, [5])
+    assert draft(drafter, 0) == [6]
+    drafter._namespaces[0] = "a"
+    drafter.end(SlotEnd(0, 9))
+    started(drafter, 1, [1, 2, 3, 4])
+    assert draft(drafter, 1) == []
+    started(drafter, 1, [50, 2, 3, 4])
+    assert draft(drafter, 1) == [5]
 
 
 def test_a_full_namespace_forgets_its_oldest_replies(monkeypatch: pytest.MonkeyPatch) -> None:
