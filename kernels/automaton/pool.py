@@ -219,6 +219,10 @@ class AutomatonPool:
         self._registers.follow(slot, follows=False)
 
     @property
+    def registers(self) -> SlotRegisters:
+        return self._registers
+
+    @property
     def addresses(self) -> NDArray[np.int64]:
         """The addresses of the tables, in the order of `PoolTables`; valid until the next `load`."""
         return self._addresses

@@ -51,7 +51,7 @@ def warm_up_cuda(
 ) -> bool:
     """Compiles every kernel that a step of an ordinary request launches. Returns whether all
     rows could be sampled."""
-    warm_up_sampling(model.config.vocab_size, device)
+    warm_up_sampling(model.config.vocab_size, device, with_drafts=config.speculate > 0)
     limits = [reach.limit for reach in model.config.cache_spec.reaches]
     return _run(runner, cuda_plans(limits, pool, config))
 

@@ -17,8 +17,6 @@ PARTS = {
     "frequency": "*fp32",
     "prompt_seen": "*i32",
     "output_counts": "*i32",
-    "draft_offsets": "*i32",
-    "drafts": "*i32",
     "processed": "*fp32",
     "sub_maxima": "*i32",
     "raw_maxima": "*fp32",
@@ -26,6 +24,7 @@ PARTS = {
     "top_values": "*fp32",
     "top_ids": "*i32",
 }
+DRAFTS = {"draft_offsets": "*i32", "drafts": "*i32"}
 PROCESS_END = {"maxima": "*fp32", "leaders": "*i32", "nan": "*i32", "top_count": "i32"}
 X = {"x": "*fp32", "row_stride": "i32", "vocab": "i32"}
 MASK = {"mask_index": "*i32", "mask_bits": "*i32"}
@@ -159,13 +158,20 @@ CASES = [
         "process-plain",
         "sampling.process_cuda:process_kernel",
         PROCESS | PROCESS_END,
-        PARTS,
+        PARTS | DRAFTS,
         {"CHUNK": 4096},
     ),
     case(
         "process-all",
         "sampling.process_cuda:process_kernel",
         PROCESS | PARTS | PROCESS_END,
+        DRAFTS,
+        {"CHUNK": 4096},
+    ),
+    case(
+        "process-drafted",
+        "sampling.process_cuda:process_kernel",
+        PROCESS | PARTS | DRAFTS | PROCESS_END,
         {},
         {"CHUNK": 4096},
     ),
@@ -173,7 +179,7 @@ CASES = [
         "process-half",
         "sampling.process_cuda:process_kernel",
         PROCESS | MASK | {"logits": "*bf16", "sub_maxima": "*i32"} | PROCESS_END,
-        {name: "" for name in PARTS if name not in (*MASK, "sub_maxima")},
+        {name: "" for name in (*PARTS, *DRAFTS) if name not in (*MASK, "sub_maxima")},
         {"CHUNK": 4096},
     ),
     case("bound", "sampling.filter_cuda:bound_kernel", BOUND, MASK, BUCKETS | SAMPLED),
