@@ -77,6 +77,7 @@ class SlotRegisters:
         if drafts:
             self.ahead = torch.full((rows + 1, REGISTERS), NO_AUTOMATON, dtype=torch.int32, device=device)
         self._follows = np.zeros(slots, np.bool_)
+        self._numbers = np.arange(rows, dtype=np.int32)
 
     def follow(self, slot: int, *, follows: bool) -> None:
         """Notes whether a slot follows an automaton."""
@@ -84,8 +85,7 @@ class SlotRegisters:
 
     def mask_index(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
         """int32 [rows]: where the masks of rows with these slots are in `masks`; -1 without an automaton."""
-        numbers = np.arange(len(slots), dtype=np.int32)
-        return np.where(self._follows[slots], numbers, np.int32(NO_MASK_HERE))
+        return np.where(self._follows[slots], self._numbers[: len(slots)], np.int32(NO_MASK_HERE))
 
     def follows(self, slot: int) -> bool:
         return bool(self._follows[slot])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +61,16 @@ class Runner:
         self._idle_since = 0.0
         self._sampled: RunningStep | None = None
         """with a drafter: the last step that sampled, until it is known which of its tokens are kept"""
+
+    @contextmanager
+    def drafting_by(self, drafter: Drafter) -> Iterator[None]:
+        """Context in which another drafter makes drafts."""
+        own, self._drafter = self._drafter, drafter
+        try:
+            yield
+        finally:
+            self._take_tokens()
+            self._drafter = own
 
     @property
     def needs_tokens(self) -> bool:

@@ -142,7 +142,10 @@ class RunningStep:
         """Waits for the step; returns the tokens that are kept."""
         sampled = self._read_results()
         slots, offsets, kept = self._find_kept(sampled)
-        return KeptTokens(slots[kept], offsets[kept], sampled.tokens.numpy()[kept])
+        tokens = sampled.tokens.numpy()
+        if self.drafts is None:
+            return KeptTokens(slots, offsets, tokens)
+        return KeptTokens(slots[kept], offsets[kept], tokens[kept])
 
     def _find_kept(self, sampled: Sampled) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]:
         """The slot and the offset of each sampled row, and whether its token is kept."""

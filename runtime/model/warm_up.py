@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from itertools import product
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from ...kernels.common.drafts import Drafts
 from ...kernels.sampling import row_cpu
 from ...kernels.sampling.warm_up import warm_up_sampling
 from ..config import ServeConfig
-from ..messages import PageCopy, Row, RowGroup, SlotSetup, StepPlan
+from ..messages import PageCopy, Row, RowGroup, SlotEnd, SlotSetup, StepPlan
 from ..sampling_params import SamplingParams
 from .input_batch import ONE_TOKEN
 from .interface.model import Model
@@ -57,8 +60,28 @@ def warm_up_cuda(
 
 
 def _run(runner: Runner, plans: Iterable[StepPlan]) -> bool:
-    results = [runner.run(plan, lambda: None) for plan in plans]
+    with runner.drafting_by(ZeroDrafter()) if runner.needs_tokens else nullcontext():
+        results = [runner.run(plan, lambda: None) for plan in plans]
     return not any(result.errors for result in results)
+
+
+class ZeroDrafter:
+    """Drafts as many tokens as it may, all of them 0."""
+
+    def set_up(self, setup: SlotSetup) -> None:
+        pass
+
+    def add(self, slots: NDArray[np.int32], tokens: NDArray[np.int32]) -> None:
+        pass
+
+    def end(self, end: SlotEnd) -> None:
+        pass
+
+    def forget(self, scope: str, namespace: str | None) -> None:
+        pass
+
+    def propose(self, slots: NDArray[np.int32], most: NDArray[np.int32]) -> Drafts:
+        return Drafts(most, np.zeros(int(most.sum()), np.int32), np.zeros_like(most))
 
 
 def cuda_plans(limits: Sequence[int | None], pool: PoolSize, config: ServeConfig) -> Iterator[StepPlan]:
@@ -75,15 +98,15 @@ def cuda_plans(limits: Sequence[int | None], pool: PoolSize, config: ServeConfig
 def _one_row(
     start: int, length: int, pool: PoolSize, config: ServeConfig, adapter: int | None = None
 ) -> Iterator[StepPlan]:
-    """A chunk of `length` tokens after `start` others, then one token, if rows may have drafts with one draft
-    from the chunk's equal tokens; shorter if the context is."""
+    """A chunk of `length` tokens after `start` others, then one token, and a draft if rows may have drafts;
+    shorter if the context is."""
     drafts = min(1, config.speculate)
     end = min(start + length, pool.max_model_len - 1 - drafts)
     if end <= start:
         return
     pages = np.zeros((end + drafts) // config.page_size + 1, np.int32).tobytes()
     tokens = np.zeros(end - start, np.int32).tobytes()
-    setup = SlotSetup(slot=0, sampling=FILTERED, adapter=adapter, context=tokens if drafts else b"")
+    setup = SlotSetup(slot=0, sampling=FILTERED, adapter=adapter)
     row = Row(0, start, tokens, new_pages=pages, new_window_pages=[pages] * (len(pool.pages) - 1))
     yield StepPlan(step=0, rows=[row], setups=[setup])
     yield StepPlan(step=0, rows=[Row(slot=0, samples=1 + drafts)])

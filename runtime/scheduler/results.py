@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import NamedTuple
+from itertools import islice, repeat
+from typing import TypeAlias
 
 import numpy as np
 
@@ -64,10 +64,8 @@ class StepOutcome:
         return request.phase is Phase.ENDED or request in self.answered or request in self.ended
 
 
-class _Sampled(NamedTuple):
-    token: int
-    state: int  # the automaton's state after the token
-    logprobs: Logprobs | None
+_Sampled: TypeAlias = tuple[int, int, Logprobs | None]
+"""a token, the automaton's state after it, and its log-probability"""
 
 
 @dataclass(slots=True)
@@ -179,8 +177,8 @@ class Results:
                 request.allocation.settle(row.samples, len(sampled))
         for request, sampled in rows:
             if flight.step > request.allocation.discard_until_step and not outcome.is_over(request):
-                for each in sampled:
-                    self._expect(request, each.token)
+                for token, *_ in sampled:
+                    self._expect(request, token)
         for request, sampled in rows:
             self._take_row(flight.step, request, sampled, outcome)
 
@@ -191,7 +189,7 @@ class Results:
         at, allocation = 0, request.allocation
         while at < len(sampled) and step > allocation.discard_until_step and not outcome.is_over(request):
             if self._wait_budget.is_ready(request):
-                following = [each.token for each in sampled[at + 1 :]]
+                following = [token for token, *_ in sampled[at + 1 :]] if len(sampled) > 1 else ()
                 at += 1 + self._take_token(request, sampled[at], outcome, following)
             else:
                 allocation.stall()
@@ -208,20 +206,21 @@ class Results:
     ) -> int:
         """Appends a token. Returns how many of the row's tokens `following` are appended too, as forced
         ones."""
-        if not self._completion.can_end_after(request, [sampled.token]):
+        token, state, logprobs = sampled
+        if not self._completion.can_end_after(request, [token]):
             self._complete(request)
             outcome.answered.append(request)
             return 0
-        request.append(sampled.token)
+        request.append(token)
         self._count_output(request, 1)
-        error = request.constraint.accept(sampled.token, sampled.state) if request.constraint else None
+        error = request.constraint.accept(token, state) if request.constraint else None
         if error is not None:
             self._fail(request, describe_grammar_error(request, error), outcome)
             return 0
         finish, taken = find_ending(request, self._eos), 0
         if finish is None:
             finish, taken = self._force(request, following)
-        self._replies.add_tokens(request, sampled.logprobs, finish)
+        self._replies.add_tokens(request, logprobs, finish)
         if finish is not None:
             outcome.answered.append(request)
         return taken
@@ -305,18 +304,13 @@ def _split_rows(flight: StepInFlight, result: StepResult) -> list[tuple[Request,
     counts, tokens, states = (
         np.frombuffer(part, np.int32).tolist() for part in (result.counts, result.tokens, result.states)
     )
-    logprobs = {(part.slot, part.offset): part.logprobs for part in result.logprobs}
-    left = zip(tokens, states, strict=True)
-    return [
-        (
-            request,
-            [
-                _Sampled(*sampled, logprobs.get((row.slot, offset)))
-                for offset, sampled in enumerate(islice(left, count))
-            ],
-        )
-        for (request, row), count in zip(flight.rows, counts, strict=True)
-    ]
+    rows = list(zip(flight.rows, counts, strict=True))
+    logprobs: Iterable[Logprobs | None] = repeat(None)
+    if result.logprobs:
+        by_place = {(part.slot, part.offset): part.logprobs for part in result.logprobs}
+        logprobs = [by_place.get((row.slot, at)) for (_, row), count in rows for at in range(count)]
+    left = zip(tokens, states, logprobs, strict=False)
+    return [(request, list(islice(left, count))) for (request, _), count in rows]
 
 
 def _count_equal(some: Sequence[int], others: Sequence[int]) -> int:
