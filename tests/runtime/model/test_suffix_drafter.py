@@ -35,7 +35,8 @@ def sampled(drafter: SuffixDrafter, slot: int, tokens: Sequence[int]) -> None:
 def draft(drafter: SuffixDrafter, slot: int, most: int = 4) -> list[int]:
     drafts = drafter.propose(ints([slot]), ints([most]))
     assert drafts.counts.tolist() == [len(drafts.tokens)]
-    return drafts.tokens.tolist()
+    tokens: list[int] = drafts.tokens.tolist()
+    return tokens
 
 
 def replied(
