@@ -64,6 +64,7 @@ def chat_stream(tokenizer: Tokenizer) -> StreamedAnswer:
         wants_logprobs=False,
         wants_prompt_logprobs=False,
         counts_reasoning=False,
+        counts_prediction=False,
         shows_reasoning=True,
         reasoning_field="reasoning_content",
     )

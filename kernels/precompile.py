@@ -9,13 +9,16 @@ from .adapters import cpu as adapters_cpu
 from .attention import AttentionBatch, float_tiles, items, paged_attention, tiles
 from .automaton import cpu as automaton_cpu
 from .automaton.pool import smallest_pool
-from .common import amx, bfloat16_dots, program, rows, step_tokens
+from .automaton.rows import SlotRegisters
+from .common import amx, bfloat16_dots, program, rows, step_tokens, token_index
+from .common.drafts import DraftRows, Drafts
 from .elementwise import cpu as elementwise_cpu
 from .experts import gate_cpu, grouped_cpu, sorting_cpu
 from .linear import FACTOR_INPUTS, CodedShape, bfloat16_cpu, find_packer, fp8_cpu, half
 from .pages import cpu as pages_cpu
 from .rotary import cpu as rotary_cpu
-from .sampling import row_cpu, slots_cpu
+from .sampling import Sampled, row_cpu, slots_cpu
+from .sampling.state import SamplingState
 
 DTYPES = (torch.bfloat16, torch.float32)
 
@@ -104,7 +107,8 @@ def _small_kernels() -> None:
     step_tokens.record_feed.load()
     rows.copy_rows.load()
     one = np.zeros(1, np.int64)
-    step_tokens.StepTokens.of(one, one, one, np.zeros((1, 1), np.int32), one + 1, 1)
+    none = np.zeros(1, np.int32)
+    step_tokens.StepTokens.of(one, one, one, none, np.zeros((1, 1), np.int32), one + 1, 1)
     for dtype in DTYPES:
         adapters_cpu.DOWN_KERNELS[dtype].load()
         adapters_cpu.UP_KERNELS[dtype].load()
@@ -115,6 +119,16 @@ def _small_kernels() -> None:
 def _sampling() -> None:
     row_cpu.sample_rows.load()
     slots_cpu.sample_slots.load()
+    one = np.zeros(1, np.int32)
+    drafts = Drafts(one + 1, one, one)
+    DraftRows.of(*drafts.cut(one)[:2])
+    states = SamplingState(1, 1, "cpu"), SlotRegisters(1, 1, "cpu", drafts=1)
+    zero = torch.zeros(1, dtype=torch.int32)
+    sampled = Sampled(zero, zero, None, None, None)
+    texts = token_index.TokenIndex(1)
+    texts.start(0, one, 1)
+    token_index.find_drafts(texts.table, texts.table, one, one - 1, np.zeros(1, np.int64), one, one, one, one)
+    states[0].record_drafted(one, DraftRows.without_drafts(1), sampled, states[1])
 
 
 def _step_an_automaton() -> None:
@@ -123,6 +137,9 @@ def _step_an_automaton() -> None:
     rows = pool.rows(one)
     pool.mask(rows)
     automaton_cpu.advance(rows, torch.from_numpy(one))
+    drafting = smallest_pool("cpu", 1, drafts=1)
+    drafting.rows(one, DraftRows.without_drafts(1))
+    drafting.count_live(one, Drafts.none(1))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from .option_values import (
     read_chat_template,
     read_data_dir,
     read_disk_cache,
+    read_drafts,
     read_host,
     read_http_url,
     read_keys,
@@ -247,6 +248,14 @@ class ServeConfig:
         "MS",
         number(1, 60_000, "milliseconds between 1 and 60000"),
     )
+    speculate: int = option(
+        "most tokens of a reply to guess in a step, from what was said before; replies stay the same, and "
+        "those that repeat it come faster (default: off)",
+        0,
+        "off|K",
+        read_drafts,
+    )
+    """most drafts of a request in a step; 0: off"""
     deterministic: bool = option(
         "the same request gives the same tokens in any batch, cached or not, and after a restart; CPU only, "
         "slower",

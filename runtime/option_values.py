@@ -15,6 +15,7 @@ from .api_keys import find_control
 
 MAX_SIZE = 2**63  # largest size in bytes that an option may have
 MIN_BARE_SIZE = 1 << 20
+MAX_DRAFTS = 15  # most drafts of a request in a step; with more, most are rejected
 """smallest size in bytes that needs no unit"""
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _UNITS |= {unit + "i": 2 ** (10 * power) for power, unit in enumerate("kmgt", start=1)}
@@ -98,6 +99,15 @@ def whole_number(minimum: int, maximum: int | None = None) -> Callable[[str], in
         return int(text)
 
     return read
+
+
+def read_drafts(text: str) -> int:
+    if text == "off":
+        return 0
+    try:
+        return whole_number(1, MAX_DRAFTS)(text)
+    except ValueError:
+        raise ValueError(f"expected off, or a whole number from 1 to {MAX_DRAFTS}.") from None
 
 
 def read_token_count(text: str) -> int:

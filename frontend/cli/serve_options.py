@@ -56,6 +56,7 @@ GROUPS = {
         "max_waiting",
         "request_timeout",
         "step_ms",
+        "speculate",
         "deterministic",
         "request_defaults",
     ),

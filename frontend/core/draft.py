@@ -60,8 +60,8 @@ class Draft:
     comes from the request's fields, without the grammar of its calls. `logprobs` and `prompt_logprobs` are
     numbers of alternatives, None for none at all. `leases` are in addition to leases of breakpoints and
     fields.
-    `explains`: the answer says why tokens of the prompt were not cached. `model`: the requested model or
-    adapter.
+    `prediction`: what the client expects of the reply. `explains`: the answer says why tokens of the prompt
+    were not cached. `model`: the requested model or adapter.
     """
 
     fields: SamplingFields
@@ -75,5 +75,6 @@ class Draft:
     leases: Sequence[LeaseTerms] = ()
     user: str | None = None
     streams: bool = False
+    prediction: str = ""
     explains: bool = False
     model: str | None = None

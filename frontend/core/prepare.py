@@ -191,7 +191,10 @@ async def prepare(
             reasoning = None
         grammar = reasoned or grammar
     leases = [] if namespace is None else _leases(draft, use, places)
-    requests = _generates(service, model, id, draft, prompts, grammar, namespace, tenant, leases, adapter)
+    prediction = await _tokenize_prediction(service, draft.prediction, caller, model.max_model_len)
+    requests = _generates(
+        service, model, id, draft, prompts, grammar, namespace, tenant, leases, adapter, prediction
+    )
     return Job(id, service, draft, prompts, rendered, places, use, reasoning, requests)
 
 
@@ -256,6 +259,13 @@ async def _tokenize(
     ]
 
 
+async def _tokenize_prediction(service: Service, text: str, caller: Caller, max_tokens: int) -> Tokens:
+    """The tokens of what a client expects of its reply; none if no tokens are drafted."""
+    if not text or not service.config.speculate:
+        return b""
+    return await _encode(service, text, False, None, caller, max_tokens, "prediction")
+
+
 def _pack_ids(service: Service, ids: list[int], param: str) -> Tokens:
     model = service.engine.model
     if model is not None:
@@ -316,6 +326,7 @@ def _generates(
     tenant: str,
     leases: list[LeaseTerms],
     adapter: Adapter | None,
+    prediction: Tokens,
 ) -> list[Generate]:
     fields, choices = draft.fields, draft.fields.n or 1
     shortest = min(len(prompt) // 4 for prompt in prompts)
@@ -346,6 +357,7 @@ def _generates(
             leases=leases,
             adapter="" if adapter is None else adapter.digest,
             is_streamed=draft.streams,
+            prediction=prediction,
         )
         for number, prompt in enumerate(prompts)
         for choice in range(choices)

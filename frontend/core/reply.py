@@ -20,12 +20,15 @@ MANY_TOKENS = 1000  # tokens in a batch whose log-probabilities take long to unp
 
 class Usage(msgspec.Struct, frozen=True):
     """Counts of tokens. Of the prompt tokens `cached_tokens` were found in the cache, and `written_tokens`
-    were computed and left there. If only the last token was computed, as it always is, it does not count."""
+    were computed and left there. If only the last token was computed, as it always is, it does not count.
+    The predictions are tokens that were guessed from the request's `prediction`."""
 
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
     written_tokens: int = 0
+    accepted_prediction: int = 0
+    rejected_prediction: int = 0
 
 
 class UnenforcedKeyword(msgspec.Struct):
@@ -69,6 +72,7 @@ class ChoiceReply:
         self.completion_tokens = 0
         self.reasoning_tokens = 0
         self.cached_tokens = 0
+        self.accepted_prediction = self.rejected_prediction = 0
         self.prompt_logprobs: Logprobs | None = None
         self.finish: str | None = None
         self.stop_reason: str | int | None = None
@@ -116,6 +120,7 @@ class ChoiceReply:
             and output.logprobs is None
             and output.cached_tokens is None
             and output.prompt_logprobs is None
+            and output.prediction is None
             and len(output.tokens) == 4
         )
 
@@ -137,6 +142,9 @@ class ChoiceReply:
         if output.cached_tokens is not None:
             self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
         self.prompt_logprobs = self.prompt_logprobs or output.prompt_logprobs
+        if output.prediction is not None:
+            self.accepted_prediction += output.prediction.accepted
+            self.rejected_prediction += output.prediction.rejected
         self._tokens += output.tokens
         hidden = 1 if output.stop_token is not None and not self._shows_stop_token else 0
         shown = output.tokens[: len(output.tokens) - 4 * hidden] if hidden else output.tokens
@@ -297,4 +305,6 @@ class Reply:
             cached_tokens=sum(cached),
             completion_tokens=sum(choice.completion_tokens for choice in self.choices),
             written_tokens=sum(tokens for tokens in computed if tokens > 1) if self._is_cached else 0,
+            accepted_prediction=sum(choice.accepted_prediction for choice in self.choices),
+            rejected_prediction=sum(choice.rejected_prediction for choice in self.choices),
         )

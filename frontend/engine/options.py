@@ -38,6 +38,7 @@ class EngineOptions(TypedDict, total=False):
     max_running: int
     max_waiting: int
     step_ms: float
+    speculate: int | str
     deterministic: bool
     request_defaults: str
     prompt_rules: str

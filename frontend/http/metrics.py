@@ -19,7 +19,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from ...runtime.api_keys import ApiKey
 from ...runtime.errors import RequestError
-from ...runtime.messages import TOKEN_BYTES, Generate, LeaseKind, Output, Stats, Tokens
+from ...runtime.messages import DRAFT_SOURCES, TOKEN_BYTES, Generate, LeaseKind, Output, Stats, Tokens
 from ...runtime.processes.child import METRICS_VARIABLE
 from ...runtime.sampling_params import SamplingParams
 from ..core.reply import Reply, Usage
@@ -75,6 +75,11 @@ _COUNTERS = {
     ),
     "steps": ("arbora_steps", "Steps of the model."),
 }
+_DRAFT_COUNTERS = {
+    "drafted": ("arbora_drafted_tokens", "Tokens that were guessed, by where they were found."),
+    "accepted": ("arbora_accepted_tokens", "Guessed tokens that the model then sampled."),
+}
+_DRAFT_FIELDS = [f"{kind}_{source}" for kind in _DRAFT_COUNTERS for source in DRAFT_SOURCES]
 
 
 class SchedulerStats:
@@ -97,7 +102,7 @@ class SchedulerStats:
             return
         if epoch not in self._counts:
             self._read()
-        counts = {name: getattr(stats, name) for name in _COUNTERS}
+        counts = {name: getattr(stats, name) for name in (*_COUNTERS, *_DRAFT_FIELDS)}
         counts |= {name: getattr(stats.store, name) for name in _STORE_COUNTERS}
         self._last, self._counts[epoch] = stats, counts
         if self._directory is None:
@@ -117,7 +122,7 @@ class SchedulerStats:
                 self._counts[int(file.suffix[1:])] = _counts.decode(file.read_bytes())
 
     def _totals(self) -> dict[str, int]:
-        totals: Counts[str] = Counts(dict.fromkeys(_COUNTERS | _STORE_COUNTERS, 0))
+        totals: Counts[str] = Counts(dict.fromkeys([*_COUNTERS, *_STORE_COUNTERS, *_DRAFT_FIELDS], 0))
         for counts in self._counts.values():
             totals.update(counts)
         return totals
@@ -138,6 +143,11 @@ class SchedulerStats:
         totals = self._totals()
         for field, (name, documentation) in (_COUNTERS | _STORE_COUNTERS).items():
             yield CounterMetricFamily(name, documentation, value=totals[field])
+        for kind, (name, documentation) in _DRAFT_COUNTERS.items():
+            drafts = CounterMetricFamily(name, documentation, labels=["source"])
+            for source in DRAFT_SOURCES:
+                drafts.add_metric([source], totals[f"{kind}_{source}"])
+            yield drafts
 
 
 class MemoStats:

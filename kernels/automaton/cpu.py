@@ -154,8 +154,36 @@ def advance_row(own: Ints, tables: PoolTables, token: int) -> int:
 def _mask(slots: Ints, registers: Ints, tables: PoolTables, own_masks: int) -> Ints:
     index = np.empty(len(slots), np.int32)
     for row in range(len(slots)):
-        index[row] = mask_row(registers[slots[row]], tables, own_masks + slots[row])
+        index[row] = mask_row(registers[slots[row]], tables, own_masks + row)
     return index
+
+
+@compiled
+def step_ahead(
+    slots: Ints, offsets: Ints, drafts: Ints, registers: Ints, tables: PoolTables, ahead: Ints
+) -> None:
+    """Writes each row's registers to `ahead`: its slot's, stepped over the drafts before the row."""
+    for row in range(len(slots)):
+        if offsets[row] == 0:
+            ahead[row] = registers[slots[row]]
+        else:
+            ahead[row] = ahead[row - 1]
+            advance_row(ahead[row], tables, drafts[row - 1])
+
+
+@compiled
+def count_live(slots: Ints, counts: Ints, drafts: Ints, registers: Ints, tables: PoolTables) -> Ints:
+    """See `AutomatonPool.count_live`."""
+    live, start = counts.copy(), 0
+    for row in range(len(slots)):
+        own = registers[slots[row]].copy()
+        if own[STATE] != NO_AUTOMATON:
+            for at in range(counts[row]):
+                if advance_row(own, tables, drafts[start + at]) == DEAD:
+                    live[row] = at
+                    break
+        start += counts[row]
+    return live
 
 
 @compiled

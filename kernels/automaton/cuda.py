@@ -62,14 +62,14 @@ LIST_TOKENS = tl.constexpr(layout.LIST_TOKENS)
 
 @triton.jit
 def copy_kernel(slots, registers, tables, row_masks, words, TILE: tl.constexpr):
-    """One program for each row and TILE words: copies the mask of the row's state to its slot.
+    """One program for each row and TILE words: copies the mask of the row's state to the row's mask.
 
+    slots: int32 [rows], the place of each row's registers
     tables: int64 [TABLES], addresses of the pool's tables; not read for rows without an automaton
-    row_masks: int32 [slots, words]
+    row_masks: int32 [rows, words]
     """
     row, tile = tl.program_id(0), tl.program_id(1)
-    slot = tl.load(slots + row)
-    own = registers + slot * REGISTERS
+    own = registers + tl.load(slots + row) * REGISTERS
     state = tl.load(own)
     if state != NO_AUTOMATON:
         number = tl.full((), NO_TOKENS, tl.int32)
@@ -80,22 +80,22 @@ def copy_kernel(slots, registers, tables, row_masks, words, TILE: tl.constexpr):
         word = tile * TILE + tl.arange(0, TILE)
         base = _ints(tables, MASKS) + number.to(tl.int64) * words + word
         tl.store(
-            row_masks + slot.to(tl.int64) * words + word, tl.load(base, mask=word < words), mask=word < words
+            row_masks + row.to(tl.int64) * words + word, tl.load(base, mask=word < words), mask=word < words
         )
 
 
 @triton.jit
 def flip_kernel(slots, registers, tables, row_masks, words, LANES: tl.constexpr):
     """Programs (row, 0) and (row, 1) flip the bits of the tokens in the state's shared list and own list."""
-    slot = tl.load(slots + tl.program_id(0))
-    own = registers + slot * REGISTERS
+    row = tl.program_id(0)
+    own = registers + tl.load(slots + row) * REGISTERS
     state = tl.load(own)
     if state >= 0:
         grammar = _grammar(own, tables)
         column = tl.where(tl.program_id(1) == 0, SHARED, OWN)
         tokens = _list(tl.load(_state_row(state, grammar, tables) + column), grammar, tables)
         list_tokens = _list_tokens(tokens, grammar, tables)
-        mask, count = row_masks + slot.to(tl.int64) * words, tl.load(tokens + TOKENS)
+        mask, count = row_masks + row.to(tl.int64) * words, tl.load(tokens + TOKENS)
         for start in range(0, count, LANES):
             lane = start + tl.arange(0, LANES)
             token = tl.load(list_tokens + lane, mask=lane < count, other=0)
@@ -106,13 +106,13 @@ def flip_kernel(slots, registers, tables, row_masks, words, LANES: tl.constexpr)
 @triton.jit
 def decide_kernel(slots, registers, tables, row_masks, words, LANES: tl.constexpr):
     """Several programs for each row: sets or clears the tokens that the row's stack decides."""
-    slot = tl.load(slots + tl.program_id(0))
-    own = registers + slot * REGISTERS
+    row = tl.program_id(0)
+    own = registers + tl.load(slots + row) * REGISTERS
     state = tl.load(own)
     if state >= 0:
         grammar = _grammar(own, tables)
         decided = _list(tl.load(_state_row(state, grammar, tables) + DECIDED), grammar, tables)
-        mask, count = row_masks + slot.to(tl.int64) * words, tl.load(decided + TOKENS)
+        mask, count = row_masks + row.to(tl.int64) * words, tl.load(decided + TOKENS)
         if tl.load(own + DEPTH) > tl.load(decided + SAFE_DEPTH):
             count += tl.load(decided + OPENERS)
         tokens = _list_tokens(decided, grammar, tables)
@@ -131,6 +131,38 @@ def decide_kernel(slots, registers, tables, row_masks, words, LANES: tl.constexp
             word, bit = mask + (token >> 5), tl.full((LANES,), 1, tl.int32) << (token & 31)
             tl.atomic_or(word, bit, mask=after >= 0)
             tl.atomic_and(word, ~bit, mask=after == DEAD)
+
+
+@triton.jit
+def ahead_kernel(slots, offsets, drafts, registers, tables, ahead):
+    """One program for each row: writes to `ahead`, int32 [rows, REGISTERS], the registers of the row's slot,
+    stepped over the drafts before the row."""
+    row = tl.program_id(0)
+    old, new, lane = registers + tl.load(slots + row) * REGISTERS, ahead + row * REGISTERS, tl.arange(0, 1)
+    if tl.load(old) == NO_AUTOMATON:
+        tl.store(new, NO_AUTOMATON)
+    else:
+        place = STACK + tl.arange(0, STACK_PLACES)[None, :]
+        state, depth, stack = tl.load(old + lane), tl.load(old + DEPTH + lane), tl.load(old + place)
+        grammar = _grammar(old, tables)
+        for before in range(row - tl.load(offsets + row), row):
+            draft = tl.load(drafts + before) + lane
+            state, depth, stack = _walk(state, depth, stack, draft, tables, grammar)
+        tl.store(new + lane, state)
+        tl.store(new + DEPTH + lane, depth)
+        tl.store(new + GRAMMAR, tl.load(old + GRAMMAR))
+        tl.store(new + place, stack)
+
+
+@triton.jit
+def keep_ahead(row, slot, ahead, registers):
+    """Gives a slot that follows an automaton the registers of a row in `ahead`."""
+    old, new = registers + slot * REGISTERS, ahead + row * REGISTERS
+    if tl.load(old) != NO_AUTOMATON:
+        place = STACK + tl.arange(0, STACK_PLACES)
+        tl.store(old, tl.load(new))
+        tl.store(old + DEPTH, tl.load(new + DEPTH))
+        tl.store(old + place, tl.load(new + place))
 
 
 @triton.jit
@@ -241,14 +273,28 @@ def _entry(live, state, kind, states, entries):
     return tl.where(found, tl.load(place, mask=found, other=DEAD), entry)
 
 
-def write_masks(slots: torch.Tensor, registers: SlotRegisters, addresses: torch.Tensor) -> None:
-    """Writes masks to `registers.masks` for the distinct slots, int32 [rows], that follow an automaton.
+def write_masks(
+    slots: torch.Tensor, registers: torch.Tensor, addresses: torch.Tensor, masks: torch.Tensor
+) -> None:
+    """Writes the masks of the rows that follow an automaton to `masks`, int32 [rows, words].
 
-    addresses: see `AutomatonRows`. The work takes several launches, because later ones change bits in
-    words that other threads wrote.
+    slots, registers, addresses: see `AutomatonRows`. The work takes several launches, because later ones
+    change bits in words that other threads wrote.
     """
-    number, words = len(slots), registers.masks.shape[1]
-    parts = (slots, registers.values, addresses, registers.masks, words)
+    number, words = len(slots), masks.shape[1]
+    parts = (slots, registers, addresses, masks, words)
     copy_kernel[(number, triton.cdiv(words, TILE))](*parts, TILE=TILE, num_warps=4)
     flip_kernel[(number, 2)](*parts, LANES=LANES, num_warps=8)
     decide_kernel[(number, DECIDERS)](*parts, LANES=LANES, num_warps=8)
+
+
+def step_ahead(
+    slots: torch.Tensor,
+    offsets: torch.Tensor,
+    drafts: torch.Tensor,
+    registers: SlotRegisters,
+    addresses: torch.Tensor,
+) -> None:
+    """Writes the registers of a step's rows to `registers.ahead`. offsets, drafts: see `DraftRows`"""
+    parts = slots, offsets, drafts, registers.values, addresses, registers.ahead
+    ahead_kernel[(len(slots),)](*parts, num_warps=1)

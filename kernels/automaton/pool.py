@@ -18,6 +18,7 @@ from ...runtime.automaton_format import (
     STATE_COLUMNS,
     AutomatonTables,
 )
+from ..common.drafts import DraftRows, Drafts
 from ..common.upload import upload
 from .layout import (
     ACTION_0,
@@ -148,14 +149,14 @@ class AutomatonPool:
         ends[eos_ids] = starts[eos_ids]
         self._spans = torch.from_numpy(np.stack([starts, ends], axis=1)).to(device)
         self._bytes = torch.from_numpy(vocab_bytes.copy()).to(device)
-        slots, words = registers.masks.shape
+        rows, words = registers.masks.shape
         assert words == -(-len(starts) // 32), (words, len(starts))
 
-        def add_arena(rows: int, *row_shape: int, dtype: torch.dtype = torch.int32) -> Arena:
-            return Arena(rows, row_shape, dtype, self._device)
+        def add_arena(capacity: int, *row_shape: int, dtype: torch.dtype = torch.int32) -> Arena:
+            return Arena(capacity, row_shape, dtype, self._device)
 
         self._grammars = add_arena(FIRST_GRAMMARS, GRAMMAR_COLUMNS)
-        self._masks = add_arena(slots + FIRST_MASKS, words)
+        self._masks = add_arena(rows + FIRST_MASKS, words)
         self._arenas = {
             GRAMMARS: self._grammars,
             CLASS_MAPS: add_arena(FIRST_GRAMMARS, 256, dtype=torch.uint8),
@@ -170,8 +171,9 @@ class AutomatonPool:
         """those of `PoolTables` that grow, in its order"""
         first = self._masks.allocate(1)
         assert first == NO_TOKENS
-        self._own_masks = self._masks.allocate(slots)
-        """on CPUs: index of slot 0's mask. A step writes a slot's mask if the slot's state has lists."""
+        self._own_masks = self._masks.allocate(rows)
+        """on CPUs: index of the mask of a step's first row. A step writes a row's mask if its state has
+        lists."""
         self._registers = registers
         self._loaded: dict[int, _Loaded] = {}
         self._find_tables()
@@ -217,27 +219,57 @@ class AutomatonPool:
         self._registers.follow(slot, follows=False)
 
     @property
+    def registers(self) -> SlotRegisters:
+        return self._registers
+
+    @property
     def addresses(self) -> NDArray[np.int64]:
         """The addresses of the tables, in the order of `PoolTables`; valid until the next `load`."""
         return self._addresses
 
     @property
     def own_masks(self) -> int:
-        """On a CPU: the index of slot 0's mask in the masks' table; those of the other slots follow."""
+        """On a CPU: the index of the first row's mask in the masks' table; those of the other rows follow."""
         return self._own_masks
 
-    def rows(self, slots: NDArray[np.int32]) -> AutomatonRows:
-        """The rows of a step that sample for distinct slots [rows]."""
+    def rows(self, slots: NDArray[np.int32], drafts: DraftRows | None = None) -> AutomatonRows:
+        """The rows of a step that sample for slots [rows], which are distinct if no slot has drafts."""
         index = self._registers.mask_index(slots)
         on_device, addresses, index_on_device = upload([slots, self._addresses, index], self._device)
-        return AutomatonRows(on_device, self._registers.values, self._tables, addresses, index_on_device)
-
-    def mask(self, rows: AutomatonRows) -> TokenMask:
-        """The rows' masks; valid until the next call, which overwrites the masks of slots."""
+        if drafts is None:
+            return AutomatonRows(on_device, self._registers.values, self._tables, addresses, index_on_device)
+        numbers, ahead = self._registers.row_numbers[: len(slots)], self._registers.ahead
+        assert ahead is not None, "drafts were not announced"
         if self._masks.tensor.is_cuda:
             from . import cuda
 
-            cuda.write_masks(rows.slots, self._registers, rows.addresses)
+            offsets, tokens = upload([drafts.offsets, drafts.tokens], self._device)
+            cuda.step_ahead(on_device, offsets, tokens, self._registers, addresses)
+        else:
+            from . import cpu
+
+            assert self._tables is not None
+            cpu.step_ahead(slots, *drafts, self._registers.values.numpy(), self._tables, ahead.numpy())
+        return AutomatonRows(numbers, ahead, self._tables, addresses, index_on_device)
+
+    def count_live(self, slots: NDArray[np.int32], drafts: Drafts) -> NDArray[np.int32]:
+        """How many of the drafts of each of distinct slots their automata allow, int32 [slots]. On CUDA all,
+        because the host does not know the states."""
+        if self._tables is None:
+            return drafts.counts
+        from . import cpu
+
+        live: NDArray[np.int32] = cpu.count_live(
+            slots, *drafts[:2], self._registers.values.numpy(), self._tables
+        )
+        return live
+
+    def mask(self, rows: AutomatonRows) -> TokenMask:
+        """The rows' masks; valid until the next call, which overwrites them."""
+        if self._masks.tensor.is_cuda:
+            from . import cuda
+
+            cuda.write_masks(rows.slots, rows.registers, rows.addresses, self._registers.masks)
             return TokenMask(rows.mask_index, self._registers.masks)
         from . import cpu
 
@@ -250,7 +282,7 @@ class AutomatonPool:
         self._tables = PoolTables(*(table.numpy() for table in tables)) if on_cpu else None
 
 
-def smallest_pool(device: torch.device | str, vocab: int) -> AutomatonPool:
+def smallest_pool(device: torch.device | str, vocab: int, drafts: int = 0) -> AutomatonPool:
     """A pool of one grammar, whose only state forbids all tokens. Slot 0 is in it; no token has bytes."""
     tables = AutomatonTables(
         class_of_byte=np.zeros(256, np.uint8),
@@ -262,7 +294,7 @@ def smallest_pool(device: torch.device | str, vocab: int) -> AutomatonPool:
         lists=np.zeros((1, LIST_COLUMNS), np.int32),
         list_tokens=np.zeros(0, np.int32),
     )
-    registers = SlotRegisters(1, vocab, device)
+    registers = SlotRegisters(1, vocab, device, drafts)
     pool = AutomatonPool(device, registers, np.zeros(vocab + 1, np.int32), np.zeros(1, np.uint8), [])
     pool.load(0, tables)
     pool.enter(0, 0, 0)

@@ -47,9 +47,10 @@ class AutomatonRows:
     """Rows with byte automata: each row's registers are stepped over its sampled token."""
 
     slots: torch.Tensor
-    """int32 [rows], distinct"""
+    """int32 [rows], distinct: the place of each row's registers in `registers`"""
     registers: torch.Tensor
-    """int32 [slots, `layout.REGISTERS`]: state, depth, grammar and stack of each slot"""
+    """int32 [slots, `layout.REGISTERS`]: state, depth, grammar and stack of each slot, or in steps with
+    drafts those of each row (`SlotRegisters.ahead`)"""
     tables: PoolTables | None
     """the tables on the host; None on CUDA"""
     addresses: torch.Tensor
@@ -61,26 +62,34 @@ class AutomatonRows:
 class SlotRegisters:
     """Registers of slots 0 … slots - 1 and of one padding slot, for the padding rows of a graph."""
 
-    def __init__(self, slots: int, vocab: int, device: torch.device | str) -> None:
-        self.padding_slot = slots
+    def __init__(self, slots: int, vocab: int, device: torch.device | str, drafts: int = 0) -> None:
+        """drafts: most drafts of a step; 0: no slot has drafts"""
+        self.padding_slot, rows = slots, slots + drafts
         self.values = torch.zeros(slots + 1, REGISTERS, dtype=torch.int32, device=device)
         """int32 [slots + 1, REGISTERS]: state, depth, grammar and stack of each slot"""
         self.values[:, STATE] = NO_AUTOMATON
-        self.masks = torch.zeros(slots, -(-vocab // 32), dtype=torch.int32, device=device)
-        """on CUDA: int32 [slots, words], the mask of each slot"""
-        self._mask_index = np.full(slots, NO_MASK_HERE, np.int32)
+        self.masks = torch.zeros(rows, -(-vocab // 32), dtype=torch.int32, device=device)
+        """on CUDA: int32 [rows, words], the mask of each row of a step that samples"""
+        self.ahead: torch.Tensor | None = None
+        """int32 [rows + 1, REGISTERS], those of each row of a step, after the drafts before it, and of a
+        padding row; None if no slot has drafts"""
+        self.row_numbers = torch.arange(rows, dtype=torch.int32, device=device)
+        if drafts:
+            self.ahead = torch.full((rows + 1, REGISTERS), NO_AUTOMATON, dtype=torch.int32, device=device)
+        self._follows = np.zeros(slots, np.bool_)
+        self._numbers = np.arange(rows, dtype=np.int32)
 
     def follow(self, slot: int, *, follows: bool) -> None:
         """Notes whether a slot follows an automaton."""
-        self._mask_index[slot] = slot if follows else NO_MASK_HERE
+        self._follows[slot] = follows
 
     def mask_index(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
         """int32 [rows]: where the masks of rows with these slots are in `masks`; -1 without an automaton."""
-        return self._mask_index[slots]
+        return np.where(self._follows[slots], self._numbers[: len(slots)], np.int32(NO_MASK_HERE))
 
     def follows(self, slot: int) -> bool:
-        return bool(self._mask_index[slot] != NO_MASK_HERE)
+        return bool(self._follows[slot])
 
     def any_follows(self, slots: NDArray[np.int32]) -> bool:
         """Whether any of the slots follows an automaton."""
-        return bool((self._mask_index[slots] != NO_MASK_HERE).any())
+        return bool(self._follows[slots].any())

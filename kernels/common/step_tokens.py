@@ -32,24 +32,25 @@ class StepTokens(NamedTuple):
         slots: NDArray[np.int64],
         starts: NDArray[np.int64],
         given: NDArray[np.int64],
+        drafts: NDArray[np.int32],
         pages: NDArray[np.int32],
         counts: NDArray[np.int64],
         page_size: int,
     ) -> "StepTokens":
-        """slots, starts, given: [rows], the slot, the position of the first token, and the number of given
-        tokens (0: the row's only token is the last one of its slot)
+        """slots, starts, given, drafts: [rows], the slot, the position of the first token, the number of
+        given tokens (0: the row's first token is the last one of its slot), and that of drafts after them
         pages: [all slots, pages], their page tables, of which the first `counts` [all slots] are valid
         """
-        return StepTokens(*_lay_out(slots, starts, given, pages, counts, page_size))
+        return StepTokens(*_lay_out(slots, starts, given, drafts, pages, counts, page_size))
 
 
 @compiled
-def _lay_out(slots, starts, given, pages, counts, page_size):
+def _lay_out(slots, starts, given, drafts, pages, counts, page_size):
     rows = len(slots)
     lengths, ends = np.empty(rows, np.int64), np.empty(rows, np.int64)
     total = 0
     for row in range(rows):
-        lengths[row] = max(1, given[row])
+        lengths[row] = max(1, given[row]) + drafts[row]
         total += lengths[row]
         ends[row] = total
     positions, places = np.empty(total, np.int64), np.empty(total, np.int64)
@@ -61,7 +62,7 @@ def _lay_out(slots, starts, given, pages, counts, page_size):
         for position in range(start, end):
             positions[token] = position
             places[token] = np.int64(pages[slot, position // page_size]) * page_size + position % page_size
-            fed[token] = slot if given[row] == 0 else NO_SLOT
+            fed[token] = slot if given[row] == 0 and position == start else NO_SLOT
             token += 1
     return lengths, ends, positions, places, fed
 

@@ -62,6 +62,16 @@ class Penalties:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftedRows:
+    """`DraftRows` on the device: rows with penalties count the drafts before them as output."""
+
+    offsets: torch.Tensor
+    """int32 [rows]"""
+    tokens: torch.Tensor
+    """int32 [rows]"""
+
+
+@dataclass(frozen=True, slots=True)
 class HostMask:
     """Packed bits of allowed tokens, like `TokenMask`, in host memory."""
 
@@ -97,6 +107,7 @@ class SamplingBatch:
     host_mask: TokenMask | None = None
     penalties: Penalties | None = None
     automata: AutomatonRows | None = None
+    drafts: DraftedRows | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ def row_integers(batch: SamplingBatch) -> Array:
     numbers[:, column.MASK] = -1 if batch.mask is None else batch.mask.index
     numbers[:, column.HOST_MASK] = -1 if batch.host_mask is None else batch.host_mask.index
     numbers[:, column.ENTRY] = -1 if batch.penalties is None else batch.penalties.entry
+    numbers[:, column.OFFSET] = 0 if batch.drafts is None else batch.drafts.offsets
     if batch.banned is not None:
         numbers[:, column.BANNED_FROM] = batch.banned.row_start[:-1]
         numbers[:, column.BANNED_TO] = batch.banned.row_start[1:]
@@ -98,4 +99,6 @@ def collect_tensors(batch: SamplingBatch) -> dict[int, torch.Tensor]:
     if batch.penalties is not None:
         parts[column.PROMPT_SEEN] = batch.penalties.prompt_seen
         parts[column.OUTPUT_COUNTS] = batch.penalties.output_counts
+    if batch.drafts is not None:
+        parts[column.DRAFTS] = batch.drafts.tokens
     return parts

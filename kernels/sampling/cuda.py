@@ -308,14 +308,16 @@ def _edits(batch: SamplingBatch) -> bool:
 
 
 def _parts(batch: SamplingBatch) -> tuple[torch.Tensor | None, ...]:
-    """The kernel's arguments mask_index … output_counts: all None, only a mask, or all present.
+    """The kernel's arguments mask_index … drafts: all None, only a mask, or all present, but drafts only in
+    batches that have some.
 
     Parts that the batch lacks get values without effect, so that few variants are compiled.
     """
     if not _edits(batch):
         mask = (None, None) if batch.mask is None else (batch.mask.index, batch.mask.bits)
-        return *mask, *(None,) * 13
-    return _every_part(batch)
+        return *mask, *(None,) * 15
+    drafts = (None, None) if batch.drafts is None else (batch.drafts.offsets, batch.drafts.tokens)
+    return *_every_part(batch), *drafts
 
 
 def _every_part(batch: SamplingBatch) -> tuple[torch.Tensor, ...]:

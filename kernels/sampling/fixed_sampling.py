@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import triton
-import triton.language as tl
 from numpy.typing import NDArray
 
 from ..automaton.layout import TABLES
 from ..automaton.rows import AutomatonRows, SlotRegisters, TokenMask
+from ..common.drafts import NO_DRAFT, DraftRows
 from ..common.upload import FixedArrays, upload
-from .batch import LISTED, HostMask, Penalties, SamplingBatch, listed
+from .batch import LISTED, HostMask, SamplingBatch, listed
 from .cuda import sample
 from .packed_results import PackedResults
+from .record_cuda import record, record_kept
 from .state import BANNED, BIAS, PENALTIES, Array, SamplingState, assemble
 
 MAX_LISTED = 4096
@@ -47,7 +47,10 @@ class FixedSampling:
         state.history.reserve(state.padding_slot)
         self._state = state
         self._registers = registers
-        self._numbers = FixedArrays(_numbers(rows, state.padding_slot), device)
+        numbers = _numbers(rows, state.padding_slot)
+        if registers.ahead is not None:
+            numbers |= _draft_numbers(rows, len(registers.row_numbers))
+        self._numbers = FixedArrays(numbers, device)
         self._edits = FixedArrays(_edits(rows), device)
         self._host_bits = torch.zeros_like(registers.masks)
         self._results = {most: PackedResults.empty(rows, most, device) for most in (None, *LISTED)}
@@ -58,14 +61,18 @@ class FixedSampling:
         tables: NDArray[np.int64],
         host_mask: HostMask | None = None,
         alternatives: int | None = None,
+        drafts: DraftRows | None = None,
     ) -> Variant | None:
-        """Prepares for rows that sample for distinct slots, whose automata's masks are written before `run`.
+        """Prepares for rows that sample for slots, which are distinct if no slot has drafts. The masks of
+        their automata, and with drafts the registers of each row, are written before `run`.
 
         tables: `AutomatonPool.addresses`
 
         Returns the variant to run, or None, without writing anything, if the step exceeds the buffers.
         """
-        arrays = self._state.arrays(slots)
+        if drafts is None and self._registers.ahead is not None:
+            drafts = DraftRows.without_drafts(len(slots))
+        arrays = self._state.arrays(slots, drafts)
         most = None if alternatives is None else listed(alternatives)
         edited = not arrays.keys().isdisjoint(EDITS) or host_mask is not None or most is not None
         if most not in self._results or not self._edits.fits(arrays):
@@ -77,6 +84,8 @@ class FixedSampling:
         if edited:
             self._edits.set(arrays)
         index = self._registers.mask_index(slots)
+        if drafts is not None:
+            arrays["place"] = np.arange(len(slots), dtype=np.int32)
         self._numbers.set({**arrays, "slots": slots, "tables": tables, "mask_index": index})
         return Variant(edited, most)
 
@@ -85,8 +94,14 @@ class FixedSampling:
         out = self.results(variant).rows(len(logits))
         batch = self._batch(len(logits), variant.edited)
         sample(logits, batch, variant.alternatives, out)
-        assert batch.automata is not None
-        record(out.tokens, batch.automata.slots, self._state.last_tokens, batch.penalties)
+        slots, last_tokens = self._numbers.tensors["slots"][: len(logits)], self._state.last_tokens
+        counted = None
+        if batch.penalties is not None:
+            counted = batch.penalties.entry, batch.penalties.output_counts
+        if batch.drafts is None:
+            record(out.tokens, slots, last_tokens, counted)
+        else:
+            record_kept(out, slots, batch.drafts, last_tokens, counted, self._registers)
 
     def results(self, variant: Variant) -> PackedResults:
         """The results of the last step of this variant; valid until its next step runs."""
@@ -94,10 +109,11 @@ class FixedSampling:
 
     def _batch(self, rows: int, edited: bool) -> SamplingBatch:
         numbers, edits = self._numbers.tensors, self._edits.tensors
-        index = numbers["mask_index"][:rows]
-        followed = AutomatonRows(
-            numbers["slots"][:rows], self._registers.values, None, numbers["tables"], index
-        )
+        index, registers = numbers["mask_index"][:rows], self._registers
+        places, values = numbers["slots"][:rows], registers.values
+        if registers.ahead is not None:
+            places, values = numbers["place"][:rows], registers.ahead
+        followed = AutomatonRows(places, values, None, numbers["tables"], index)
         parts: Mapping[str, torch.Tensor] = {**numbers, **(edits if edited else {})}
         return assemble(
             {name: parts[name] if name in WHOLE else parts[name][:rows] for name in parts},
@@ -125,6 +141,15 @@ def _numbers(rows: int, padding_slot: int) -> dict[str, Array]:
     }
 
 
+def _draft_numbers(rows: int, padding_row: int) -> dict[str, Array]:
+    """padding_row: the place of padding rows in `SlotRegisters.ahead`"""
+    return {
+        "offset": np.zeros(rows, np.int32),
+        "draft": np.full(rows, NO_DRAFT, np.int32),
+        "place": np.full(rows, padding_row, np.int32),
+    }
+
+
 def _edits(rows: int) -> dict[str, Array]:
     """The batch's edits of the logits. A padding row's lists are empty: each ends before it starts."""
     return {
@@ -139,29 +164,3 @@ def _edits(rows: int) -> dict[str, Array]:
         "presence": np.zeros(rows, np.float32),
         "frequency": np.zeros(rows, np.float32),
     }
-
-
-@triton.jit
-def record_kernel(tokens, slots, last_tokens, entries, output_counts, vocab):
-    """Records a row's token in one program. entries and output_counts are None if no row has penalties."""
-    row = tl.program_id(0)
-    token = tl.load(tokens + row)
-    tl.store(last_tokens + tl.load(slots + row), token)
-    if entries is not None:
-        entry = tl.load(entries + row).to(tl.int64)
-        if entry >= 0:
-            count = output_counts + entry * vocab + token
-            tl.store(count, tl.load(count) + 1)
-
-
-def record(
-    tokens: torch.Tensor, slots: torch.Tensor, last_tokens: torch.Tensor, penalties: Penalties | None
-) -> None:
-    """Records tokens, int32 [rows], as their slots' last ones. Of rows with the same slot, any one wins."""
-    if penalties is None:
-        record_kernel[(len(tokens),)](tokens, slots, last_tokens, None, None, 0, num_warps=1)
-        return
-    counts = penalties.output_counts
-    record_kernel[(len(tokens),)](
-        tokens, slots, last_tokens, penalties.entry, counts, counts.shape[1], num_warps=1
-    )

@@ -32,6 +32,8 @@ def process_kernel(
     frequency,
     prompt_seen,
     output_counts,
+    draft_offsets,
+    drafts,
     processed,
     maxima,
     leaders,
@@ -45,6 +47,7 @@ def process_kernel(
     CHUNK: tl.constexpr,
 ):
     """Processes chunk c of row r in one program. Optional pointers are None if their part is unused.
+    Penalties count the drafts before a row as output.
 
     processed float32 [rows, vocab]; maxima float32, leaders (first id of the maximum) and nan int32 [rows,
     chunks]; sub_maxima int32 [rows, chunks * CHUNK / 128]: largest keys; raw_maxima and raw_sums (of
@@ -74,6 +77,9 @@ def process_kernel(
         entry = tl.load(penalty_entry + row).to(tl.int64)
         if entry >= 0:
             count = tl.load(output_counts + entry * vocab + token, mask=inside, other=0)
+            if draft_offsets is not None:
+                for before in range(row - tl.load(draft_offsets + row), row):
+                    count += (token == tl.load(drafts + before)).to(tl.int32)
             prompt = _bits(prompt_seen + entry * ((vocab + 31) // 32), token, vocab)
             x = _penalised(
                 x,

@@ -20,10 +20,22 @@ from .select_cpu import (
     total_mass,
 )
 
-SEED, POSITION, TOP_K, MASK, HOST_MASK, ENTRY, BANNED_FROM, BANNED_TO, BIAS_FROM, BIAS_TO, INTEGERS = range(
-    11
-)
-"""Columns of a row's int64 parameters. A mask or penalty entry of -1 means none."""
+(
+    SEED,
+    POSITION,
+    TOP_K,
+    MASK,
+    HOST_MASK,
+    ENTRY,
+    BANNED_FROM,
+    BANNED_TO,
+    BIAS_FROM,
+    BIAS_TO,
+    OFFSET,
+    INTEGERS,
+) = range(12)
+"""Columns of a row's int64 parameters. A mask or penalty entry of -1 means none. OFFSET is the number of
+drafts before the row."""
 
 INVERSE, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY, FLOATS = range(7)
 """Columns of a row's float32 parameters; INVERSE is 1 / temperature, or 0 for greedy rows."""
@@ -44,13 +56,14 @@ INVERSE, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY, FLOATS = range(7)
     BIAS_VALUES,
     PROMPT_SEEN,
     OUTPUT_COUNTS,
+    DRAFTS,
     TOKENS,
     BAD,
     LOGPROBS,
     TOP_IDS,
     TOP_LOGPROBS,
     ARGUMENTS,
-) = range(21)
+) = range(22)
 """Arguments of `sample_rows`: a row counter, sizes, addresses of contiguous arrays."""
 
 _FLOAT, _INT, _LONG = np.float32(0), np.int32(0), np.int64(0)
@@ -105,7 +118,7 @@ def sample_row(sizes, row, maxima, scratch, values):
     if is_processed(integers):
         x = scratch
         x[:] = raw
-        process(sizes, integers, floats, x)
+        process(sizes, row, integers, floats, x)
         highest, _ = block_maxima(x, maxima)
     if not KEY_OF_MINUS_INFINITY < highest < KEY_OF_INFINITY:
         return
@@ -122,7 +135,7 @@ def is_processed(integers):
 
 
 @compiled
-def process(sizes, integers, floats, x):
+def process(sizes, row, integers, floats, x):
     vocab = len(x)
     words = (vocab + 31) // 32
     for mask, bits in ((MASK, MASK_BITS), (HOST_MASK, HOST_MASK_BITS)):
@@ -137,7 +150,24 @@ def process(sizes, integers, floats, x):
     if entry >= 0:
         seen = array(sizes[PROMPT_SEEN], _INT, entry + 1, words)[entry]
         counts = array(sizes[OUTPUT_COUNTS], _INT, entry + 1, vocab)[entry]
+        offset = integers[OFFSET]
+        drafts = array(sizes[DRAFTS], _INT, 1, row)[0, row - offset :]
+        before = np.empty(offset, np.float32)
+        for i in range(offset):
+            before[i] = x[drafts[i]]
         penalise(x, seen, counts, floats[REPETITION], floats[PRESENCE], floats[FREQUENCY])
+        for i in range(offset):
+            token, repeated = drafts[i], np.int32(0)
+            for draft in drafts:
+                repeated += np.int32(draft == token)
+            x[token] = penalised(
+                before[i],
+                counts[token] + repeated,
+                True,
+                floats[REPETITION],
+                floats[PRESENCE],
+                floats[FREQUENCY],
+            )
 
 
 @compiled
@@ -169,12 +199,18 @@ def add_bias(x, ids, values):
 @compiled
 def penalise(x, prompt_seen, counts, repetition, presence, frequency):
     for i in range(len(x)):
-        value, count = x[i], counts[i]
-        seen = count > 0 or (np.uint32(prompt_seen[i >> 5]) >> np.uint32(i & 31)) & np.uint32(1)
-        if seen:
-            value = value / repetition if value > 0 else value * repetition
-            value = value - frequency * F32(count)
-            x[i] = value - presence if count > 0 else value
+        seen = counts[i] > 0 or (np.uint32(prompt_seen[i >> 5]) >> np.uint32(i & 31)) & np.uint32(1)
+        x[i] = penalised(x[i], counts[i], seen, repetition, presence, frequency)
+
+
+@inlined
+def penalised(value, count, seen, repetition, presence, frequency):
+    """A token's logit after penalties. count: in the output; seen: whether it is in prompt or output"""
+    if not seen:
+        return value
+    value = value / repetition if value > 0 else value * repetition
+    value = value - frequency * F32(count)
+    return value - presence if count > 0 else value
 
 
 @compiled

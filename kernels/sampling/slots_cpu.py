@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from ..automaton.cpu import MANY, advance_row, mask_row, tables_at
 from ..automaton.layout import MASKS, REGISTERS, TABLES
 from ..automaton.rows import SlotRegisters
+from ..common.drafts import DraftRows
 from ..common.jit import compiled
 from ..common.numba_tools import fetch_add, pointer
 from ..common.threads import ParallelKernel
@@ -22,7 +23,8 @@ from .state import SamplingState
 (SLOTS, SLOT_REGISTERS, LAST_TOKENS, STATES, OWN_MASKS, FIRST_TABLE) = range(
     column.ARGUMENTS, column.ARGUMENTS + 6
 )
-"""Columns of the block after those of `row_cpu`: addresses, and the index of slot 0's mask in the pool."""
+"""Columns of the block after those of `row_cpu`: addresses, and the index of the first row's mask in the
+pool. LAST_TOKENS is 0 if no token is recorded."""
 BLOCK_COLUMNS = FIRST_TABLE + TABLES
 
 _FLOAT, _INT, _LONG = np.float32(0), np.int32(0), np.int64(0)
@@ -31,31 +33,41 @@ _FLOAT, _INT, _LONG = np.float32(0), np.int32(0), np.int64(0)
 class SlotSampling:
     """The inputs of sampling at fixed addresses, so that a program can contain it: `load` → `run`.
 
-    A token is also recorded as its slot's last one, and counted for penalties.
+    A token is also recorded as its slot's last one, and counted for penalties. In a step with drafts
+    `SamplingState.record_drafted` does this afterwards, when it is known which tokens are kept.
     """
 
     def __init__(self, state: SamplingState, registers: SlotRegisters, vocab: int) -> None:
-        slots = state.padding_slot
+        rows = len(registers.row_numbers)
         self._state, self._registers, self._vocab = state, registers, vocab
         self._block = np.zeros(BLOCK_COLUMNS, np.int64)
-        self._slots = np.zeros(slots, np.int32)
-        self._integers = np.zeros((slots, column.INTEGERS), np.int64)
-        self._floats = np.zeros((slots, column.FLOATS), np.float32)
+        self._slots = np.zeros(rows, np.int32)
+        self._integers = np.zeros((rows, column.INTEGERS), np.int64)
+        self._floats = np.zeros((rows, column.FLOATS), np.float32)
         self._used: tuple[SamplingBatch, PackedResults] | None = None
         """the arrays whose addresses the block holds, so that they stay alive"""
 
     def load(
-        self, slots: NDArray[np.int32], tables: NDArray[np.int64], own_masks: int, alternatives: int | None
+        self,
+        slots: NDArray[np.int32],
+        tables: NDArray[np.int64],
+        own_masks: int,
+        alternatives: int | None,
+        drafts: DraftRows | None = None,
     ) -> PackedResults:
-        """Prepares for rows that sample for distinct slots. Returns where their results will be.
+        """Prepares for rows that sample for slots, which are distinct if no slot has drafts. With drafts,
+        `SlotRegisters.ahead` has the rows' registers. Returns where their results will be.
 
         tables, own_masks: see `AutomatonPool`. alternatives: how many to report with log-probabilities.
         """
-        rows, block = len(slots), self._block
-        batch = self._state.gather(slots)
+        rows, block, registers = len(slots), self._block, self._registers.values
+        batch = self._state.gather(slots, drafts=drafts)
         results = PackedResults.empty(rows, alternatives, torch.device("cpu"))
         self._used = batch, results
         self._slots[:rows] = slots
+        if drafts is not None:
+            assert self._registers.ahead is not None, "drafts were not announced"
+            registers, self._slots[:rows] = self._registers.ahead, np.arange(rows)
         self._integers[:rows] = row_integers(batch)
         self._floats[:rows] = row_floats(batch)
         block[:] = 0
@@ -68,8 +80,8 @@ class SlotSampling:
         block[column.MASK_BITS] = tables[MASKS]
         self._place_results(results)
         block[SLOTS] = self._slots.ctypes.data
-        block[SLOT_REGISTERS] = self._registers.values.data_ptr()
-        block[LAST_TOKENS] = self._state.last_tokens.data_ptr()
+        block[SLOT_REGISTERS] = registers.data_ptr()
+        block[LAST_TOKENS] = self._state.last_tokens.data_ptr() if drafts is None else 0
         block[OWN_MASKS] = own_masks
         block[FIRST_TABLE:] = tables
         return results
@@ -123,11 +135,12 @@ def _sample_from(arguments, row):
     while row < rows:
         slot = slots[row]
         own = registers[slot]
-        integers[row, column.MASK] = mask_row(own, tables, block[OWN_MASKS] + slot)
+        integers[row, column.MASK] = mask_row(own, tables, block[OWN_MASKS] + row)
         _clear_logprobs(sizes, row)
         sample_row(sizes, row, maxima, scratch, values)
         states[row] = advance_row(own, tables, tokens[row])
-        _record(sizes, block[LAST_TOKENS], slot, integers[row], tokens[row])
+        if block[LAST_TOKENS]:
+            _record(sizes, block[LAST_TOKENS], slot, integers[row], tokens[row])
         row = fetch_add(arguments, 1)
 
 

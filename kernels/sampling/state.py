@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..automaton.rows import AutomatonRows, TokenMask
+from ..automaton.rows import AutomatonRows, SlotRegisters, TokenMask
+from ..common.drafts import DraftRows
 from ..common.upload import upload
-from .batch import GREEDY_BELOW, BannedTokens, LogitBias, Penalties, SamplingBatch
+from .batch import GREEDY_BELOW, BannedTokens, DraftedRows, LogitBias, Penalties, Sampled, SamplingBatch
 from .history import TokenHistory
 
 Array: TypeAlias = NDArray[Any]
@@ -96,9 +97,10 @@ class SamplingState:
         mask: TokenMask | None = None,
         host_mask: TokenMask | None = None,
         automata: AutomatonRows | None = None,
+        drafts: DraftRows | None = None,
     ) -> SamplingBatch:
         """The batch whose row r samples for slots[r]; masks refer to rows of this batch."""
-        arrays = self.arrays(slots)
+        arrays = self.arrays(slots, drafts)
         tensors = upload(list(arrays.values()), self.last_tokens.device)
         return assemble(
             dict(zip(arrays, tensors, strict=True)),
@@ -109,12 +111,16 @@ class SamplingState:
             automata=automata,
         )
 
-    def arrays(self, slots: NDArray[np.int32]) -> dict[str, Array]:
+    def arrays(self, slots: NDArray[np.int32], drafts: DraftRows | None = None) -> dict[str, Array]:
         """The arguments of `assemble` for rows that sample for slots, without parts that no row uses."""
         # All three tensors or none, so that fewer variants of the CUDA kernels are compiled.
         filters = FILTERS if self._filtered[slots].any() else ()
         arrays = {name: self._numbers[name][slots] for name in (*NUMBERS, *filters)}
-        return arrays | self._bias(slots) | self._banned(slots) | self._penalties(slots)
+        if drafts is not None:
+            arrays["position"] += drafts.offsets
+            arrays |= {"offset": drafts.offsets, "draft": drafts.tokens}
+        banned = self._banned(slots, arrays["position"])
+        return arrays | self._bias(slots) | banned | self._penalties(slots)
 
     def record(self, slots: NDArray[np.int32], tokens: torch.Tensor) -> None:
         """Add sampled tokens, int32 [rows] on the device, to the outputs of distinct slots [rows]."""
@@ -127,6 +133,27 @@ class SamplingState:
         """The host's part of `record`, for steps whose graph does the device's part."""
         self._numbers["position"][slots] += 1
 
+    def record_drafted(
+        self, slots: NDArray[np.int32], drafts: DraftRows, sampled: Sampled, registers: SlotRegisters
+    ) -> None:
+        """As `record`, for rows of slots that have drafts: adds the tokens that are kept, and keeps the
+        registers after them. The position is moved on by one token for each slot: see `accept`."""
+        self.move_on(slots)
+        entries = self.history.entries(slots)
+        arrays = [slots, *drafts, *([] if entries is None else [entries])]
+        on_slots, offsets, tokens, *of_history = upload(arrays, self.last_tokens.device)
+        rows = DraftedRows(offsets, tokens)
+        counted = (of_history[0], self.history.output_counts) if of_history else None
+        if sampled.tokens.is_cuda:
+            from .record_cuda import record_kept
+        else:
+            from .record_cpu import record_kept
+        record_kept(sampled, on_slots, rows, self.last_tokens, counted, registers)
+
+    def accept(self, slots: NDArray[np.int32], more: NDArray[np.int32]) -> None:
+        """Adds to the positions of distinct slots the number of their drafts that were kept."""
+        self._numbers["position"][slots] += more
+
     def _bias(self, slots: NDArray[np.int32]) -> dict[str, Array]:
         if not self._biased or self._biased.isdisjoint(slots.tolist()):
             return {}
@@ -135,10 +162,10 @@ class SamplingState:
         values = np.array([value for row in rows for value in row.values()], np.float32)
         return {"bias_start": _starts(rows), "bias_ids": ids, "bias_values": values}
 
-    def _banned(self, slots: NDArray[np.int32]) -> dict[str, Array]:
+    def _banned(self, slots: NDArray[np.int32], positions: Array) -> dict[str, Array]:
         if not self._banning:
             return {}
-        active = self._numbers["position"][slots] < self._banned_until[slots]
+        active = positions < self._banned_until[slots]
         if not active.any():
             return {}
         rows = [self._settings[slot].stop_ids if on else () for slot, on in zip(slots, active, strict=True)]
@@ -180,6 +207,7 @@ def assemble(tensors: Mapping[str, torch.Tensor], history: TokenHistory, **parts
         )
         if "entry" in t
         else None,
+        drafts=DraftedRows(t["offset"], t["draft"]) if "offset" in t else None,
         **parts,
     )
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from ..automaton.pool import smallest_pool
+from ..common.drafts import DraftRows
 from . import sample
 from .batch import LISTED
 from .state import SamplingState, SlotSettings
@@ -32,13 +33,19 @@ def variants() -> Iterator[Variant]:
         yield Variant(replace(settings, logit_bias=bias), automaton, logprobs)
 
 
-def warm_up_sampling(vocab: int, device: torch.device) -> None:
-    """Sample a row of `vocab` equal logits in every variant."""
+def warm_up_sampling(vocab: int, device: torch.device, *, with_drafts: bool = False) -> None:
+    """Sample a row of `vocab` equal logits in every variant. with_drafts: also as in a step with drafts"""
     slots = nothing = np.zeros(1, np.int32)
     logits = torch.zeros(1, vocab, device=device)
-    state, pool = SamplingState(1, vocab, device), smallest_pool(device, vocab)
-    for settings, automaton, logprobs in variants():
+    state, pool = SamplingState(1, vocab, device), smallest_pool(device, vocab, drafts=int(with_drafts))
+    kinds = [None, DraftRows.without_drafts(1)] if with_drafts else [None]
+    penalties = replace(SAMPLED, frequency_penalty=1.0)
+    penalised = [Variant(penalties, automaton, None) for automaton in (False, True)] if with_drafts else []
+    for (settings, automaton, logprobs), drafts in product([*variants(), *penalised], kinds):
         state.set(0, settings, nothing, nothing)
-        rows = pool.rows(slots) if automaton else None
+        rows = pool.rows(slots, drafts) if automaton else None
         mask = None if rows is None else pool.mask(rows)
-        sample(logits, state.gather(slots, mask, automata=rows), logprobs)
+        batch = state.gather(slots, mask, automata=rows, drafts=drafts)
+        sampled = sample(logits, batch, logprobs)
+        if drafts is not None:
+            state.record_drafted(slots, drafts, sampled, pool.registers)

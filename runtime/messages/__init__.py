@@ -10,7 +10,7 @@
     | | CacheReport, NodeTokens, CacheDropped, PinFits, PrefixPinned, PromptExplained | cache_control |
     | | QueryRefused | cache_control |
     | | AdapterList, AdapterChanged | adapters |
-    | scheduler → model | StepPlan, StepMasks, LoadGrammar, DropGrammar | steps |
+    | scheduler → model | StepPlan, StepMasks, ForgetReplies, LoadGrammar, DropGrammar | steps |
     | | ReadAdapter, DropAdapter | adapters |
     | | SavePages, ForgetPages, DiscardPages, FlushPages | page_store |
     | model → scheduler | ModelReady, StepResult | steps |
@@ -85,6 +85,7 @@ from .generation import (
     OpenRequest,
     Output,
     Outputs,
+    PredictionCounts,
     QueryRequests,
     QueryStats,
     Refused,
@@ -116,9 +117,11 @@ from .page_store import (
     UsedPages,
 )
 from .steps import (
+    DRAFT_SOURCES,
     NO_STATE,
     CacheGroup,
     DropGrammar,
+    ForgetReplies,
     GroupCost,
     LoadGrammar,
     ModelReady,
@@ -130,6 +133,7 @@ from .steps import (
     RowLogprobs,
     RowPromptLogprobs,
     RowVector,
+    SlotEnd,
     SlotSetup,
     StepMasks,
     StepPlan,
@@ -197,12 +201,15 @@ SchedulerInbox = (
     | Drain
 )
 ToPageStore = SavePages | ForgetPages | DiscardPages | FlushPages
-ModelInbox = StepPlan | StepMasks | LoadGrammar | DropGrammar | ReadAdapter | DropAdapter | ToPageStore
+ModelInbox = (
+    StepPlan | StepMasks | ForgetReplies | LoadGrammar | DropGrammar | ReadAdapter | DropAdapter | ToPageStore
+)
 PageStoreInbox = FindPages | FetchPages | EndFetch | UsedPages | LocatePages
 SupervisorInbox = Ready | KnowsReplica | Alive | Failed | Drained
 
 __all__ = [
     "BACKGROUND_PRIORITY",
+    "DRAFT_SOURCES",
     "NO_STATE",
     "PAGE_ID_BYTES",
     "TOKEN_BYTES",
@@ -241,6 +248,7 @@ __all__ = [
     "FlushPages",
     "ForgetPages",
     "ForgetPrompts",
+    "ForgetReplies",
     "FromModel",
     "FromSupervisor",
     "FromTokenizer",
@@ -284,6 +292,7 @@ __all__ = [
     "PinFits",
     "PinPrefix",
     "Pooling",
+    "PredictionCounts",
     "PrefixPinned",
     "PromptExplained",
     "PropertyOrder",
@@ -314,6 +323,7 @@ __all__ = [
     "SavedState",
     "SchedulerInbox",
     "ShownLease",
+    "SlotEnd",
     "SlotSetup",
     "Stats",
     "StepMasks",

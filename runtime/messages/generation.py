@@ -43,6 +43,7 @@ class Generate(Message):
     adapter: str = ""  # digest of its adapter; empty: the base model
     is_streamed: bool = True  # False: the client gets the reply as a whole, so its tokens may come in bursts
     second: int = 0  # position of the first token of a pair's second text; 0: the prompt is no pair
+    prediction: Tokens = b""  # what the client expects of the reply, to draft from
 
 
 class Abort(Message):
@@ -132,6 +133,13 @@ class ReplyError(Part):
     code: str = "error"
 
 
+class PredictionCounts(Part):
+    """Drafts from a request's `prediction`."""
+
+    accepted: int  # those that the model sampled
+    rejected: int
+
+
 class Output(Part):
     """The tokens that one request got in a step. The last output of a request has `finish`."""
 
@@ -145,6 +153,7 @@ class Output(Part):
     prompt_logprobs: Logprobs | None = None  # for the prompt's last tokens; only in the first output
     queued_s: float | None = None  # seconds from the request's arrival to its start; only in the first output
     vector: bytes | None = None  # float32, from a model that pools
+    prediction: PredictionCounts | None = None  # since the last output; None: there were none
 
 
 class Outputs(Message):
@@ -205,3 +214,10 @@ class Stats(Message):
     pages_leased: int = 0  # pages under a lease, even if a request or a pin uses them too
     broken_leases: int = 0  # leases that ended early because pages ran short, or because of the quota
     windows: list[GroupPages] = []  # by windowed group, in the order of `ModelReady.groups` after the first
+    # Drafts, and those that the model sampled, by `DRAFT_SOURCES`:
+    drafted_request: int = 0
+    drafted_replies: int = 0
+    drafted_prediction: int = 0
+    accepted_request: int = 0
+    accepted_replies: int = 0
+    accepted_prediction: int = 0

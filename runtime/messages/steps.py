@@ -1,11 +1,12 @@
 """Scheduler ↔ model: steps, grammar tables, results.
 
 The model process owns the length of each slot, that is how many of its tokens have KV. The scheduler plans a
-step before it knows how many tokens the previous step sampled, so it knows only an upper bound. Today a row
-samples at most one token, so the bound is the length; rows that sample several are planned.
+step before it knows how many tokens the previous step sampled, so it knows only an upper bound. A row samples
+several tokens if the model process has drafts for it, of which the model keeps some (docs/speculation.md).
 
-What a step samples is indexed by slot and offset: the first token that a row samples has offset 0. Today
-`StepMasks`, `RowLogprobs` and `RowError` name the slot alone.
+What a step samples is indexed by slot and offset: the first token that a row samples has offset 0.
+`StepMasks` and `RowError` are of offset 0: a row with `host_mask` has no drafts, and tokens that could not be
+sampled after a draft are sampled again in the next step.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from .base import Message, Part, Tokens
 from .generation import Logprobs
 from .page_store import RestoredPages, RestoredState, SavedPages, SavedState
 
+DRAFT_SOURCES = ("request", "replies", "prediction")
+"""where drafts come from: the request's own tokens, earlier replies in its namespace, and what its client
+expects of the reply"""
 NO_STATE = -1
 """in the place of a recurrent state's number"""
 
@@ -38,6 +42,18 @@ class SlotSetup(Part):
     stack: bytes = b""  # the automaton's stack: int32, bottom first
     adapter: int | None = None  # place of a loaded adapter; None: the base model
     state_place: int = NO_STATE  # the place of the slot's recurrent state, if the model has any
+    # For drafts, if the model process makes any:
+    context: Tokens = b""  # prompt and output from position `context_start` on; it has those before
+    context_start: int = 0
+    namespace: str | None = None  # namespace of the replies to draft from; None: of no other request
+    prediction: Tokens = b""  # of the client; sent with a `context_start` of 0
+
+
+class SlotEnd(Part):
+    """The end of a slot's request, from whose reply others may draft."""
+
+    slot: int
+    length: int  # number of tokens in its prompt and its reply
 
 
 class Row(Part):
@@ -81,7 +97,8 @@ class RowGroup(Part):
 
 
 class StepPlan(Message):
-    """One step, in the order of work: setups, saves, copies, restores, then the forward pass over `rows`.
+    """One step, in the order of work: ended slots, setups, saves, copies, restores, then the forward pass
+    over `rows`.
 
     Steps run in order. Saves and restores of pages may run beside earlier steps, which neither write the
     pages to save nor use the pages to restore. Those of states run after earlier steps.
@@ -97,6 +114,7 @@ class StepPlan(Message):
     restores: list[RestoredPages] = []
     restored_states: list[RestoredState] = []
     fetches_over: list[int] = []  # fetches that the store may drop after this step's restores
+    ended: list[SlotEnd] = []  # the slots whose requests have ended since the last step
 
 
 class StepMasks(Message):
@@ -105,6 +123,13 @@ class StepMasks(Message):
     step: int
     slots: bytes  # int32 [rows]: the slot of each mask
     masks: bytes  # int32 [rows, ceil(vocab / 32)]; bit set: allowed
+
+
+class ForgetReplies(Message):
+    """Draft from no reply that was given in `namespace` so far, or in any namespace in `scope`."""
+
+    scope: str
+    namespace: str | None
 
 
 class LoadGrammar(Message):
@@ -168,6 +193,7 @@ class ModelReady(Message):
     adapter_places: int = 0  # adapters that can be loaded at a time
     states: int = 0  # places for states of recurrent layers, at least two for each slot; 0: no such layers
     state_bytes: int = 0  # bytes of a state
+    max_sampled: int = 1  # most tokens that a row in decode samples in a step
     group_cost: GroupCost = field(default_factory=GroupCost)
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
     pooling: Pooling | None = None  # None: the model generates
@@ -199,6 +225,7 @@ class RowPromptLogprobs(Part):
 class RowLogprobs(Part):
     slot: int
     logprobs: Logprobs
+    offset: int = 0  # number of the token among those that the row sampled
 
 
 class RowVector(Part):
@@ -215,6 +242,8 @@ class StepResult(Message):
     states: bytes  # int32 [tokens]: the automaton's state after each token; -1: dead; -2: no automaton
     elapsed_ms: float
     restored_ms: float = 0.0  # time of copying the restored pages, during `elapsed_ms` or an earlier step
+    drafted: bytes = b""  # int32 [rows]: drafts of each row; empty if no row has any
+    draft_sources: bytes = b""  # int32 [rows]: indices in `DRAFT_SOURCES`
     logprobs: list[RowLogprobs] = []
     prompt_logprobs: list[RowPromptLogprobs] = []
     errors: list[RowError] = []

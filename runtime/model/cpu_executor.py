@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...kernels.attention.growing import GrowingRows, NewPage
+from ...kernels.common.drafts import Drafts
 from ...kernels.sampling.batch import HostMask
 from ...kernels.sampling.packed_results import PackedResults
 from ...kernels.sampling.slots_cpu import SlotSampling
@@ -57,13 +58,13 @@ class CpuExecutor:
         self._results: PackedResults | None = None
         """results of the last step until `sample` is called"""
 
-    def build_inputs(self, plan: StepPlan) -> StepInputs | None:
+    def build_inputs(self, plan: StepPlan, drafts: Drafts | None) -> StepInputs | None:
         """As `StepExecutor.build_inputs`. If the plan continues the last step, returns its inputs again."""
         last, self._last = self._last, None
-        if last is not None and self._move_on(last, plan):
+        if last is not None and drafts is None and self._move_on(last, plan):
             self._last = last
             return last.inputs
-        return self._eager.build_inputs(plan)
+        return self._eager.build_inputs(plan, drafts)
 
     def run(self, inputs: StepInputs, restore: Restore | None) -> torch.Tensor:
         if restore is not None:
@@ -72,8 +73,12 @@ class CpuExecutor:
             self._last = self._load(inputs)
         if self._last is not None:
             self._recorded.run(self._last.loaded.recorded)
-            self._states.sampling.move_on(inputs.sampled_slots)
             self._results = self._last.results
+            if inputs.drafts is None:
+                self._states.sampling.move_on(inputs.sampled_slots)
+            else:
+                sampled = self._results.rows(len(inputs.sampled_slots))
+                self._states.record(inputs.sampled_slots, sampled, inputs.drafts)
             return self._last.loaded.recorded.hidden
         hidden = self._recorded.forward(inputs)
         return self._eager.run(inputs, None) if hidden is None else hidden
@@ -92,16 +97,20 @@ class CpuExecutor:
         loaded = self._recorded.load(inputs, self._sample)
         if loaded is None:
             return None
-        tables = states.table_addresses()
-        results = self._sampling.load(slots, tables, states.own_masks, inputs.alternatives)
+        tables, drafts = states.table_addresses(), inputs.drafts
+        if drafts is not None:
+            states.step_ahead(slots, drafts)
+        results = self._sampling.load(slots, tables, states.own_masks, inputs.alternatives, drafts)
         return _SampledStep(inputs, loaded, results, tables, self._prepare_growth(inputs, loaded))
 
     def _sample(self, hidden: torch.Tensor) -> None:
         self._sampling.run(self._model.logits(hidden))
 
     def _prepare_growth(self, inputs: StepInputs, loaded: LoadedStep) -> list[tuple[int, GrowingRows]]:
-        if self._sampling.changes_by_position or not all(
-            row.samples and not row.tokens for row in inputs.rows
+        if (
+            inputs.drafts is not None
+            or self._sampling.changes_by_position
+            or not all(row.samples and not row.tokens for row in inputs.rows)
         ):
             return []
         plans = dict.fromkeys((group, plan) for (group, *_), plan in loaded.plans.items())

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import torch
 
+from ...kernels.common.drafts import Drafts
 from ...kernels.sampling.batch import HostMask
 from ...kernels.sampling.packed_results import PackedResults
 from ..errors import ConfigError
@@ -40,7 +41,7 @@ class CudaExecutor:
     ) -> None:
         self._model = model
         self._device = states.sampling.last_tokens.device
-        size = states.sampling.padding_slot, model.config.hidden_size
+        size = states.sampling.padding_slot + states.max_drafts, model.config.hidden_size
         hidden = torch.zeros(size, dtype=model.dtype, device=self._device)
         with self._capturing("sampling"):
             capture = CudaCapture()
@@ -63,8 +64,8 @@ class CudaExecutor:
         with self._capturing("forward passes"):
             self._forward.capture(device.model, device.kvs, self._captures)
 
-    def build_inputs(self, plan: StepPlan) -> StepInputs | None:
-        return self._eager.build_inputs(plan)
+    def build_inputs(self, plan: StepPlan, drafts: Drafts | None) -> StepInputs | None:
+        return self._eager.build_inputs(plan, drafts)
 
     def run(self, inputs: StepInputs, restore: Restore | None) -> torch.Tensor:
         hidden = None

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from ...kernels.common.drafts import Drafts
 from ...kernels.common.upload import upload
 from ...kernels.sampling import TokenMask, sample
 from ...kernels.sampling.batch import HostMask, listed
@@ -53,9 +54,9 @@ class DeviceState:
 class StepExecutor(Protocol):
     """Runs steps one after the other: `build_inputs` → `run` → `sample`."""
 
-    def build_inputs(self, plan: StepPlan) -> StepInputs | None:
+    def build_inputs(self, plan: StepPlan, drafts: Drafts | None) -> StepInputs | None:
         """Builds the inputs of a plan whose slots and page tables are set up; None if it has no rows. Call it
-        for every plan."""
+        for every plan. drafts: of the plan's rows; None: no row has any"""
         ...
 
     def run(self, inputs: StepInputs, restore: Restore | None) -> torch.Tensor:
@@ -64,8 +65,8 @@ class StepExecutor(Protocol):
         ...
 
     def sample(self, inputs: StepInputs, hidden: torch.Tensor, mask: HostMask | None) -> PackedResults:
-        """Launches the sampling of the step that ran last, and records the tokens in the slots. The next step
-        may overwrite the results.
+        """Launches the sampling of the step that ran last, and records the tokens in the slots, of rows with
+        drafts those that are kept. The next step may overwrite the results.
 
         hidden: as `run` returned it. mask: masks of the host for the rows that sample.
         """
@@ -79,13 +80,13 @@ class EagerExecutor:
     def __init__(self, device: DeviceState) -> None:
         self._device = device
 
-    def build_inputs(self, plan: StepPlan) -> StepInputs | None:
+    def build_inputs(self, plan: StepPlan, drafts: Drafts | None) -> StepInputs | None:
         device = self._device
         if not plan.rows:
             return None
         needs_all = device.pooler is not None and device.pooler.needs_all
         return build_step_inputs(
-            plan.rows, plan.groups, device.tables, device.states, device.recurrent, needs_all
+            plan.rows, plan.groups, device.tables, device.states, device.recurrent, needs_all, drafts
         )
 
     def run(self, inputs: StepInputs, restore: Restore | None) -> torch.Tensor:
@@ -99,6 +100,6 @@ class EagerExecutor:
         if alternatives is not None and logits.is_cuda:
             alternatives = min(listed(alternatives), states.vocab_size)
         moved = None if mask is None else TokenMask(*upload([mask.index, mask.bits], logits.device))
-        sampled = sample(logits, states.gather(slots, moved), alternatives)
-        states.sampling.record(slots, sampled.tokens)
+        sampled = sample(logits, states.gather(slots, moved, inputs.drafts), alternatives)
+        states.record(slots, sampled, inputs.drafts)
         return PackedResults.pack(sampled)

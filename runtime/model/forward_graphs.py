@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from ...kernels.attention.cuda import Shape
 from ...kernels.attention.cuda_tiles import Tiles
 from ...kernels.attention.fixed_steps import Frame, Scratch, frame_tiles, needed_tiles
-from ...kernels.automaton.cuda import write_masks
+from ...kernels.automaton.cuda import step_ahead, write_masks
 from ...kernels.automaton.layout import TABLES
+from ...kernels.common.drafts import NO_DRAFT, DraftRows
 from ...kernels.common.feed_cuda import feed
 from ...kernels.common.step_tokens import NO_SLOT
 from .capture import Captures, Replay, choose_sizes, find_size
@@ -159,6 +160,8 @@ class ForwardGraphs:
         defaults = _defaults(size, self._max_outputs(size), padding, self._num_groups)
         if not kind.has_adapters:
             del defaults["adapters"], defaults["output adapters"]
+        if self._states.max_drafts:
+            defaults |= _draft_defaults(self._max_outputs(size))
         frame = Frame(self._shapes, size, self._scratch, self._hidden.element_size(), kind.tiles, defaults)
         return frame, partial(self._run, frame, model, kvs)
 
@@ -168,8 +171,7 @@ class ForwardGraphs:
     def _run(self, frame: Frame, model: Model, kvs: Sequence[torch.Tensor]) -> None:
         at = frame.tensors
         pages = at["new places"], at["new pages"], self._scratch.tables
-        masks = partial(write_masks, at["sampled slots"], self._states.registers, at["automata"])
-        with self._side.beside(masks):
+        with self._side.beside(partial(self._write_masks, at)):
             batch = InputBatch(
                 tokens=feed(at["tokens"], at["slots"], self._states.sampling.last_tokens, *pages),
                 positions=at["positions"],
@@ -182,10 +184,22 @@ class ForwardGraphs:
             hidden = model.forward(batch, kvs)
             self._hidden[: len(hidden)].copy_(hidden)
 
+    def _write_masks(self, at: Mapping[str, torch.Tensor]) -> None:
+        slots, tables, registers = at["sampled slots"], at["automata"], self._states.registers
+        if registers.ahead is None:
+            write_masks(slots, registers.values, tables, registers.masks)
+            return
+        step_ahead(slots, at["draft offsets"], at["drafts"], registers, tables)
+        write_masks(registers.row_numbers[: len(slots)], registers.ahead, tables, registers.masks)
+
     def _arrays(self, inputs: StepInputs, size: int, *, with_pages: bool) -> dict[str, NDArray[Any]]:
         """The inputs of a graph of `size` tokens."""
         places, pages = inputs.new_pages
         grouped = inputs.group_adapters(size, self._max_outputs(size))
+        drafted: dict[str, NDArray[Any]] = {}
+        if self._states.max_drafts:
+            drafts = inputs.drafts or DraftRows.without_drafts(len(inputs.sampled_slots))
+            drafted = {"draft offsets": drafts.offsets, "drafts": drafts.tokens}
         return {
             "tokens": inputs.tokens,
             "slots": inputs.slots,
@@ -194,9 +208,14 @@ class ForwardGraphs:
             "outputs": inputs.outputs,
             "sampled slots": inputs.sampled_slots,
             "automata": self._states.table_addresses(),
+            **drafted,
             **dict(zip(("adapters", "output adapters"), grouped, strict=False)),
             **({"new places": places, "new pages": pages} if with_pages else {}),
         }
+
+
+def _draft_defaults(outputs: int) -> dict[str, NDArray[Any]]:
+    return {"draft offsets": np.zeros(outputs, np.int32), "drafts": np.full(outputs, NO_DRAFT, np.int32)}
 
 
 def _name_places(group: int) -> str:

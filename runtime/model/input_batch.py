@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ...kernels.adapters import NO_ADAPTER, group_rows
 from ...kernels.attention import AttentionBatch
 from ...kernels.attention.batch import DeviceTables
+from ...kernels.common.drafts import DraftRows, Drafts
 from ...kernels.common.step_tokens import NO_SLOT
 from ...kernels.common.upload import upload
 from ..messages import TOKEN_BYTES, Row, RowGroup
@@ -50,7 +51,9 @@ class StepInputs:
     groups: Sequence[RowGroup]
     """the plan's groups of rows"""
     sampled_slots: NDArray[np.int32]
-    """the slots of the rows that sample, each once: one token for each at offset 0 (see `messages.steps`)"""
+    """the slots of the positions at which a token is sampled: each once, or 1 + k times with k drafts"""
+    drafts: DraftRows | None
+    """the drafts at these positions; None: no slot has drafts"""
     logprobs: NDArray[np.int32]
     """number of alternatives to report for each of `sampled_slots`; `NONE`: no log-probabilities"""
     masked_slots: list[int]
@@ -125,26 +128,37 @@ def build_step_inputs(
     states: SlotStates,
     recurrent: RecurrentStates | None = None,
     needs_all: bool = False,
+    drafts: Drafts | None = None,
 ) -> StepInputs:
     """Builds a step's inputs once `tables` has the rows' new pages and `states` their slots' parameters. Call
-    it once for each step, because it extends the slots' lengths. needs_all: all tokens are output tokens"""
+    it once for each step, because it extends the slots' lengths. needs_all: all tokens are output tokens.
+    drafts: of each row; None: no row has any"""
     last_tokens = states.sampling.last_tokens
     slots = np.array([row.slot for row in rows], np.int64)
     starts = np.array([row.start for row in rows], np.int64)
     given = np.array([len(row.tokens) // TOKEN_BYTES for row in rows], np.int64)
-    tokens = tables.extend(slots, starts, given)
+    guessed = np.zeros(len(rows), np.int32) if drafts is None else drafts.counts
+    tokens = tables.extend(slots, starts, given, guessed)
+    lengths = tables.lengths[slots] + guessed
     sampled = [at for at, row in enumerate(rows) if row.samples or row.pools]
     targeted = [at for at, row in enumerate(rows) if row.targets]
     chosen = slice(None) if len(sampled) == len(rows) else sampled
-    outputs = tokens.ends[chosen] - 1
+    outputs: NDArray[np.int64] = tokens.ends[chosen] - 1
+    sampled_slots = slots[chosen].astype(np.int32)
+    of_rows = None
+    if drafts is not None:
+        of_rows = DraftRows.of(guessed[chosen], drafts.tokens)
+        positions = 1 + guessed[chosen]
+        outputs = (np.repeat(outputs - guessed[chosen], positions) + of_rows.offsets).astype(np.int64)
+        sampled_slots = np.repeat(sampled_slots, positions)
+    is_all_sampled = len(outputs) == len(tokens.slots)
     if targeted:
         ends = tokens.ends.tolist()
         outputs = np.concatenate([outputs, *(_find_targets(rows[row], ends[row]) for row in targeted)])
-    sampled_slots = slots[chosen].astype(np.int32)
     adapters = states.adapters[slots]
-    all_in_order = needs_all or (len(sampled) == len(tokens.slots) and not targeted)
+    all_in_order = needs_all or (is_all_sampled and not targeted)
     return StepInputs(
-        tokens=np.frombuffer(b"".join([row.tokens or ONE_TOKEN for row in rows]), np.int32).copy(),
+        tokens=_join_tokens(rows, drafts),
         slots=tokens.slots,
         positions=tokens.positions,
         places=tables.places(slots, tokens),
@@ -153,11 +167,11 @@ def build_step_inputs(
         attention=[
             AttentionBatch.build(
                 tokens.lengths,
-                tables.lengths[slots],
+                lengths,
                 [] if last_tokens.is_cuda else [tables.table(row.slot, number) for row in rows],
                 tables.page_size,
                 last_tokens.device,
-                _find_visible(groups, page_group, tables.lengths[slots]),
+                _find_visible(groups, page_group, lengths),
                 DeviceTables(tables.on_device, tables.starts(slots, number)),
                 None if all_in_order else outputs,
             )
@@ -167,6 +181,7 @@ def build_step_inputs(
         rows=rows,
         groups=groups,
         sampled_slots=sampled_slots,
+        drafts=of_rows,
         logprobs=states.logprobs[sampled_slots],
         masked_slots=[row.slot for row in rows if row.host_mask and row.samples],
         target_rows=[rows[row] for row in targeted],
@@ -175,6 +190,16 @@ def build_step_inputs(
         adapters=None if (adapters == NO_ADAPTER).all() else np.repeat(adapters, tokens.lengths),
         states=None if recurrent is None else recurrent.of_rows(rows),
     )
+
+
+def _join_tokens(rows: Sequence[Row], drafts: Drafts | None) -> NDArray[np.int32]:
+    """The tokens of a step: of each row the given ones, or in decode a 0 and its drafts."""
+    if drafts is None:
+        return np.frombuffer(b"".join([row.tokens or ONE_TOKEN for row in rows]), np.int32).copy()
+    parts, ends = [], np.cumsum(drafts.counts).tolist()
+    for row, count, end in zip(rows, drafts.counts.tolist(), ends, strict=True):
+        parts += [row.tokens or ONE_TOKEN, drafts.tokens[end - count : end].tobytes()]
+    return np.frombuffer(b"".join(parts), np.int32).copy()
 
 
 def _find_targets(row: Row, end: int) -> NDArray[np.int64]:

@@ -23,6 +23,7 @@ from ..vocabulary import Vocabulary
 from .adapters import AdapterBank, rank_limit
 from .cpu_executor import CpuExecutor
 from .devices import choose_device, kv_dtype, outside_heap
+from .drafts import SuffixDrafter
 from .executor import DeviceState, EagerExecutor, StepExecutor
 from .interface.cache_spec import CacheSpec
 from .interface.model import Model
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from .cuda_executor import CudaExecutor  # Triton may be missing without a GPU
 
 MAX_PAGE_SIZE = 256
+MAX_DRAFTS = {"cpu": 64, "cuda": 256}
+"""most drafts of a step, for which buffers of all rows have places, by the kind of device"""
 CUDA_MIN_SHARED_TOKENS = 64
 """`GroupCost.min_shared_tokens` on a GPU, where only the cost of merging was measured"""
 log = logging.getLogger(__name__)
@@ -83,7 +86,8 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     mapped_bytes = packed.mapped_bytes
     slots = limit_slots(config, shape, source.dtype, device, adapter_bytes, mapped_bytes)
     config = replace(config, max_running=slots)
-    states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
+    max_drafts = _count_drafts(config, source, device)
+    states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary, max_drafts)
     tables = PageTables(config.max_running, source.context, config.page_size, device, layout.groups)
     graphs, graph_bytes = _open_graphs(
         config, model, spec, tables, states, cells, store, source.pooling is not None
@@ -123,6 +127,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         sampling=source.sampling,
         adapters=adapters,
         adapter_places=config.adapter_places,
+        max_sampled=1 + min(config.speculate, max_drafts),
         states=pool.states,
         state_bytes=state_bytes,
         pooling=pooling,
@@ -135,6 +140,13 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         ready.page_model = page_model(store, described, source.dtype, positions, source.checkpoint.files)
         ready.host_pages = store.pool.places
     return LoadedModel(runner, ready, store)
+
+
+def _count_drafts(config: ServeConfig, source: ModelSource, device: torch.device) -> int:
+    """The most drafts of a step. Recurrent layers allow none, because their states can't be taken back."""
+    if source.pooling is not None or source.config.cache_spec.states:
+        return 0
+    return min(MAX_DRAFTS[device.type], config.max_running * config.speculate)
 
 
 def _open_graphs(
@@ -184,7 +196,8 @@ def _start_runner(
     mover = None
     if store is not None:
         mover = PageMover(state.kvs, store, states=state.recurrent, groups=groups)
-    runner = Runner(state, executor, mover, page_memory)
+    drafter = SuffixDrafter(config.max_running) if state.states.max_drafts else None
+    runner = Runner(state, executor, mover, page_memory, drafter)
     if not warm_up(runner, state.model, pool, config):
         source.explain_bad_logits()
     if mover is not None:
@@ -193,7 +206,7 @@ def _start_runner(
         return runner
     with _undisturbed(store):
         graphs.capture(state)  # only now, because the warm-up has compiled the kernels
-    return Runner(state, graphs, mover, page_memory)
+    return Runner(state, graphs, mover, page_memory, drafter)
 
 
 def group_cost(spec: CacheSpec, stored: torch.dtype, device: torch.device) -> GroupCost:

@@ -21,7 +21,8 @@ class PageTables:
     Each group of layers has its own table of each slot, all with the same positions. A windowed group's table
     has the id 0, or one that is no longer valid, for pages behind the window.
 
-    lengths: int64 [slots], how many of a slot's tokens have KV once the steps so far have run
+    lengths: int64 [slots], how many of a slot's tokens have KV once the steps so far have run, without drafts
+        of which it is not known yet whether they are kept
     on_device: int32 [groups × slots × pages of a slot], the tables as kernels read them: on a CPU the same
         memory, otherwise a copy that `write` updates
     """
@@ -61,7 +62,7 @@ class PageTables:
     def find_written(self, row: Row, group: int = 0) -> NDArray[np.int32]:
         """A view of the group's pages that the row of the next step writes."""
         start = row.start if row.tokens else int(self.lengths[row.slot])
-        end = start + (len(row.tokens) // TOKEN_BYTES or 1)
+        end = start + (len(row.tokens) // TOKEN_BYTES or max(1, row.samples))
         return self.table(row.slot, group)[start // self.page_size : -(-end // self.page_size)]
 
     def starts(self, slots: NDArray[np.int64], group: int = 0) -> NDArray[np.int64]:
@@ -70,17 +71,27 @@ class PageTables:
         return (slots + group * num_slots) * pages
 
     def extend(
-        self, slots: NDArray[np.int64], starts: NDArray[np.int64], given: NDArray[np.int64]
+        self,
+        slots: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        given: NDArray[np.int64],
+        drafts: NDArray[np.int32] | None = None,
     ) -> StepTokens:
         """Extends the slots' lengths by a step's rows. Returns the rows' tokens (`StepTokens.of`).
 
-        A row with `given` 0 is in decode: its only token is the slot's last one, at the slot's length. Any
-        other row has `given` tokens, the first at its `starts`. Each token's page is already in the table.
+        A row with `given` 0 is in decode: its first token is the slot's last one, at the slot's length, and
+        its `drafts` follow. Any other row has `given` tokens, the first at its `starts`. Each token's page is
+        already in the table. `accept` adds the drafts that are kept to the length.
         """
+        drafts = np.zeros(len(slots), np.int32) if drafts is None else drafts
         starts = np.where(given > 0, starts, self.lengths[slots])
-        tokens = StepTokens.of(slots, starts, given, self._pages[0], self._counts[0], self.page_size)
-        self.lengths[slots] = starts + tokens.lengths
+        tokens = StepTokens.of(slots, starts, given, drafts, self._pages[0], self._counts[0], self.page_size)
+        self.lengths[slots] = starts + tokens.lengths - drafts
         return tokens
+
+    def accept(self, slots: NDArray[np.int32], more: NDArray[np.int32]) -> None:
+        """Adds to the lengths of distinct slots the number of their drafts that were kept."""
+        self.lengths[slots] += more
 
     def places(self, slots: NDArray[np.int64], tokens: StepTokens) -> list[NDArray[np.int64]]:
         """The places of the tokens in each group. slots: of the rows"""

@@ -26,6 +26,7 @@ from ..messages import (
     Failed,
     FlushPages,
     ForgetPages,
+    ForgetReplies,
     LoadGrammar,
     ModelInbox,
     PagesFlushed,
@@ -65,7 +66,7 @@ WITHOUT_GRAPHS = "ARBORA_WITHOUT_GRAPHS"
 """environment variable that tells a restarted process to do without CUDA graphs"""
 log = logging.getLogger(__name__)
 
-Work = StepPlan | LoadGrammar | DropGrammar | ReadAdapter | DropAdapter | ToPageStore
+Work = StepPlan | ForgetReplies | LoadGrammar | DropGrammar | ReadAdapter | DropAdapter | ToPageStore
 _AFTER_STEPS = (LoadGrammar, ReadAdapter, DropAdapter, FlushPages)
 """Messages that are handled after the running step's result is sent, whose tokens would otherwise wait until
 a grammar or an adapter is loaded or pages are written. A running step may read an adapter's memory."""
@@ -126,8 +127,8 @@ class StepQueue:
 
 def serve(runner: Runner, queue: StepQueue, scheduler: Outbox) -> None:
     """Runs steps in order. A step that comes while a GPU computes is launched at once, so that the GPU does
-    not wait for it. Pages are saved beside a step. They are published with the next step, or when the GPU is
-    idle."""
+    not wait for it, unless drafts need the tokens of the step before. Pages are saved beside a step. They are
+    published with the next step, or when the GPU is idle."""
     running: RunningStep | None = None
     mover = runner.mover
     while True:
@@ -139,6 +140,9 @@ def serve(runner: Runner, queue: StepQueue, scheduler: Outbox) -> None:
             running = None
         match work:
             case StepPlan() as plan:
+                if runner.needs_tokens:
+                    _finish(runner, running, scheduler)
+                    running = None
                 step = runner.start(plan)
                 _finish(runner, running, scheduler)
                 runner.sample(step, partial(queue.masks, plan.step))
@@ -146,6 +150,8 @@ def serve(runner: Runner, queue: StepQueue, scheduler: Outbox) -> None:
                 if step.ready():
                     _finish(runner, step, scheduler)
                     running = None
+            case ForgetReplies() as order:
+                runner.forget_replies(order)
             case LoadGrammar() as grammar:
                 runner.load_grammar(grammar)
             case DropGrammar() as grammar:

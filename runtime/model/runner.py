@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ...kernels.common.drafts import Drafts
 from ...kernels.pages import copy_pages
 from ...kernels.sampling.batch import HostMask
 from ..errors import ConfigError
@@ -17,6 +19,7 @@ from ..messages import (
     AdapterRead,
     DropAdapter,
     DropGrammar,
+    ForgetReplies,
     LoadGrammar,
     ReadAdapter,
     StepMasks,
@@ -24,6 +27,7 @@ from ..messages import (
     StepResult,
 )
 from .devices import HostCopies
+from .drafts import Drafter
 from .executor import DeviceState, StepExecutor
 from .input_batch import StepInputs
 from .page_memory import PageMemory
@@ -42,8 +46,9 @@ class Runner:
         executor: StepExecutor,
         mover: PageMover | None = None,
         page_memory: Sequence[Sequence[PageMemory]] = (),
+        drafter: Drafter | None = None,
     ) -> None:
-        """page_memory: on a CPU, of each group's layers"""
+        """page_memory: on a CPU, of each group's layers. drafter: None: no row has drafts"""
         self._model, self._kvs, self._group_kvs = device.model, device.kvs, device.group_kvs
         self._tables, self._states, self._recurrent = device.tables, device.states, device.recurrent
         self._adapters = device.adapters
@@ -52,12 +57,33 @@ class Runner:
         """moves pages to and from the page store; None: there is no page store"""
         self.pools = device.pooler is not None
         """whether steps make vectors and sample no tokens"""
-        self._page_memory = page_memory
+        self._page_memory, self._drafter = page_memory, drafter
         self._idle_since = 0.0
+        self._sampled: RunningStep | None = None
+        """with a drafter: the last step that sampled, until it is known which of its tokens are kept"""
+
+    @contextmanager
+    def drafting_by(self, drafter: Drafter) -> Iterator[None]:
+        """Context in which another drafter makes drafts."""
+        own, self._drafter = self._drafter, drafter
+        try:
+            yield
+        finally:
+            self._take_tokens()
+            self._drafter = own
+
+    @property
+    def needs_tokens(self) -> bool:
+        """Whether a step can start only when the tokens of the step before are known."""
+        return self._drafter is not None
 
     def after_each_layer(self, progress: Callable[[], None]) -> None:
         """Calls `progress` while a step is computed, as a sign of life in long steps."""
         self._model.progress = progress
+
+    def forget_replies(self, order: ForgetReplies) -> None:
+        assert self._drafter is not None, "the process makes no drafts"
+        self._drafter.forget(order.scope, order.namespace)
 
     def load_grammar(self, message: LoadGrammar) -> None:
         self._states.load_grammar(message)
@@ -91,9 +117,11 @@ class Runner:
         A GPU computes it meanwhile; on a CPU it is computed on return, except rows that wait for masks.
         """
         started = time.perf_counter()
+        self._take_tokens()
         moves = self._prepare(plan)
         step = RunningStep(plan, moves, started)
-        inputs = step.inputs = self._executor.build_inputs(plan)
+        step.drafts = self._propose(plan)
+        inputs = step.inputs = self._executor.build_inputs(plan, step.drafts)
         if inputs is None:
             return step
         hidden = step.hidden = self._executor.run(inputs, None if moves is None else moves.restore)
@@ -121,13 +149,45 @@ class Runner:
     def finish(self, step: RunningStep) -> StepResult:
         """Waits for the tokens of the oldest running step."""
         result = step.finish(self._idle_since)
+        if step is self._sampled:
+            self._take_tokens()
         if self.mover is not None and step.moves is not None:
             result.restored_ms = self.mover.finish(step.moves)
         self._idle_since = time.perf_counter()
         return result
 
+    def _propose(self, plan: StepPlan) -> Drafts | None:
+        """The drafts of the plan's rows; None if no row has any."""
+        if self._drafter is None:
+            return None
+        most = np.array([0 if row.tokens else max(0, row.samples - 1) for row in plan.rows], np.int32)
+        if not most.any():
+            return None
+        slots = np.array([row.slot for row in plan.rows], np.int32)
+        share = self._states.max_drafts // np.count_nonzero(most)
+        drafts = self._drafter.propose(slots, np.minimum(most, share, dtype=np.int32))
+        drafts = self._states.cut_drafts(slots, drafts)
+        return drafts if len(drafts.tokens) else None
+
+    def _take_tokens(self) -> None:
+        """Waits for the last step that sampled, and adds the drafts that are kept to the slots' lengths."""
+        if self._sampled is None or self._drafter is None:
+            return
+        kept = self._sampled.read_kept()
+        if self._sampled.inputs is not None and self._sampled.inputs.drafts is not None:
+            slots, more = kept.count_drafts()
+            self._tables.accept(slots.astype(np.int64), more)
+            self._states.sampling.accept(slots, more)
+        self._drafter.add(kept.slots, kept.tokens)
+        self._sampled = None
+
     def _prepare(self, plan: StepPlan) -> StepMoves | None:
+        for end in plan.ended:
+            assert self._drafter is not None, "the process makes no drafts"
+            self._drafter.end(end)
         for setup in plan.setups:
+            if self._drafter is not None:
+                self._drafter.set_up(setup)
             self._tables.clear(setup.slot)
             self._states.set_up(setup)
             if self._recurrent is not None:
@@ -183,6 +243,7 @@ class Runner:
         step.results = self._executor.sample(inputs, hidden, mask)
         step.copies = HostCopies([step.results.buffer])
         step.late = inputs.masked_slots if masks is None else ()
+        self._sampled = None if self._drafter is None else step
 
 
 def _host_mask(message: StepMasks, slots: NDArray[np.int32], vocab_size: int) -> HostMask:

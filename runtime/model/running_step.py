@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from ...kernels.common.drafts import Drafts
 from ...kernels.sampling import Sampled
 from ...kernels.sampling.batch import NOT_A_NUMBER as BAD_NOT_A_NUMBER
 from ...kernels.sampling.packed_results import PackedResults
@@ -49,6 +52,20 @@ class ScoredPrompt:
     copies: HostCopies
 
 
+class KeptTokens(NamedTuple):
+    """The sampled tokens of a step that belong to the outputs of slots."""
+
+    slots: NDArray[np.int32]
+    offsets: NDArray[np.int32]
+    tokens: NDArray[np.int32]
+
+    def count_drafts(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """The slots, each once, and how many of their drafts are kept."""
+        firsts = np.flatnonzero(self.offsets == 0)
+        counts = np.diff(np.append(firsts, len(self.slots))) - 1
+        return self.slots[firsts], counts.astype(np.int32)
+
+
 @dataclass(slots=True)
 class RunningStep:
     """A step that was launched. On a CPU it is computed, except the sampling of rows that wait for masks."""
@@ -58,6 +75,8 @@ class RunningStep:
     """the copies of pages between the device and host memory; None without a page store"""
     started: float
     """when the step was launched, in seconds of `time.perf_counter`"""
+    drafts: Drafts | None = None
+    """of the plan's rows; None: no row has any"""
     inputs: StepInputs | None = None
     """None: the plan has no rows"""
     hidden: torch.Tensor | None = None
@@ -91,20 +110,22 @@ class RunningStep:
         """
         sampled = self._read_results()
         assert sampled.states is not None
-        slots = NO_SLOTS if self.inputs is None else self.inputs.sampled_slots
+        slots, offsets, kept = self._find_kept(sampled)
         prompts, prompt_errors = _prompt_reports(self.prompts)
         vectors, vector_errors = ([], []) if self.vectors is None else self.vectors.report(NO_VECTOR)
         bad = sampled.bad.numpy()
         errors = [RowError(slot, "mask_late", MASK_LATE) for slot in self.late]
-        errors += [_error(int(slots[row]), int(bad[row])) for row in np.flatnonzero(bad)]
+        errors += [_error(int(slots[row]), int(bad[row])) for row in np.flatnonzero(bad * kept)]
         ended = time.perf_counter()
         return StepResult(
             step=self.plan.step,
-            counts=np.array([min(row.samples, 1) for row in self.plan.rows], np.int32).tobytes(),
-            tokens=sampled.tokens.numpy().tobytes(),
-            states=sampled.states.numpy().tobytes(),
+            counts=self._count_tokens(kept).tobytes(),
+            tokens=sampled.tokens.numpy()[kept].tobytes(),
+            states=sampled.states.numpy()[kept].tobytes(),
+            drafted=b"" if self.drafts is None else self.drafts.counts.tobytes(),
+            draft_sources=b"" if self.drafts is None else self.drafts.sources.tobytes(),
             elapsed_ms=(ended - max(self.started, idle_since) - self.waited) * 1000,
-            logprobs=[] if self.inputs is None else _logprobs(self.inputs, sampled),
+            logprobs=[] if self.inputs is None else _logprobs(self.inputs, sampled, offsets, kept),
             prompt_logprobs=prompts,
             errors=errors + prompt_errors + vector_errors,
             vectors=vectors,
@@ -117,6 +138,31 @@ class RunningStep:
             return NOTHING_SAMPLED
         return self.results.on(copies[0]).rows(len(self.inputs.sampled_slots))
 
+    def read_kept(self) -> KeptTokens:
+        """Waits for the step; returns the tokens that are kept."""
+        sampled = self._read_results()
+        slots, offsets, kept = self._find_kept(sampled)
+        tokens = sampled.tokens.numpy()
+        if self.drafts is None:
+            return KeptTokens(slots, offsets, tokens)
+        return KeptTokens(slots[kept], offsets[kept], tokens[kept])
+
+    def _find_kept(self, sampled: Sampled) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]:
+        """The slot and the offset of each sampled row, and whether its token is kept."""
+        slots = NO_SLOTS if self.inputs is None else self.inputs.sampled_slots
+        if self.inputs is None or self.inputs.drafts is None:
+            return slots, np.zeros_like(slots), np.ones(len(slots), np.bool_)
+        drafts = self.inputs.drafts
+        return slots, drafts.offsets, drafts.find_kept(sampled.tokens.numpy(), sampled.bad.numpy())
+
+    def _count_tokens(self, kept: NDArray[np.bool_]) -> NDArray[np.int32]:
+        """How many tokens each row of the plan has sampled."""
+        counts = np.array([min(row.samples, 1) for row in self.plan.rows], np.int32)
+        if self.inputs is not None and self.inputs.drafts is not None:
+            firsts = np.flatnonzero(self.inputs.drafts.offsets == 0)
+            counts[counts > 0] = np.add.reduceat(kept, firsts, dtype=np.int32)
+        return counts
+
 
 def _error(slot: int, reason: int) -> RowError:
     if reason == BAD_NOT_A_NUMBER:
@@ -124,7 +170,9 @@ def _error(slot: int, reason: int) -> RowError:
     return RowError(slot, "nothing_allowed", NOTHING_ALLOWED)
 
 
-def _logprobs(inputs: StepInputs, sampled: Sampled) -> list[RowLogprobs]:
+def _logprobs(
+    inputs: StepInputs, sampled: Sampled, offsets: NDArray[np.int32], kept: NDArray[np.bool_]
+) -> list[RowLogprobs]:
     if sampled.logprobs is None or sampled.top_ids is None or sampled.top_logprobs is None:
         return []
     slots, wanted = inputs.sampled_slots, inputs.logprobs
@@ -135,8 +183,9 @@ def _logprobs(inputs: StepInputs, sampled: Sampled) -> list[RowLogprobs]:
             Logprobs(
                 chosen[row].tobytes(), ids[row, : wanted[row]].tobytes(), values[row, : wanted[row]].tobytes()
             ),
+            int(offsets[row]),
         )
-        for row in np.flatnonzero(wanted != NONE)
+        for row in np.flatnonzero((wanted != NONE) & kept)
     ]
 
 

@@ -7,6 +7,7 @@ from itertools import product
 
 import torch
 
+from ...kernels.common.drafts import DraftRows
 from ...kernels.sampling.batch import HostMask
 from ...kernels.sampling.fixed_sampling import VARIANTS, FixedSampling, Variant
 from ...kernels.sampling.packed_results import PackedResults
@@ -51,12 +52,15 @@ class SamplingGraphs:
         size = find_size(len(slots), self._sizes)
         if any((size, variant) not in self._graphs for variant in VARIANTS):
             return None
-        variant = self._sampling.load(slots, self._states.table_addresses(), host_mask, inputs.alternatives)
+        tables, drafts = self._states.table_addresses(), inputs.drafts
+        variant = self._sampling.load(slots, tables, host_mask, inputs.alternatives, drafts)
         if variant is None:
             return None
         if hidden.data_ptr() != self._hidden.data_ptr():
             self._hidden[: len(slots)].copy_(hidden[: len(slots)])
-            self._states.write_masks(slots)
+            if drafts is None and self._states.max_drafts:
+                drafts = DraftRows.without_drafts(len(slots))
+            self._states.write_masks(slots, drafts)
         self._graphs[size, variant]()
         self._states.sampling.move_on(slots)
         return self._sampling.results(variant)

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from ...kernels.adapters import NO_ADAPTER
 from ...kernels.automaton import AutomatonPool, SlotRegisters
 from ...kernels.automaton.layout import TABLES
-from ...kernels.sampling import SamplingBatch, TokenMask
+from ...kernels.common.drafts import DraftRows, Drafts
+from ...kernels.sampling import Sampled, SamplingBatch, TokenMask
 from ...kernels.sampling.state import SamplingState, SlotSettings
 from ..automaton_format import unpacked
 from ..messages import DropGrammar, LoadGrammar, SlotSetup
@@ -26,10 +27,17 @@ class SlotStates:
     """Sampling parameters and history, automaton states, and the requested log-probabilities."""
 
     def __init__(
-        self, slots: int, vocab_size: int, device: torch.device, load_vocabulary: Callable[[], Vocabulary]
+        self,
+        slots: int,
+        vocab_size: int,
+        device: torch.device,
+        load_vocabulary: Callable[[], Vocabulary],
+        max_drafts: int = 0,
     ) -> None:
+        """max_drafts: most drafts of a step"""
         self.sampling = SamplingState(slots, vocab_size, device)
-        self.registers = SlotRegisters(slots, vocab_size, device)
+        self.registers = SlotRegisters(slots, vocab_size, device, max_drafts)
+        self.max_drafts = max_drafts
         self.logprobs = np.full(slots, NONE, np.int32)
         """number of alternatives to report with each sampled token, by slot"""
         self.prompt_logprobs = np.zeros(slots, np.int32)
@@ -64,17 +72,38 @@ class SlotStates:
         elif self._pool is not None and self.registers.follows(setup.slot):
             self._pool.leave(setup.slot)
 
-    def gather(self, slots: NDArray[np.int32], host_mask: TokenMask | None) -> SamplingBatch:
-        """The sampling inputs for rows of distinct `slots`. Sampling advances their automata."""
+    def gather(
+        self, slots: NDArray[np.int32], host_mask: TokenMask | None, drafts: DraftRows | None = None
+    ) -> SamplingBatch:
+        """The sampling inputs for rows of `slots`, which are distinct if no slot has drafts. Sampling
+        advances the automata of the rows."""
         if self._pool is None or not self.registers.any_follows(slots):
-            return self.sampling.gather(slots, host_mask=host_mask)
-        rows = self._pool.rows(slots)
-        return self.sampling.gather(slots, self._pool.mask(rows), host_mask, rows)
+            return self.sampling.gather(slots, host_mask=host_mask, drafts=drafts)
+        rows = self._pool.rows(slots, drafts)
+        return self.sampling.gather(slots, self._pool.mask(rows), host_mask, rows, drafts)
 
-    def write_masks(self, slots: NDArray[np.int32]) -> None:
-        """On CUDA, writes the automata's masks of distinct slots, which a sampling graph reads."""
-        if self._pool is not None and self.registers.any_follows(slots):
-            self._pool.mask(self._pool.rows(slots))
+    def record(self, slots: NDArray[np.int32], sampled: Sampled, drafts: DraftRows | None) -> None:
+        """Adds the sampled tokens that are kept to the outputs of slots."""
+        if drafts is None:
+            self.sampling.record(slots, sampled.tokens)
+        else:
+            self.sampling.record_drafted(slots, drafts, sampled, self.registers)
+
+    def step_ahead(self, slots: NDArray[np.int32], drafts: DraftRows) -> None:
+        """Writes the registers of a step's rows with automata to `SlotRegisters.ahead`."""
+        if self._pool is not None:
+            self._pool.rows(slots, drafts)
+
+    def cut_drafts(self, slots: NDArray[np.int32], drafts: Drafts) -> Drafts:
+        """The drafts of distinct slots up to those that their automata do not allow."""
+        if self._pool is None or not self.registers.any_follows(slots):
+            return drafts
+        return drafts.cut(self._pool.count_live(slots, drafts))
+
+    def write_masks(self, slots: NDArray[np.int32], drafts: DraftRows | None) -> None:
+        """On CUDA, writes the masks of the automata of a step's rows, which a sampling graph reads."""
+        if self._pool is not None and (drafts is not None or self.registers.any_follows(slots)):
+            self._pool.mask(self._pool.rows(slots, drafts))
 
     def table_addresses(self) -> NDArray[np.int64]:
         """Addresses of the automata's tables; before the first grammar, zeros that no kernel reads."""

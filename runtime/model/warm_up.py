@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from itertools import product
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from ...kernels.common.drafts import Drafts
 from ...kernels.sampling import row_cpu
 from ...kernels.sampling.warm_up import warm_up_sampling
 from ..config import ServeConfig
-from ..messages import PageCopy, Row, RowGroup, SlotSetup, StepPlan
+from ..messages import PageCopy, Row, RowGroup, SlotEnd, SlotSetup, StepPlan
 from ..sampling_params import SamplingParams
 from .input_batch import ONE_TOKEN
 from .interface.model import Model
@@ -42,7 +45,7 @@ def warm_up(runner: Runner, model: Model, pool: PoolSize, config: ServeConfig) -
         return _run(runner, [StepPlan(step=0, rows=[row], setups=[SlotSetup(slot=0, sampling=GREEDY)])])
     if config.device == "cpu":
         row_cpu.sample_rows.load()  # because steps without a program sample by it
-        return _run(runner, _one_row(0, PROMPT, pool, config.page_size))
+        return _run(runner, _one_row(0, PROMPT, pool, config))
     return warm_up_cuda(runner, model, pool, config, torch.device(config.device))
 
 
@@ -51,14 +54,34 @@ def warm_up_cuda(
 ) -> bool:
     """Compiles every kernel that a step of an ordinary request launches. Returns whether all
     rows could be sampled."""
-    warm_up_sampling(model.config.vocab_size, device)
+    warm_up_sampling(model.config.vocab_size, device, with_drafts=config.speculate > 0)
     limits = [reach.limit for reach in model.config.cache_spec.reaches]
     return _run(runner, cuda_plans(limits, pool, config))
 
 
 def _run(runner: Runner, plans: Iterable[StepPlan]) -> bool:
-    results = [runner.run(plan, lambda: None) for plan in plans]
+    with runner.drafting_by(ZeroDrafter()) if runner.needs_tokens else nullcontext():
+        results = [runner.run(plan, lambda: None) for plan in plans]
     return not any(result.errors for result in results)
+
+
+class ZeroDrafter:
+    """Drafts as many tokens as it may, all of them 0."""
+
+    def set_up(self, setup: SlotSetup) -> None:
+        pass
+
+    def add(self, slots: NDArray[np.int32], tokens: NDArray[np.int32]) -> None:
+        pass
+
+    def end(self, end: SlotEnd) -> None:
+        pass
+
+    def forget(self, scope: str, namespace: str | None) -> None:
+        pass
+
+    def propose(self, slots: NDArray[np.int32], most: NDArray[np.int32]) -> Drafts:
+        return Drafts(most, np.zeros(int(most.sum()), np.int32), np.zeros_like(most))
 
 
 def cuda_plans(limits: Sequence[int | None], pool: PoolSize, config: ServeConfig) -> Iterator[StepPlan]:
@@ -66,25 +89,27 @@ def cuda_plans(limits: Sequence[int | None], pool: PoolSize, config: ServeConfig
     sees in each layer; some steps are of rows beyond them."""
     starts = {0, *(limit for limit in limits if limit is not None)}
     for start, chunk in product(sorted(starts), CUDA_CHUNKS):
-        yield from _one_row(start, chunk, pool, config.page_size)
+        yield from _one_row(start, chunk, pool, config)
     if config.adapter_places:
-        yield from _one_row(0, PROMPT, pool, config.page_size, adapter=0)
+        yield from _one_row(0, PROMPT, pool, config, adapter=0)
     yield from _group(pool, config.page_size, min(config.max_running, CUDA_GROUP))
 
 
 def _one_row(
-    start: int, length: int, pool: PoolSize, page_size: int, adapter: int | None = None
+    start: int, length: int, pool: PoolSize, config: ServeConfig, adapter: int | None = None
 ) -> Iterator[StepPlan]:
-    """A chunk of `length` tokens after `start` others, then one token; shorter if the context is."""
-    end = min(start + length, pool.max_model_len - 1)
+    """A chunk of `length` tokens after `start` others, then one token, and a draft if rows may have drafts;
+    shorter if the context is."""
+    drafts = min(1, config.speculate)
+    end = min(start + length, pool.max_model_len - 1 - drafts)
     if end <= start:
         return
-    pages = np.zeros(end // page_size + 1, np.int32).tobytes()
+    pages = np.zeros((end + drafts) // config.page_size + 1, np.int32).tobytes()
     tokens = np.zeros(end - start, np.int32).tobytes()
     setup = SlotSetup(slot=0, sampling=FILTERED, adapter=adapter)
     row = Row(0, start, tokens, new_pages=pages, new_window_pages=[pages] * (len(pool.pages) - 1))
     yield StepPlan(step=0, rows=[row], setups=[setup])
-    yield StepPlan(step=0, rows=[Row(slot=0)])
+    yield StepPlan(step=0, rows=[Row(slot=0, samples=1 + drafts)])
 
 
 def _group(pool: PoolSize, page_size: int, rows: int) -> Iterator[StepPlan]:

@@ -46,6 +46,7 @@ class Allocation:
     sent_pages: list[int] = field(default_factory=list)
     """number of pages of each page table that the model process knows"""
     is_set_up: bool = False  # the model process has the slot's sampling and grammar state
+    known: int = 0  # tokens that the model process has for drafts, besides those that it samples
     # If the model has recurrent layers:
     state_at: int = 0  # the live state is the one after this many tokens once the planned steps have run
     load_state: int = NO_STATE  # the place from which the next row loads the live state
@@ -154,5 +155,6 @@ class Allocation:
         self.is_stalled = False
         self.sampling = 0
         self.discard_until_step = self.last_step
+        self.known = start if self.is_set_up else min(self.known, start)
         self.is_set_up = False
         self.sent_pages = []

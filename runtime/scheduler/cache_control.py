@@ -14,6 +14,7 @@ from ..messages import (
     DropCache,
     EndLease,
     ExplainPrompt,
+    ForgetReplies,
     PathNode,
     PinPrefix,
     PromptExplained,
@@ -43,13 +44,18 @@ class CacheController:
         requests: Lifecycle,
         hits: HitCounter,
         replies: Replies,
+        *,
+        has_drafts: bool,
     ) -> None:
+        """has_drafts: whether the model process drafts from earlier replies"""
         self.reports = CacheReports(cache, leases, stored, hits, replies)
         self._cache = cache
         self._leases = leases
         self._stored = stored
         self._requests = requests
         self._replies = replies
+        self._has_drafts = has_drafts
+        self._to_model: list[ForgetReplies] = []
         self._deferred: deque[tuple[Deferred, set[str]]] = deque()
         """deferred messages, each with the ids of the requests that had ended when it came"""
 
@@ -88,6 +94,10 @@ class CacheController:
                 case EndLease():
                     self._leases.end(message)
 
+    def take_messages_to_model(self) -> list[ForgetReplies]:
+        messages, self._to_model = self._to_model, []
+        return messages
+
     def drop_client(self, client: int) -> None:
         """Forgets the questions of a client that has died. Its other messages change the cache, so they are
         still carried out."""
@@ -121,6 +131,9 @@ class CacheController:
         in_scope = self._cache.reports.namespaces(message.scope)
         names = [*in_scope] if message.namespace is None else [message.namespace]
         dropped = [self._cache.drop(name) for name in names]
+        if self._has_drafts:
+            self._requests.take_ended()  # whose replies the model process does not have yet
+            self._to_model.append(ForgetReplies(message.scope, message.namespace))
         pages, tokens = sum(each.pages for each in dropped), sum(each.tokens for each in dropped)
         answer = CacheDropped(message.query, pages, tokens)
         if self._stored.enabled:

@@ -27,6 +27,17 @@ class Counts:
     forced_tokens: int = 0
     retractions: int = 0
     steps: int = 0
+    # Drafts, and those that the model sampled, by `DRAFT_SOURCES`:
+    drafted_request: int = 0
+    drafted_replies: int = 0
+    drafted_prediction: int = 0
+    accepted_request: int = 0
+    accepted_replies: int = 0
+    accepted_prediction: int = 0
+
+    def count_drafts(self, source: str, drafted: int, accepted: int) -> None:
+        setattr(self, f"drafted_{source}", getattr(self, f"drafted_{source}") + drafted)
+        setattr(self, f"accepted_{source}", getattr(self, f"accepted_{source}") + accepted)
 
 
 class HitCounter:

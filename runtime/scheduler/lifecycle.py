@@ -23,7 +23,7 @@ from collections.abc import Collection
 from enum import Enum, auto
 
 from ...radix_cache import PrefixCache, PrefixMatch
-from ..messages import NO_STATE, EndLease, Generate
+from ..messages import NO_STATE, EndLease, Generate, SlotEnd
 from .adapters import AdapterRegistry
 from .allocation import Allocation
 from .fairness import Fairness
@@ -32,6 +32,7 @@ from .lease_registry import LeaseRegistry
 from .plan import MAX_STEPS_IN_FLIGHT, StepInFlight
 from .queue_places import QueuePlaces
 from .rank import is_background
+from .refusals import Limits
 from .request import Phase, Request
 from .stored_pages import StoredPages
 from .waiting_queue import WaitingQueue
@@ -57,7 +58,7 @@ class Lifecycle:
         fairness: Fairness,
         waiting: WaitingQueue,
         places: QueuePlaces,
-        slots: int,
+        limits: Limits,
         adapters: AdapterRegistry,
     ) -> None:
         self.waiting = waiting
@@ -71,9 +72,15 @@ class Lifecycle:
         self._adapters = adapters
         self._fairness = fairness
         self._places = places
-        self._free_slots = deque(range(slots))
+        self._free_slots, self._max_sampled = deque(range(limits.slots)), limits.max_sampled
         self._arrivals = 0
         self._last_step_done = 0
+        self._ended: list[SlotEnd] = []  # slots from whose replies others may draft
+
+    def take_ended(self) -> list[SlotEnd]:
+        """Returns the slots whose requests have ended since the last call, if others may draft from them."""
+        ended, self._ended = self._ended, []
+        return ended
 
     @property
     def open(self) -> Collection[Request]:
@@ -141,7 +148,7 @@ class Lifecycle:
         if not self._grammars.load(request.constraint):
             return Start.NO_GRAMMAR_MEMORY
         others = len(self.residents)
-        reserve = others * self._cache.count_pages(MAX_STEPS_IN_FLIGHT)
+        reserve = others * self._cache.count_pages(MAX_STEPS_IN_FLIGHT * self._max_sampled)
         allocation = allocate(request, self._free_slots[0], self._cache, found, reserve)
         if allocation is None:
             self._grammars.unload(request.constraint)
@@ -249,6 +256,8 @@ class Lifecycle:
             )
             if request.phase is Phase.ENDED:
                 self._leases.take(request, tokens)
+                if self._max_sampled > 1 and request.may_be_drafted and request.namespace is not None:
+                    self._ended.append(SlotEnd(allocation.slot, request.length))
         self._fairness.charge(request, -request.uncomputed)
         allocation.restore_end = min(allocation.restore_end, allocation.planned)  # no step restored the rest
         request.charged = request.prompt_length - request.uncomputed

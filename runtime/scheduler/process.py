@@ -179,6 +179,7 @@ def _build_scheduler(
     limits = Limits(
         max_model_len=ready.max_model_len,
         slots=ready.slots,
+        max_sampled=ready.max_sampled,
         max_waiting=config.max_waiting,
         max_pinned=_max_pinned(ready, config),
         keys=len({key.sha256 for key in config.api_keys}),

@@ -35,6 +35,7 @@ class Replies:
             if request.prompt_logprobs:
                 output.prompt_logprobs = join_logprobs(request.prompt_logprobs)
                 request.prompt_logprobs = []
+        output.prediction, request.predicted = request.predicted, None
         self._outputs[request.client].append(output)
 
     def drop_client(self, client: int) -> None:

@@ -6,7 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ..messages import NO_STATE, TOKEN_BYTES, Generate, LeaseTerms, Logprobs, SlotSetup, Tokens
+from ..messages import (
+    NO_STATE,
+    TOKEN_BYTES,
+    Generate,
+    LeaseTerms,
+    Logprobs,
+    PredictionCounts,
+    SlotSetup,
+    Tokens,
+)
 from ..sampling_params import SamplingParams
 from .allocation import Allocation
 from .constraint import Constraint
@@ -55,6 +64,7 @@ class Request:
     leases: Sequence[LeaseTerms]  # leases to take when the request ends
     wants_text_stream: bool  # whether the client gets tokens as they come, and people may read them
     second: int  # position of the first token of a pair's second text; 0: the prompt is no pair
+    prediction: Tokens  # what the client expects of the reply
 
     tokens: bytes | bytearray  # prompt and output, packed int32, `bytes` while only read. `Results` appends:
     constraint: Constraint | None = None  # None: no grammar, or not compiled yet
@@ -77,8 +87,9 @@ class Request:
     arrived_at: float = 0.0  # time of its arrival, in seconds of a monotonic clock
     queued_s: float | None = None  # seconds from its arrival to its first start
 
-    # `Results` writes this:
+    # `Results` writes these:
     vector: bytes | None = None  # the vector that the model made of the prompt
+    predicted: PredictionCounts | None = None  # drafts from `prediction` that the client does not know of yet
 
     # `Replies` writes these, with the parts of `prompt_logprobs` from `Results`:
     sent: int = 0  # number of tokens that the client knows or gets with the next message
@@ -102,6 +113,7 @@ class Request:
             leases=message.leases,
             wants_text_stream=message.is_streamed and not (message.grammar and message.grammar.makes_value),
             second=message.second,
+            prediction=message.prediction,
             tokens=message.prompt,
             sent=prompt_length,
         )
@@ -157,6 +169,11 @@ class Request:
         return self.prompt_length + self.sampling.max_tokens
 
     @property
+    def may_be_drafted(self) -> bool:
+        """Whether a step may sample several of its tokens. The host's masks are of one token."""
+        return self.constraint is None or not self.constraint.host_masked
+
+    @property
     def is_answered(self) -> bool:
         """Whether its reply is complete, so that the client gets nothing more."""
         return self.phase in (Phase.ANSWERED, Phase.ENDED)
@@ -195,8 +212,9 @@ class Request:
         """The tokens at positions [start, end), packed."""
         return bytes(self.tokens[start * TOKEN_BYTES : end * TOKEN_BYTES])
 
-    def setup(self, slot: int, banned_tokens: Tokens) -> SlotSetup:
-        """The slot's sampling and grammar state before its next token."""
+    def setup(self, slot: int, banned_tokens: Tokens, *, for_drafts: bool) -> SlotSetup:
+        """The slot's sampling and grammar state before its next token. for_drafts: whether the model process
+        may make drafts for the request"""
         sampling = self.sampling
         at = self.constraint.device_state() if self.constraint else None
         return SlotSetup(
@@ -211,4 +229,8 @@ class Request:
             stack=at.stack if at else b"",
             adapter=self.adapter,
             state_place=NO_STATE if self.allocation.lock.state is None else self.allocation.lock.state,
+            context=self.slice(self.allocation.known, self.length) if for_drafts else b"",
+            context_start=self.allocation.known if for_drafts else 0,
+            namespace=self.namespace if for_drafts else None,
+            prediction=self.prediction if for_drafts and not self.allocation.known else b"",
         )

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice, repeat
+from typing import TypeAlias
 
 import numpy as np
 
-from ..messages import FinishReason, Logprobs, ReplyError, RowError, StepResult
+from ..messages import (
+    DRAFT_SOURCES,
+    FinishReason,
+    Logprobs,
+    PredictionCounts,
+    ReplyError,
+    RowError,
+    StepResult,
+)
 from .completion import Completion
 from .counts import Counts
 from .fairness import OUTPUT_WEIGHT, Fairness
@@ -54,12 +64,16 @@ class StepOutcome:
         return request.phase is Phase.ENDED or request in self.answered or request in self.ended
 
 
+_Sampled: TypeAlias = tuple[int, int, Logprobs | None]
+"""a token, the automaton's state after it, and its log-probability"""
+
+
 @dataclass(slots=True)
 class _Late:
     """A request whose grammar's process has not answered yet, and its sampled token, which waits too."""
 
     request: Request
-    sampled: tuple[int, int, Logprobs | None] | None  # (token, state, log-probabilities)
+    sampled: _Sampled | None
 
 
 class Results:
@@ -133,7 +147,7 @@ class Results:
     def _resume(self, late: _Late, outcome: StepOutcome) -> None:
         request = late.request
         if late.sampled is not None:
-            self._take_token(request, *late.sampled, outcome)
+            self._take_token(request, late.sampled, outcome)
         if request.held is None or outcome.is_over(request):
             return
         if late.sampled is not None or request.held.is_stalled:
@@ -141,36 +155,45 @@ class Results:
 
     def force(self, request: Request) -> FinishReason | None:
         """Appends the tokens that must come next. Returns why the reply ends there, if it does."""
+        return self._force(request, ())[0]
+
+    def _force(self, request: Request, following: Sequence[int]) -> tuple[FinishReason | None, int]:
+        """As `force`. Returns in addition how many of the tokens `following`, which were sampled after the
+        request's last one, it has appended: if some were superseded, 0."""
         run = self._forced_runs.next(request)
         if not run or not self._completion.can_end_after(request, run):
-            return None
+            return None, 0
         self._counts.forced_tokens += len(run)
-        self._append(request, run)
-        return find_ending(request, self._eos)
+        agreeing = _count_equal(run, following)
+        self._append(request, run, agreeing)
+        return find_ending(request, self._eos), agreeing if agreeing == len(run) else 0
 
     def _take_tokens(self, flight: StepInFlight, result: StepResult, outcome: StepOutcome) -> None:
-        counts, tokens, states = (
-            np.frombuffer(part, np.int32).tolist() for part in (result.counts, result.tokens, result.states)
-        )
-        logprobs = {part.slot: part.logprobs for part in result.logprobs}
-        sampled_by: list[Request] = []
-        for (request, row), count in zip(flight.rows, counts, strict=True):
-            sampled_by += [request] * count
+        rows = _split_rows(flight, result)
+        if result.drafted:
+            self._count_drafts(result, rows)
+        for (request, row), (_, sampled) in zip(flight.rows, rows, strict=True):
             if flight.step > request.allocation.discard_until_step:
-                request.allocation.settle(row.samples, count)
-        for request, token in zip(sampled_by, tokens, strict=True):
+                request.allocation.settle(row.samples, len(sampled))
+        for request, sampled in rows:
             if flight.step > request.allocation.discard_until_step and not outcome.is_over(request):
-                self._expect(request, token)
-        for request, token, state in zip(sampled_by, tokens, states, strict=True):
-            allocation = request.allocation
-            if flight.step <= allocation.discard_until_step or outcome.is_over(request):
-                continue
-            sampled = token, state, logprobs.get(allocation.slot)
+                for token, *_ in sampled:
+                    self._expect(request, token)
+        for request, sampled in rows:
+            self._take_row(flight.step, request, sampled, outcome)
+
+    def _take_row(
+        self, step: int, request: Request, sampled: Sequence[_Sampled], outcome: StepOutcome
+    ) -> None:
+        """Appends the tokens of a row up to the reply's end, or to a token that a forced one supersedes."""
+        at, allocation = 0, request.allocation
+        while at < len(sampled) and step > allocation.discard_until_step and not outcome.is_over(request):
             if self._wait_budget.is_ready(request):
-                self._take_token(request, *sampled, outcome)
+                following = [token for token, *_ in sampled[at + 1 :]] if len(sampled) > 1 else ()
+                at += 1 + self._take_token(request, sampled[at], outcome, following)
             else:
                 allocation.stall()
-                self._late[request.id] = _Late(request, sampled)
+                self._late[request.id] = _Late(request, sampled[at])
 
     def _expect(self, request: Request, token: int) -> None:
         """Announces a token to its grammar's process, before the first answer of any process is awaited."""
@@ -179,22 +202,42 @@ class Results:
             constraint.expect(token)
 
     def _take_token(
-        self, request: Request, token: int, state: int, logprobs: Logprobs | None, outcome: StepOutcome
-    ) -> None:
+        self, request: Request, sampled: _Sampled, outcome: StepOutcome, following: Sequence[int] = ()
+    ) -> int:
+        """Appends a token. Returns how many of the row's tokens `following` are appended too, as forced
+        ones."""
+        token, state, logprobs = sampled
         if not self._completion.can_end_after(request, [token]):
             self._complete(request)
             outcome.answered.append(request)
-            return
+            return 0
         request.append(token)
         self._count_output(request, 1)
         error = request.constraint.accept(token, state) if request.constraint else None
         if error is not None:
             self._fail(request, describe_grammar_error(request, error), outcome)
-            return
-        finish = find_ending(request, self._eos) or self.force(request)
+            return 0
+        finish, taken = find_ending(request, self._eos), 0
+        if finish is None:
+            finish, taken = self._force(request, following)
         self._replies.add_tokens(request, logprobs, finish)
         if finish is not None:
             outcome.answered.append(request)
+        return taken
+
+    def _count_drafts(self, result: StepResult, rows: Sequence[tuple[Request, list[_Sampled]]]) -> None:
+        drafted, sources = (
+            np.frombuffer(part, np.int32).tolist() for part in (result.drafted, result.draft_sources)
+        )
+        for (request, sampled), count, number in zip(rows, drafted, sources, strict=True):
+            if not count:
+                continue
+            source, accepted = DRAFT_SOURCES[number], len(sampled) - 1
+            self._counts.count_drafts(source, count, accepted)
+            if source == "prediction":
+                before = request.predicted or PredictionCounts(0, 0)
+                rejected = before.rejected + count - accepted
+                request.predicted = PredictionCounts(before.accepted + accepted, rejected)
 
     def _count_output(self, request: Request, tokens: int) -> None:
         self._counts.output_tokens += tokens
@@ -207,16 +250,17 @@ class Results:
         self._append(request, end[: request.max_length - request.length])
         self._replies.add_tokens(request, None, "length")
 
-    def _append(self, request: Request, tokens: Sequence[int]) -> None:
-        """Appends forced tokens in place of tokens that are being sampled."""
+    def _append(self, request: Request, tokens: Sequence[int], sampled: int = 0) -> None:
+        """Appends forced tokens in place of tokens that are being sampled. sampled: how many of the first
+        ones the last step has sampled too, so that they need not be computed"""
         assert request.constraint is not None
         start = request.length
         request.constraint.append(tokens)
         for token in tokens:
             request.append(token)
         self._count_output(request, len(tokens))
-        if tokens and request.held is not None:
-            request.held.force(start, request.length)
+        if sampled < len(tokens) and request.held is not None:
+            request.held.force(start + sampled, request.length)
 
     def _take_error(
         self, flight: StepInFlight, request: Request, error: RowError, outcome: StepOutcome
@@ -253,3 +297,23 @@ class Results:
 
     def _is_answered(self, request: Request, outcome: StepOutcome) -> bool:
         return request.is_answered or outcome.is_over(request)
+
+
+def _split_rows(flight: StepInFlight, result: StepResult) -> list[tuple[Request, list[_Sampled]]]:
+    """The tokens that each row has sampled."""
+    counts, tokens, states = (
+        np.frombuffer(part, np.int32).tolist() for part in (result.counts, result.tokens, result.states)
+    )
+    rows = list(zip(flight.rows, counts, strict=True))
+    logprobs: Iterable[Logprobs | None] = repeat(None)
+    if result.logprobs:
+        by_place = {(part.slot, part.offset): part.logprobs for part in result.logprobs}
+        logprobs = [by_place.get((row.slot, at)) for (_, row), count in rows for at in range(count)]
+    left = zip(tokens, states, logprobs, strict=False)
+    return [(request, list(islice(left, count))) for (request, _), count in rows]
+
+
+def _count_equal(some: Sequence[int], others: Sequence[int]) -> int:
+    """How many tokens at the start of both are the same."""
+    pairs = enumerate(zip(some, others, strict=False))
+    return next((at for at, (one, other) in pairs if one != other), min(len(some), len(others)))

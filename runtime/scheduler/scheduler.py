@@ -131,7 +131,7 @@ class Scheduler:
             self._fairness,
             WaitingQueue(self._fairness, bounds),
             self._places,
-            limits.slots,
+            limits,
             self._adapters,
         )
         self._admission = Admission(cache, self._stored, self._requests, self._fairness, bounds)
@@ -140,7 +140,13 @@ class Scheduler:
         self._counts = Counts()
         self._hits = HitCounter(self._counts)
         self._cache_control = CacheController(
-            cache, self._leases, self._stored, self._requests, self._hits, self._replies
+            cache,
+            self._leases,
+            self._stored,
+            self._requests,
+            self._hits,
+            self._replies,
+            has_drafts=limits.max_sampled > 1,
         )
         self._retraction = Retraction(self._requests, self._planner, self._fairness, self._counts)
         completion = Completion(tokenizer, eos)
@@ -267,6 +273,7 @@ class Scheduler:
     def take_outgoing(self) -> Outgoing:
         """Returns the messages since the last call."""
         to_model = [*self._to_model, *self._stored.take_messages_to_model(), *self._adapters.take_messages()]
+        to_model += self._cache_control.take_messages_to_model()
         self._to_model = []
         to_store = [*self._stored.take_messages(), *self._cache_control.reports.take_messages()]
         to_clients = self._replies.take()
@@ -310,6 +317,7 @@ class Scheduler:
         if planned is None:
             return False
         plan, flight = planned
+        plan.ended = self._requests.take_ended()
         for request in prefilling:
             if not request.allocation.prefilling:
                 self._fairness.rest(request)

@@ -24,6 +24,7 @@ PARTS = {
     "top_values": "*fp32",
     "top_ids": "*i32",
 }
+DRAFTS = {"draft_offsets": "*i32", "drafts": "*i32"}
 PROCESS_END = {"maxima": "*fp32", "leaders": "*i32", "nan": "*i32", "top_count": "i32"}
 X = {"x": "*fp32", "row_stride": "i32", "vocab": "i32"}
 MASK = {"mask_index": "*i32", "mask_bits": "*i32"}
@@ -157,13 +158,20 @@ CASES = [
         "process-plain",
         "sampling.process_cuda:process_kernel",
         PROCESS | PROCESS_END,
-        PARTS,
+        PARTS | DRAFTS,
         {"CHUNK": 4096},
     ),
     case(
         "process-all",
         "sampling.process_cuda:process_kernel",
         PROCESS | PARTS | PROCESS_END,
+        DRAFTS,
+        {"CHUNK": 4096},
+    ),
+    case(
+        "process-drafted",
+        "sampling.process_cuda:process_kernel",
+        PROCESS | PARTS | DRAFTS | PROCESS_END,
         {},
         {"CHUNK": 4096},
     ),
@@ -171,7 +179,7 @@ CASES = [
         "process-half",
         "sampling.process_cuda:process_kernel",
         PROCESS | MASK | {"logits": "*bf16", "sub_maxima": "*i32"} | PROCESS_END,
-        {name: "" for name in PARTS if name not in (*MASK, "sub_maxima")},
+        {name: "" for name in (*PARTS, *DRAFTS) if name not in (*MASK, "sub_maxima")},
         {"CHUNK": 4096},
     ),
     case("bound", "sampling.filter_cuda:bound_kernel", BOUND, MASK, BUCKETS | SAMPLED),
@@ -218,6 +226,10 @@ AUTOMATON: dict[str, tuple[dict[str, str], dict[str, int]]] = {
     "flip": (ROWS, {"LANES": 256}),
     "decide": (ROWS, {"LANES": 256}),
     "keep": ({"slots": "*i32", "stepped": "*i32", "registers": "*i32"}, {}),
+    "ahead": (
+        dict.fromkeys(("slots", "offsets", "drafts", "registers", "ahead"), "*i32") | {"tables": "*i64"},
+        {},
+    ),
 }
 CASES += [
     AotCase(
@@ -225,18 +237,25 @@ CASES += [
         kernel=f"automaton.cuda:{name}_kernel",
         signature=signature,
         constants=sizes,
-        num_warps={"copy": 4, "keep": 1}.get(name, 8),
+        num_warps={"copy": 4, "keep": 1, "ahead": 1}.get(name, 8),
         max_shared=48 * 1024,
     )
     for name, (signature, sizes) in AUTOMATON.items()
 ]
-CASES.append(
+RECORD = dict.fromkeys(("tokens", "slots", "last_tokens", "entries", "output_counts"), "*i32") | {
+    "vocab": "i32"
+}
+DRAFTED = dict.fromkeys(("bad", "offsets", "drafts", "ahead", "registers"), "*i32")
+CASES += [
     AotCase(
-        name="sampling-record",
-        kernel="sampling.fixed_sampling:record_kernel",
-        signature=dict.fromkeys(("tokens", "slots", "last_tokens", "entries", "output_counts"), "*i32")
-        | {"vocab": "i32"},
-        constants={},
+        name=f"sampling-{name}",
+        kernel="sampling.record_cuda:record_kernel",
+        signature=signature,
+        constants=constants,
         num_warps=1,
     )
-)
+    for name, signature, constants in (
+        ("record", RECORD, dict.fromkeys(DRAFTED)),
+        ("record-drafted", RECORD | DRAFTED, {}),
+    )
+]

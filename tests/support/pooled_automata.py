@@ -42,7 +42,8 @@ def entered(pool: AutomatonPool, placed: Sequence[tuple[int, Configuration]]) ->
 
 
 def triton_mask(pool: AutomatonPool, rows: AutomatonRows) -> TokenMask:
-    automaton_triton.write_masks(rows.slots, pool._registers, rows.addresses)
+    masks = pool._registers.masks
+    automaton_triton.write_masks(rows.slots, rows.registers, rows.addresses, masks)
     return TokenMask(rows.mask_index, pool._registers.masks)
 
 

@@ -120,7 +120,7 @@ class StepDriver:
     def row(self, slot: int, tokens: Sequence[int] = (), **fields: Any) -> Row:
         """The next row of `slot`: a chunk, or the token that it sampled last."""
         start = self.lengths[slot] if len(tokens) else 0
-        self.lengths[slot] += len(tokens) or 1
+        self.lengths[slot] += len(tokens) or fields.get("samples", 1)
         while len(self.pages[slot]) * self.ready.page_size < self.lengths[slot]:
             self._give(slot, [self._free.pop()])
         pages, self._unsent[slot] = self._unsent[slot], []
@@ -133,7 +133,11 @@ class StepDriver:
         self._step += 1
         plan = StepPlan(self._step, list(rows), self._setups, self._copies, list(groups))
         self._setups, self._copies = [], []
-        return self.runner.run(plan, masks)
+        result = self.runner.run(plan, masks)
+        for row, count in zip(rows, unpacked(result.counts), strict=True):
+            if not row.tokens:
+                self.lengths[row.slot] -= row.samples - count
+        return result
 
     def prefill(self, slot: int, tokens: Sequence[int], chunk: int = 1 << 30) -> int:
         """Compute a prompt in chunks; the first sampled token."""

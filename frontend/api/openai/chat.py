@@ -15,7 +15,7 @@ from ...core.prepare import Job, new_id
 from ...core.reply import Reply
 from ...core.service import Service
 from ...core.tool_choice import calls_wanted, names_function
-from ...core.validation import check_range, count_alternatives
+from ...core.validation import check_declared, check_range, count_alternatives
 from ...http.body_kind import BodyKind
 from ...http.endpoint import HttpAnswer, HttpJob, read_body
 from ...http.http_service import HttpService
@@ -63,9 +63,15 @@ def _read(service: Service, request: ChatRequest) -> Draft:
         leases=cache_leases(request),
         user=request.user,
         streams=bool(request.stream),
+        prediction=_read_prediction(request),
         explains=bool(request.explain_cache),
         model=request.model,
     )
+
+
+def _read_prediction(request: ChatRequest) -> str:
+    content = "" if request.prediction is None else request.prediction.content
+    return content if isinstance(content, str) else "".join(part.text or "" for part in content)
 
 
 def conversation_of(request: ChatRequest | PromptFields) -> Conversation:
@@ -93,6 +99,8 @@ def _check(request: ChatRequest) -> None:
     check_range("max_tokens", request.max_tokens, fewest, None)
     check_range("max_completion_tokens", request.max_completion_tokens, fewest, None)
     check_generation(request)
+    if request.prediction is not None:
+        check_declared(request.prediction, "prediction.")
 
 
 def _limits(request: ChatRequest) -> Limits:
@@ -113,6 +121,7 @@ def _context(request: ChatRequest, job: Job) -> ChatContext:
         wants_logprobs=bool(request.logprobs),
         wants_prompt_logprobs=request.prompt_logprobs is not None,
         counts_reasoning=job.reasoning is not None,
+        counts_prediction=request.prediction is not None,
         shows_reasoning=request.include_reasoning is not False,
         reasoning_field=job.service.config.reasoning_field,
     )

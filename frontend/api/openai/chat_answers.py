@@ -46,11 +46,14 @@ class ChatContext:
     wants_logprobs: bool
     wants_prompt_logprobs: bool
     counts_reasoning: bool
+    counts_prediction: bool
     shows_reasoning: bool
     reasoning_field: ReasoningField
 
     def usage(self, reply: Reply) -> Usage:
-        return wire_usage(reply, counts_reasoning=self.counts_reasoning)
+        return wire_usage(
+            reply, counts_reasoning=self.counts_reasoning, counts_prediction=self.counts_prediction
+        )
 
     def finish_reason(self, choice: ChoiceReply) -> str | None:
         return self.call_finish_reason if choice.has_tool_calls and choice.finish == "stop" else choice.finish

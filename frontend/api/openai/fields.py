@@ -83,7 +83,6 @@ _HINTS = {
 _WITHOUT_EFFECT = (
     "metadata",
     "safety_identifier",
-    "prediction",
     "request_id",
     "spaces_between_special_tokens",
     "guided_decoding_backend",

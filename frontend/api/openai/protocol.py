@@ -22,7 +22,7 @@ from ...core.fields import (
     TopLogprobs,
     TtlS,
 )
-from ...core.messages import ChatMessage, Tool, ToolChoice
+from ...core.messages import ChatMessage, ContentPart, Tool, ToolChoice
 
 FORMAT_TYPES = ("text", "json_object", "json_schema", "structural_tag")
 REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -104,6 +104,13 @@ class CompletionRequest(GenerationFields, kw_only=True):
     echo: bool | None = None
 
 
+class Prediction(Struct, kw_only=True):
+    """OpenAI's `prediction`: a text that the reply is expected to repeat in part."""
+
+    type: Annotated[str, one_of(("content",))]
+    content: str | list[ContentPart]
+
+
 class ChatRequest(GenerationFields, kw_only=True):
     messages: list[ChatMessage]
     max_completion_tokens: Tokens | None = None
@@ -115,6 +122,7 @@ class ChatRequest(GenerationFields, kw_only=True):
     reasoning_effort: Annotated[str, one_of(REASONING_EFFORTS)] | None = None
     verbosity: Annotated[str, one_of(VERBOSITIES)] | None = None
     include_reasoning: bool | None = None
+    prediction: Prediction | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: JsonObject | None = None

@@ -19,6 +19,8 @@ class PromptTokensDetails(Struct):
 
 class CompletionTokensDetails(Struct):
     reasoning_tokens: int = 0
+    accepted_prediction_tokens: int | UnsetType = UNSET
+    rejected_prediction_tokens: int | UnsetType = UNSET
 
 
 class Usage(Struct, kw_only=True):
@@ -29,15 +31,18 @@ class Usage(Struct, kw_only=True):
     completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
-def wire_usage(reply: Reply, *, counts_reasoning: bool = False) -> Usage:
+def wire_usage(reply: Reply, *, counts_reasoning: bool = False, counts_prediction: bool = False) -> Usage:
     usage = reply.usage()
-    reasoning = CompletionTokensDetails(sum(choice.reasoning_tokens for choice in reply.choices))
+    details = CompletionTokensDetails(sum(choice.reasoning_tokens for choice in reply.choices))
+    if counts_prediction:
+        details.accepted_prediction_tokens = usage.accepted_prediction
+        details.rejected_prediction_tokens = usage.rejected_prediction
     return Usage(
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
         total_tokens=usage.prompt_tokens + usage.completion_tokens,
         prompt_tokens_details=PromptTokensDetails(usage.cached_tokens, usage.written_tokens),
-        completion_tokens_details=reasoning if counts_reasoning else UNSET,
+        completion_tokens_details=details if counts_reasoning or counts_prediction else UNSET,
     )
 
 

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from arbora.kernels.common.drafts import Drafts
 from arbora.kernels.pages.segments import gather_pages, set_pages
 from arbora.kernels.sampling.batch import HostMask
 from arbora.kernels.sampling.packed_results import PackedResults
@@ -53,8 +54,8 @@ class NotingExecutor:
     def __init__(self, executor: CpuExecutor, kinds: list[str]) -> None:
         self.executor, self._kinds = executor, kinds
 
-    def build_inputs(self, plan: StepPlan) -> StepInputs | None:
-        inputs = self.executor.build_inputs(plan)
+    def build_inputs(self, plan: StepPlan, drafts: Drafts | None) -> StepInputs | None:
+        inputs = self.executor.build_inputs(plan, drafts)
         self._kind = "whole" if self.executor._last is None else "next"
         return inputs
 

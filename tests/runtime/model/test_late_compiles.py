@@ -16,7 +16,7 @@ from arbora.runtime.messages import RowGroup, StepMasks
 from arbora.runtime.model import kv_pool
 from arbora.runtime.model.kv_pool import PoolSize
 from arbora.runtime.model.loading import load_model
-from arbora.runtime.model.warm_up import warm_up_cuda
+from arbora.runtime.model.warm_up import ZeroDrafter, warm_up_cuda
 from arbora.runtime.sampling_params import SamplingParams
 from byte_grammars import bits, byte_vocabulary, nested
 from checkpoints import random_model, save_model
@@ -97,8 +97,9 @@ def noted_keys() -> Iterator[set[CompileKey]]:
 class Server:
     """A model whose launches are noted: those of the warm-up, and those of steps."""
 
-    def __init__(self, model: Path) -> None:
+    def __init__(self, model: Path, **more: Any) -> None:
         fields = {"page_size": PAGE, "max_model_len": CONTEXT, "max_running": SLOTS, "enforce_eager": True}
+        fields |= more
         config = serve_config(model, device=DEVICE.type, **fields)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(kv_pool, "WINDOWED_DIVISOR", 1)  # the driver frees no page
@@ -183,6 +184,24 @@ def test_every_way_to_sample(server: Server) -> None:
             driver.run([driver.row(0, host_mask=True)], masks=lambda: StepMasks(1, packed([0]), bits([97])))
         server.start(0, temperature=0.0, prompt_logprobs=1)
         driver.run([driver.row(0, [1, 2, 3], samples=0, targets=packed([2, 3]))])
+    assert server.late(keys) == []
+
+
+def test_rows_with_drafts(tmp_path: Path) -> None:
+    server = Server(
+        save_model(random_model("qwen3", num_hidden_layers=1, max_position_embeddings=CONTEXT), tmp_path),
+        speculate=7,
+    )
+    driver = server.driver
+    driver.runner._drafter = ZeroDrafter()
+    with triton_kernels(), noted_keys() as keys:
+        for kind, edits, grammar in product(KINDS, EDITS, (None, 1)):
+            server.start(0, grammar, **kind, **edits)
+            server.start(1)
+            driver.run([driver.row(0, [1]), driver.row(1, [1])])
+            driver.run([driver.row(0, samples=8)])
+            driver.run([driver.row(0, samples=4), driver.row(1)])
+            driver.run([driver.row(0), driver.row(1)])
     assert server.late(keys) == []
 
 

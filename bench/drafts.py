@@ -1,0 +1,195 @@
+"""Checks that drafts change no reply, and measures what they gain.
+
+    PYTHONSAFEPATH=1 python bench/drafts.py [MODEL] --equal
+    PYTHONSAFEPATH=1 python bench/drafts.py [MODEL] --drafts 8 --streams 1
+
+With `--equal` a mixed load of requests at temperature 0 and above, with seeds, is replayed without drafts and
+with them. The number of replies that differ is printed, with `--deterministic` and without.
+
+Otherwise requests of several kinds are sent to two servers in turns, one of which makes drafts. Printed for
+each kind are the tokens that a row of a step gives, the share of drafts that the model sampled, and the
+ratios of tokens per second and of CPU seconds per token, the median of the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+from arbora import Engine
+from prometheus_client.parser import text_string_to_metric_families
+
+sys.path.append(str(Path(__file__).parent / "lib"))
+from compared_servers import ServerCommand
+from mixed_load import CITIES, NAMES, PERSON, differing, mixed_load, replay, shuffled
+from process_figures import cpu_seconds
+from reports import table
+from server_process import ServerProcess, exit_on_sigterm
+
+Body = dict[str, Any]
+PATIENCE_S = 600.0
+PROSE = Path(__file__).parent / "texts/prose.txt"
+
+
+def chat(content: str, **fields: Any) -> Body:
+    messages = [{"role": "user", "content": content}]
+    return {"messages": messages, "temperature": 0.0, "max_tokens": 120, **fields}
+
+
+def write_extraction(number: int) -> Body:
+    choose = random.Random(number)
+    name, city = choose.choice(NAMES), choose.choice(CITIES)
+    text = f"{name} is {choose.randint(18, 90)} years old, lives in {city} and likes lamps. JSON."
+    schema = {"name": "person", "strict": True, "schema": PERSON}
+    return chat(text, response_format={"type": "json_schema", "json_schema": schema})
+
+
+def write_quotation(number: int) -> Body:
+    choose = random.Random(number)
+    lines = [f"{choose.choice(NAMES)} bought {choose.randint(2, 99)} lamps." for _ in range(12)]
+    return chat("\n".join(lines) + "\nRepeat this text word for word.", ignore_eos=True)
+
+
+def write_story(number: int) -> Body:
+    return chat(f"Tell a story about {NAMES[number % 10]} in {CITIES[number % 6]}.", ignore_eos=True)
+
+
+def write_sampled_story(number: int) -> Body:
+    return {**write_story(number), "temperature": 0.8, "seed": number}
+
+
+def write_shuffled(number: int) -> Body:
+    words = PROSE.read_text().split()
+    random.Random(number).shuffle(words)
+    return chat(" ".join(words[:200]), temperature=1.5, seed=number, ignore_eos=True)
+
+
+KINDS: dict[str, Callable[[int], Body]] = {
+    "extraction": write_extraction,
+    "quotation": write_quotation,
+    "story": write_story,
+    "story at 0.8": write_sampled_story,
+    "shuffled words": write_shuffled,
+}
+
+
+class Figures(NamedTuple):
+    tokens: int
+    seconds: float
+    cpu_seconds: float
+    drafted: int
+    accepted: int
+
+
+def count_differing(options: argparse.Namespace, deterministic: bool) -> int:
+    """How many replies differ between an engine with drafts and one without."""
+    load = mixed_load(options.requests, scale=2)
+    order = shuffled(len(load), 1)
+    answers = []
+    for speculate in ("off", options.drafts):
+        with Engine(
+            options.model,
+            device="cpu",
+            dtype=options.dtype,
+            deterministic=deterministic,
+            speculate=speculate,
+            max_running=options.in_flight,
+            max_model_len=2048,
+        ) as engine:
+            answers.append(replay(engine, load, order, options.in_flight))
+    return len(differing(*answers))
+
+
+def run(server: ServerProcess, bodies: list[Body], streams: int) -> Figures:
+    before, started, used = read_counts(server), time.perf_counter(), sum(cpu_seconds(server.pid).values())
+    with httpx.Client(base_url=server.url, timeout=PATIENCE_S) as client, ThreadPoolExecutor(streams) as pool:
+        answers = list(pool.map(lambda body: client.post("/v1/chat/completions", json=body), bodies))
+    seconds, cpu = time.perf_counter() - started, sum(cpu_seconds(server.pid).values()) - used
+    after = read_counts(server)
+    tokens = sum(answer.raise_for_status().json()["usage"]["completion_tokens"] for answer in answers)
+    drafted, accepted = (
+        int(after[name] - before[name]) for name in ("arbora_drafted_tokens", "arbora_accepted_tokens")
+    )
+    return Figures(tokens, seconds, cpu, drafted, accepted)
+
+
+def read_counts(server: ServerProcess) -> dict[str, float]:
+    families = text_string_to_metric_families(httpx.get(f"{server.url}/metrics").text)
+    return {each.name: sum(s.value for s in each.samples if s.name.endswith("_total")) for each in families}
+
+
+def compare(options: argparse.Namespace, servers: list[ServerProcess], kind: str) -> list[object]:
+    """A line of the table: the kind, and the figures with drafts compared with those without."""
+    write, speeds, costs = KINDS[kind], [], []
+    drafted = accepted = tokens = 0
+    for number in range(options.rounds + 1):
+        bodies = [write(number * options.requests_per_round + at) for at in range(options.requests_per_round)]
+        order = servers if number % 2 else servers[::-1]
+        found = {server.url: run(server, bodies, options.streams) for server in order}
+        without, with_drafts = (found[server.url] for server in servers)
+        if number == 0:
+            continue  # caches fill, and programs are recorded
+        speeds.append(with_drafts.tokens / with_drafts.seconds / (without.tokens / without.seconds))
+        costs.append(with_drafts.cpu_seconds / with_drafts.tokens / (without.cpu_seconds / without.tokens))
+        drafted += with_drafts.drafted
+        accepted += with_drafts.accepted
+        tokens += with_drafts.tokens
+    rows = tokens - accepted
+    share = f"{accepted / drafted:.2f}" if drafted else "none drafted"
+    figures = [tokens / rows, statistics.median(speeds), statistics.median(costs)]
+    print(f"{kind}: tokens/s {speeds}, CPU {costs}", file=sys.stderr, flush=True)
+    return [kind, share, *(f"{figure:.2f}" for figure in figures)]
+
+
+def measure(options: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        servers = []
+        for speculate in ("off", str(options.drafts)):
+            command = [str(Path(sys.executable).with_name("arbora")), "serve", *filter(None, [options.model])]
+            command += ["--dtype", options.dtype, "--max-model-len", "2048", "--quiet", *options.serve]
+            command += ["--speculate", speculate, "--max-running", str(max(4, options.streams))]
+            log = Path(directory) / f"{speculate}.log"
+            servers.append(stack.enter_context(ServerProcess(ServerCommand("arbora", command), log)))
+        lines = [compare(options, servers, kind) for kind in options.kinds]
+    headings = ("kind", "accepted", "tokens a row", "tokens/s, on ÷ off", "CPU s/token, on ÷ off")
+    print(table(headings, lines))
+
+
+def main() -> None:
+    exit_on_sigterm()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", nargs="?", help="a directory or hub id (default: the built-in model)")
+    parser.add_argument("--equal", action="store_true", help="compare replies in place of measuring")
+    parser.add_argument("--requests", type=int, default=500, help="for --equal")
+    parser.add_argument("--in-flight", type=int, default=8, help="for --equal")
+    parser.add_argument("--drafts", type=int, default=8)
+    parser.add_argument("--streams", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--requests-per-round", type=int, default=6)
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--serve", nargs="*", default=[], help="more options of arbora serve")
+    options = parser.parse_args()
+    if not options.equal:
+        measure(options)
+        return
+    for deterministic in (True, False):
+        name = "deterministic" if deterministic else "default"
+        differ = count_differing(options, deterministic)
+        print(f"{name}: {differ} of {options.requests} replies differ", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,6 @@
+"""Drafts of the tokens that slots sample next, from what was said before."""
+
+from .drafter import Drafter
+from .suffix_drafter import SuffixDrafter
+
+__all__ = ["Drafter", "SuffixDrafter"]

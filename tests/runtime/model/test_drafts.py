@@ -1,0 +1,214 @@
+"""Rows that sample several tokens after drafts, against rows that sample them one by one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from arbora.runtime.messages import RowGroup
+from arbora.runtime.model.loading import load_model
+from arbora.runtime.sampling_params import SamplingParams
+from byte_grammars import byte_vocabulary, nested
+from checkpoints import WINDOWED, random_model, save_model
+from drafted_steps import Guess, ScriptedDrafter, Token, decode, half_right, read_tokens, right, wrong
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stack_automata import load_message
+from step_driver import BIASED, FILTERED, GREEDY, PENALISED, StepDriver, packed, serve_config, unpacked
+
+SLOTS, PAGE, CONTEXT, TOKENS, DRAFTS = 6, 4, 128, 30, 5
+PROMPTS = [np.random.default_rng(length).integers(0, 256, length).tolist() for length in (3, 40, 5, 21, 2, 9)]
+REPORTED = msgspec.structs.replace(FILTERED, logprobs=3)
+CONSTRAINED = SamplingParams(max_tokens=64, temperature=1.0, seed=4, logprobs=0)
+REPEATING = msgspec.structs.replace(PENALISED, temperature=0.0, repetition_penalty=1.0, frequency_penalty=0.2)
+KINDS = [GREEDY, REPORTED, PENALISED, BIASED, CONSTRAINED, REPEATING]
+guesses = pytest.mark.parametrize("guess", [right, wrong, half_right])
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    fields = {"plain": {}, "windowed": WINDOWED}
+    return {
+        name: save_model(random_model("qwen3", **given), tmp_path_factory.mktemp(name))
+        for name, given in fields.items()
+    }
+
+
+def started(model: Path, kinds: Sequence[SamplingParams], speculate: int = 0, **fields: Any) -> StepDriver:
+    """A driver whose slots have sampled a token each."""
+    sizes = {"page_size": PAGE, "max_model_len": CONTEXT, "max_running": SLOTS, "speculate": speculate}
+    loaded = load_model(serve_config(model, **{**sizes, "deterministic": True, **fields}), byte_vocabulary)
+    driver = StepDriver(loaded.runner, loaded.ready)
+    driver.runner.load_grammar(load_message(1, nested()))
+    for slot, (prompt, params) in enumerate(zip(PROMPTS, kinds, strict=False)):
+        grammar = 1 if params is CONSTRAINED else None
+        setup = {"prompt": packed(prompt), "banned_tokens": packed([7, 9]), "grammar": grammar}
+        driver.start(slot, params, **setup)
+        driver.run([driver.row(slot, prompt)])
+    return driver
+
+
+def state_of(driver: StepDriver, slots: int) -> list[torch.Tensor]:
+    states = driver.runner._states
+    history = states.sampling.history
+    positions = torch.from_numpy(states.sampling._numbers["position"].copy())
+    lengths = torch.from_numpy(driver.runner._tables.lengths.copy())
+    registers = states.registers.values[:slots].clone()
+    return [states.sampling.last_tokens[:slots], registers, positions, lengths, history.output_counts]
+
+
+def draft(driver: StepDriver, replies: dict[int, list[Token]], guess: Guess) -> ScriptedDrafter:
+    script = {slot: [each.token for each in reply] for slot, reply in replies.items()}
+    drafter = driver.runner._drafter = ScriptedDrafter(script, guess)
+    return drafter
+
+
+@guesses
+@pytest.mark.parametrize("eager", [False, True])
+def test_rows_of_all_kinds_sample_the_same_with_drafts(
+    models: dict[str, Path], guess: Guess, eager: bool
+) -> None:
+    slots = range(len(KINDS))
+    plain = started(models["plain"], KINDS, enforce_eager=eager)
+    expected = decode(plain, slots, TOKENS)
+    driver = started(models["plain"], KINDS, DRAFTS, enforce_eager=eager)
+    drafter = draft(driver, expected, guess)
+    assert decode(driver, slots, TOKENS, 1 + DRAFTS) == expected
+    assert drafter.drafted > 100
+    assert (drafter.accepted == 0) == (guess is wrong)
+    for one, other in zip(state_of(driver, len(KINDS)), state_of(plain, len(KINDS)), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@guesses
+def test_windows_hide_the_same_tokens_from_drafts(models: dict[str, Path], guess: Guess) -> None:
+    expected = decode(started(models["windowed"], KINDS[:3]), range(3), TOKENS)
+    driver = started(models["windowed"], KINDS[:3], DRAFTS)
+    draft(driver, expected, guess)
+    assert decode(driver, range(3), TOKENS, 1 + DRAFTS) == expected
+
+
+def in_group(model: Path, speculate: int = 0) -> StepDriver:
+    """Three slots whose prompts begin on the same pages."""
+    driver = started(model, [GREEDY], speculate)
+    for slot, params in enumerate([GREEDY, FILTERED, PENALISED], 1):
+        driver.start(slot, params, prompt=packed(PROMPTS[1]))
+        if slot > 1:
+            driver.share(slot, 1, 5 * PAGE)
+        driver.run([driver.row(slot, [*PROMPTS[1][driver.lengths[slot] :], slot])])
+    return driver
+
+
+@guesses
+def test_grouped_rows_sample_the_same_with_drafts(models: dict[str, Path], guess: Guess) -> None:
+    slots, groups = [1, 2, 3, 0], [RowGroup(first_row=0, rows=3, shared_tokens=5 * PAGE)]
+    expected = decode(in_group(models["plain"]), slots, TOKENS, groups=groups)
+    driver = in_group(models["plain"], DRAFTS)
+    draft(driver, expected, guess)
+    assert decode(driver, slots, TOKENS, 1 + DRAFTS, groups) == expected
+
+
+def test_a_draft_that_the_grammar_forbids_is_cut_before_it_is_computed(models: dict[str, Path]) -> None:
+    expected = decode(started(models["plain"], [CONSTRAINED]), [0], TOKENS)
+    driver = started(models["plain"], [CONSTRAINED], DRAFTS)
+    drafter = draft(driver, expected, lambda tokens: [*tokens[:1], 0, *tokens[2:]])
+    sizes: list[int] = []
+    propose = driver.runner._propose
+
+    def noted(plan: Any) -> Any:
+        drafts = propose(plan)
+        sizes.append(0 if drafts is None else len(drafts.tokens))
+        return drafts
+
+    driver.runner._propose = noted  # type: ignore[method-assign]
+    assert decode(driver, [0], TOKENS, 1 + DRAFTS) == expected
+    assert drafter.accepted > 0
+    assert max(sizes) == 1
+
+
+def test_chunks_and_rows_without_drafts_share_steps_with_drafts(models: dict[str, Path]) -> None:
+    kinds = [GREEDY, FILTERED, REPEATING]
+    plain, driver = started(models["plain"], kinds), started(models["plain"], kinds, DRAFTS)
+    alone = decode(plain, [0, 1, 2], TOKENS)
+    plain.start(3, FILTERED)
+    [prompted] = read_tokens(plain.run([plain.row(3, PROMPTS[3])]), [3])[3]
+    draft(driver, {0: alone[0]}, right)
+    driver.start(3, FILTERED)
+    rows = [
+        driver.row(1),
+        driver.row(3, PROMPTS[3][:9], samples=0),
+        driver.row(0, samples=1 + DRAFTS),
+        driver.row(2),
+    ]
+    first = read_tokens(driver.run(rows), [1, 3, 0, 2])
+    assert first == {1: alone[1][:1], 3: [], 0: alone[0][: 1 + DRAFTS], 2: alone[2][:1]}
+    rows = [driver.row(3, PROMPTS[3][9:]), driver.row(2, samples=3), driver.row(1)]
+    second = read_tokens(driver.run(rows), [3, 2, 1])
+    assert second == {3: [prompted], 2: alone[2][1:2], 1: alone[1][1:2]}
+
+
+def test_a_slot_may_be_set_up_again_after_a_step_with_drafts(models: dict[str, Path]) -> None:
+    plain, driver = (started(models["plain"], KINDS[:2], speculate) for speculate in (0, DRAFTS))
+    expected = decode(plain, [0], TOKENS)
+    draft(driver, expected, right)
+    driver.run([driver.row(0, samples=1 + DRAFTS)])
+    for each in (plain, driver):
+        each.start(0, FILTERED)
+        each.run([each.row(0, PROMPTS[1])])
+    driver.runner._drafter = None
+    assert decode(driver, [0, 1], 5) == decode(plain, [0, 1], 5)
+
+
+def test_a_row_for_which_no_token_is_allowed_fails_whatever_its_drafts(models: dict[str, Path]) -> None:
+    nothing = SamplingParams(max_tokens=64, temperature=0.0, logit_bias=dict.fromkeys(range(300), -np.inf))
+    driver = started(models["plain"], [GREEDY, nothing], DRAFTS)
+    expected = decode(started(models["plain"], [GREEDY]), [0], TOKENS)
+    draft(driver, {**expected, 1: [Token(0, -2, b"", b"", b"")] * 9}, right)
+    result = driver.run([driver.row(slot, samples=1 + DRAFTS) for slot in (1, 0)])
+    assert [(error.slot, error.kind) for error in result.errors] == [(1, "nothing_allowed")]
+    assert read_tokens(result, [1, 0])[0] == expected[0][: 1 + DRAFTS]
+    assert unpacked(result.counts) == [1, 1 + DRAFTS]
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 1 << 30), samples=st.integers(2, 1 + DRAFTS))
+def test_any_drafts_give_the_same_tokens(random_drafts: RandomDrafts, seed: int, samples: int) -> None:
+    random_drafts.check(seed, samples)
+
+
+class RandomDrafts:
+    """Repeats the same replies in one pair of drivers, with drafts that are changed at random."""
+
+    def __init__(self, model: Path) -> None:
+        self.plain, self.driver = started(model, KINDS), started(model, KINDS, DRAFTS)
+
+    def check(self, seed: int, samples: int) -> None:
+        changes = random.Random(seed)
+
+        def change(tokens: list[int]) -> list[int]:
+            guess = [token if changes.random() < 0.8 else changes.randrange(300) for token in tokens]
+            return guess[: changes.randint(0, len(guess))]
+
+        slots = changes.sample(range(len(KINDS)), changes.randint(1, len(KINDS)))
+        for driver in (self.plain, self.driver):
+            for slot in slots:
+                params = KINDS[slot]
+                grammar = 1 if params is CONSTRAINED else None
+                setup = {"prompt": packed(PROMPTS[slot]), "banned_tokens": packed([7]), "grammar": grammar}
+                driver._free += driver.pages[slot]
+                driver.start(slot, params, **setup)
+                driver.run([driver.row(slot, PROMPTS[slot])])
+        expected = decode(self.plain, slots, 15)
+        draft(self.driver, expected, change)
+        assert decode(self.driver, slots, 15, samples) == expected
+
+
+@pytest.fixture(scope="module")
+def random_drafts(models: dict[str, Path]) -> RandomDrafts:
+    return RandomDrafts(models["plain"])
