@@ -103,15 +103,15 @@ def check_same(model: Path, kinds: list[SamplingParams], guess: Guess, with_grap
         for one, other in zip(found[slot], expected[slot], strict=True):
             mine, theirs = (np.frombuffer(each.logprob, np.float32) for each in (one, other))
             np.testing.assert_allclose(mine, theirs, atol=1e-4)
-    one, other = (each.runner._states for each in (driver, plain))
-    assert one.sampling._numbers["position"].tolist() == other.sampling._numbers["position"].tolist()
-    assert one.sampling.last_tokens[:SLOTS].tolist() == other.sampling.last_tokens[:SLOTS].tolist()
-    assert one.registers.values.tolist() == other.registers.values.tolist()
-    ours = one.sampling.history.output_counts[: len(other.sampling.history.output_counts)]
-    entries = other.sampling.history._entry_of_slot
+    drafted, undrafted = (each.runner._states for each in (driver, plain))
+    assert drafted.sampling._numbers["position"].tolist() == undrafted.sampling._numbers["position"].tolist()
+    assert drafted.sampling.last_tokens[:SLOTS].tolist() == undrafted.sampling.last_tokens[:SLOTS].tolist()
+    assert drafted.registers.values.tolist() == undrafted.registers.values.tolist()
+    ours = drafted.sampling.history.output_counts[: len(undrafted.sampling.history.output_counts)]
+    entries = undrafted.sampling.history._entry_of_slot
     for slot, entry in entries.items():
-        mine = one.sampling.history._entry_of_slot[slot]
-        assert ours[mine].tolist() == other.sampling.history.output_counts[entry].tolist()
+        mine = drafted.sampling.history._entry_of_slot[slot]
+        assert ours[mine].tolist() == undrafted.sampling.history.output_counts[entry].tolist()
     return replayed
 
 
