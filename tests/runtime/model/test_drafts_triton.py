@@ -102,7 +102,7 @@ def check_same(model: Path, kinds: list[SamplingParams], guess: Guess, with_grap
     for slot in slots:
         for one, other in zip(found[slot], expected[slot], strict=True):
             mine, theirs = (np.frombuffer(each.logprob, np.float32) for each in (one, other))
-            np.testing.assert_allclose(mine, theirs, atol=1e-4)
+            np.testing.assert_allclose(place, theirs, atol=1e-4)
     drafted, undrafted = (each.runner._states for each in (driver, plain))
     assert drafted.sampling._numbers["position"].tolist() == undrafted.sampling._numbers["position"].tolist()
     assert drafted.sampling.last_tokens[:SLOTS].tolist() == undrafted.sampling.last_tokens[:SLOTS].tolist()
@@ -110,8 +110,8 @@ def check_same(model: Path, kinds: list[SamplingParams], guess: Guess, with_grap
     ours = drafted.sampling.history.output_counts[: len(undrafted.sampling.history.output_counts)]
     entries = undrafted.sampling.history._entry_of_slot
     for slot, entry in entries.items():
-        mine = drafted.sampling.history._entry_of_slot[slot]
-        assert ours[mine].tolist() == undrafted.sampling.history.output_counts[entry].tolist()
+        place = drafted.sampling.history._entry_of_slot[slot]
+        assert ours[place].tolist() == undrafted.sampling.history.output_counts[entry].tolist()
     return replayed
 
 
