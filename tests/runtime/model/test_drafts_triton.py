@@ -102,7 +102,7 @@ def check_same(model: Path, kinds: list[SamplingParams], guess: Guess, with_grap
     for slot in slots:
         for one, other in zip(found[slot], expected[slot], strict=True):
             mine, theirs = (np.frombuffer(each.logprob, np.float32) for each in (one, other))
-            np.testing.assert_allclose(place, theirs, atol=1e-4)
+            np.testing.assert_allclose(mine, theirs, atol=1e-4)
     drafted, undrafted = (each.runner._states for each in (driver, plain))
     assert drafted.sampling._numbers["position"].tolist() == undrafted.sampling._numbers["position"].tolist()
     assert drafted.sampling.last_tokens[:SLOTS].tolist() == undrafted.sampling.last_tokens[:SLOTS].tolist()
