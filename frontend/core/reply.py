@@ -20,15 +20,12 @@ MANY_TOKENS = 1000  # tokens in a batch whose log-probabilities take long to unp
 
 class Usage(msgspec.Struct, frozen=True):
     """Counts of tokens. Of the prompt tokens `cached_tokens` were found in the cache, and `written_tokens`
-    were computed and left there. If only the last token was computed, as it always is, it does not count.
-    The predictions are tokens that were guessed from the request's `prediction`."""
+    were computed and left there. If only the last token was computed, as it always is, it does not count."""
 
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
     written_tokens: int = 0
-    accepted_prediction: int = 0
-    rejected_prediction: int = 0
 
 
 class UnenforcedKeyword(msgspec.Struct):
@@ -305,6 +302,4 @@ class Reply:
             cached_tokens=sum(cached),
             completion_tokens=sum(choice.completion_tokens for choice in self.choices),
             written_tokens=sum(tokens for tokens in computed if tokens > 1) if self._is_cached else 0,
-            accepted_prediction=sum(choice.accepted_prediction for choice in self.choices),
-            rejected_prediction=sum(choice.rejected_prediction for choice in self.choices),
         )

@@ -56,6 +56,7 @@ _FIELD_BYTES: dict[str, int | None] = {
     "input": None,
     "items": None,
     "prompt": None,
+    "prediction": None,
     "prompt_token_ids": None,
     "tokens": None,
     **dict.fromkeys(("query", "queries", "documents", "text_1", "text_2", "data_1", "data_2")),

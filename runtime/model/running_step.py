@@ -149,8 +149,10 @@ class RunningStep:
 
     def _find_kept(self, sampled: Sampled) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]:
         """The slot and the offset of each sampled row, and whether its token is kept."""
-        slots = NO_SLOTS if self.inputs is None else self.inputs.sampled_slots
-        if self.inputs is None or self.inputs.drafts is None:
+        if self.inputs is None or self.results is None:
+            return NO_SLOTS, NO_SLOTS, np.zeros(0, np.bool_)
+        slots = self.inputs.sampled_slots
+        if self.inputs.drafts is None:
             return slots, np.zeros_like(slots), np.ones(len(slots), np.bool_)
         drafts = self.inputs.drafts
         return slots, drafts.offsets, drafts.find_kept(sampled.tokens.numpy(), sampled.bad.numpy())

@@ -35,8 +35,8 @@ def wire_usage(reply: Reply, *, counts_reasoning: bool = False, counts_predictio
     usage = reply.usage()
     details = CompletionTokensDetails(sum(choice.reasoning_tokens for choice in reply.choices))
     if counts_prediction:
-        details.accepted_prediction_tokens = usage.accepted_prediction
-        details.rejected_prediction_tokens = usage.rejected_prediction
+        details.accepted_prediction_tokens = sum(each.accepted_prediction for each in reply.choices)
+        details.rejected_prediction_tokens = sum(each.rejected_prediction for each in reply.choices)
     return Usage(
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
