@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 from arbora.frontend.api.anthropic.protocol import MessagesRequest
 from arbora.frontend.api.ollama.protocol import ChatRequest, GenerateRequest
+from cache_answers import well
 from http_world import HttpWorld, http_world
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -105,6 +106,7 @@ TURNS = st.lists(
 async def world() -> AsyncIterator[HttpWorld]:
     async with http_world(anthropic_world.TEMPLATE, context_length=2048) as world:
         world.script = world.says("Fine.")
+        world.running.cache = well
         yield world
 
 
