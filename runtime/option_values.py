@@ -15,8 +15,9 @@ from .api_keys import find_control
 
 MAX_SIZE = 2**63  # largest size in bytes that an option may have
 MIN_BARE_SIZE = 1 << 20
-MAX_DRAFTS = 15  # most drafts of a request in a step; with more, most are rejected
 """smallest size in bytes that needs no unit"""
+MAX_DRAFTS = 15
+"""most drafts of a request in a step; of more, nearly all would be rejected"""
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _UNITS |= {unit + "i": 2 ** (10 * power) for power, unit in enumerate("kmgt", start=1)}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*((?:[kmgt]i?)?)b?", re.IGNORECASE)

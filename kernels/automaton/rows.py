@@ -63,7 +63,7 @@ class SlotRegisters:
     """Registers of slots 0 … slots - 1 and of one padding slot, for the padding rows of a graph."""
 
     def __init__(self, slots: int, vocab: int, device: torch.device | str, drafts: int = 0) -> None:
-        """drafts: most drafts of a step; 0: no slot has drafts"""
+        """drafts: how many drafts a step may have in all; 0: none"""
         self.padding_slot, rows = slots, slots + drafts
         self.values = torch.zeros(slots + 1, REGISTERS, dtype=torch.int32, device=device)
         """int32 [slots + 1, REGISTERS]: state, depth, grammar and stack of each slot"""

@@ -116,8 +116,9 @@ def _enter(before, last, found, place, mask):
 
 @compiled
 def find(text, own, count):
-    """The place in `text` before which most tokens, at least `count`, equal the last ones of the text `own`,
-    and the number of these tokens; of equal ones the latest."""
+    """Finds the place in `text` before which the most tokens, at least `count`, equal the last tokens of the
+    text `own`. Returns the place and how many tokens are equal. If several places have as many, it is the
+    latest."""
     mask, length = text[CAPACITY] - 1, text[LENGTH]
     own_mask, own_length = own[CAPACITY] - 1, own[LENGTH]
     best, most = NO_PLACE, 0
@@ -167,7 +168,8 @@ def find_drafts(texts, replies, slots, replies_of, predictions, most, counts, to
     same text or in another, and to `sources` which of them. Returns the number of all drafts.
 
     slots, most: [rows], each row's text, and its most drafts. replies_of: [texts], the number of the other
-    text in `replies`, or `NO_TEXT`. predictions: [texts], how many tokens at its start are a prediction
+    text in `replies`, or `NO_TEXT`. predictions: [texts], how many tokens at each text's start are the
+    client's prediction
     """
     total = 0
     for row in range(len(slots)):

@@ -81,7 +81,7 @@ def process_kernel(
                 for before in range(row - tl.load(draft_offsets + row), row):
                     count += (token == tl.load(drafts + before)).to(tl.int32)
             prompt = _bits(prompt_seen + entry * ((vocab + 31) // 32), token, vocab)
-            x = _penalised(
+            x = _penalise_logit(
                 x,
                 count,
                 (prompt != 0) | (count > 0),
@@ -141,7 +141,7 @@ def _masked(x, token, vocab, index, bits):
 
 
 @triton.jit
-def _penalised(x, count, seen, repetition, presence, frequency):
+def _penalise_logit(x, count, seen, repetition, presence, frequency):
     factor = tl.where(seen, repetition, 1.0)
     x = tl.where(x > 0, tl.div_rn(x, factor), x * factor)
     x = tl.where(count > 0, x - frequency * count.to(tl.float32), x)

@@ -41,7 +41,7 @@ def process(logits: torch.Tensor, batch: SamplingBatch, row: int) -> torch.Tenso
         start, end = batch.bias.row_start[row : row + 2].tolist()
         x[batch.bias.ids[start:end].long()] += batch.bias.values[start:end]
     if batch.penalties is not None and batch.penalties.entry[row] >= 0:
-        x = _penalised(x, batch.penalties, row)
+        x = _penalise(x, batch.penalties, row)
     return x
 
 
@@ -74,7 +74,7 @@ def _allowed(mask: TokenMask, row: int, vocab: int) -> torch.Tensor:
     return unpack_bits(mask.bits[int(mask.index[row])], vocab)
 
 
-def _penalised(x: torch.Tensor, penalties: Penalties, row: int) -> torch.Tensor:
+def _penalise(x: torch.Tensor, penalties: Penalties, row: int) -> torch.Tensor:
     entry = int(penalties.entry[row])
     counts = penalties.output_counts[entry]
     seen = unpack_bits(penalties.prompt_seen[entry], len(x)) | (counts > 0)

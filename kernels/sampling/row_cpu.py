@@ -160,7 +160,7 @@ def process(sizes, row, integers, floats, x):
             token, repeated = drafts[i], np.int32(0)
             for draft in drafts:
                 repeated += np.int32(draft == token)
-            x[token] = penalised(
+            x[token] = penalise_logit(
                 before[i],
                 counts[token] + repeated,
                 True,
@@ -200,12 +200,13 @@ def add_bias(x, ids, values):
 def penalise(x, prompt_seen, counts, repetition, presence, frequency):
     for i in range(len(x)):
         seen = counts[i] > 0 or (np.uint32(prompt_seen[i >> 5]) >> np.uint32(i & 31)) & np.uint32(1)
-        x[i] = penalised(x[i], counts[i], seen, repetition, presence, frequency)
+        x[i] = penalise_logit(x[i], counts[i], seen, repetition, presence, frequency)
 
 
 @inlined
-def penalised(value, count, seen, repetition, presence, frequency):
-    """A token's logit after penalties. count: in the output; seen: whether it is in prompt or output"""
+def penalise_logit(value, count, seen, repetition, presence, frequency):
+    """Returns a token's logit after penalties. count: how often the output has the token; seen: whether the
+    prompt or the output has it"""
     if not seen:
         return value
     value = value / repetition if value > 0 else value * repetition

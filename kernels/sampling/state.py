@@ -151,7 +151,7 @@ class SamplingState:
         record_kept(sampled, on_slots, rows, self.last_tokens, counted, registers)
 
     def accept(self, slots: NDArray[np.int32], more: NDArray[np.int32]) -> None:
-        """Adds to the positions of distinct slots the number of their drafts that were kept."""
+        """Moves distinct slots on by `more` positions, one for each of their drafts that were kept."""
         self._numbers["position"][slots] += more
 
     def _bias(self, slots: NDArray[np.int32]) -> dict[str, Array]:

@@ -40,8 +40,10 @@ def warm_up_sampling(vocab: int, device: torch.device, *, with_drafts: bool = Fa
     state, pool = SamplingState(1, vocab, device), smallest_pool(device, vocab, drafts=int(with_drafts))
     kinds = [None, DraftRows.without_drafts(1)] if with_drafts else [None]
     penalties = replace(SAMPLED, frequency_penalty=1.0)
-    penalised = [Variant(penalties, automaton, None) for automaton in (False, True)] if with_drafts else []
-    for (settings, automaton, logprobs), drafts in product([*variants(), *penalised], kinds):
+    with_penalties = (
+        [Variant(penalties, automaton, None) for automaton in (False, True)] if with_drafts else []
+    )
+    for (settings, automaton, logprobs), drafts in product([*variants(), *with_penalties], kinds):
         state.set(0, settings, nothing, nothing)
         rows = pool.rows(slots, drafts) if automaton else None
         mask = None if rows is None else pool.mask(rows)

@@ -46,7 +46,7 @@ class SlotSetup(Part):
     context: Tokens = b""  # prompt and output from position `context_start` on; it has those before
     context_start: int = 0
     namespace: str | None = None  # namespace of the replies to draft from; None: of no other request
-    prediction: Tokens = b""  # of the client; sent with a `context_start` of 0
+    prediction: Tokens = b""  # what the client expects of the reply; only if `context_start` is 0
 
 
 class SlotEnd(Part):
@@ -97,8 +97,8 @@ class RowGroup(Part):
 
 
 class StepPlan(Message):
-    """One step, in the order of work: ended slots, setups, saves, copies, restores, then the forward pass
-    over `rows`.
+    """One step. Its parts are carried out in this order: ended slots, setups, saves, copies, restores, and
+    the forward pass over `rows`.
 
     Steps run in order. Saves and restores of pages may run beside earlier steps, which neither write the
     pages to save nor use the pages to restore. Those of states run after earlier steps.

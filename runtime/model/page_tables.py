@@ -90,7 +90,7 @@ class PageTables:
         return tokens
 
     def accept(self, slots: NDArray[np.int32], more: NDArray[np.int32]) -> None:
-        """Adds to the lengths of distinct slots the number of their drafts that were kept."""
+        """Makes distinct slots `more` tokens longer, one for each of their drafts that were kept."""
         self.lengths[slots] += more
 
     def places(self, slots: NDArray[np.int64], tokens: StepTokens) -> list[NDArray[np.int64]]:

@@ -34,7 +34,7 @@ class SlotStates:
         load_vocabulary: Callable[[], Vocabulary],
         max_drafts: int = 0,
     ) -> None:
-        """max_drafts: most drafts of a step"""
+        """max_drafts: how many drafts a step may have in all; 0: none"""
         self.sampling = SamplingState(slots, vocab_size, device)
         self.registers = SlotRegisters(slots, vocab_size, device, max_drafts)
         self.max_drafts = max_drafts
@@ -90,7 +90,7 @@ class SlotStates:
             self.sampling.record_drafted(slots, drafts, sampled, self.registers)
 
     def step_ahead(self, slots: NDArray[np.int32], drafts: DraftRows) -> None:
-        """Writes the registers of a step's rows with automata to `SlotRegisters.ahead`."""
+        """Writes to `SlotRegisters.ahead` the state of each row's automaton after the drafts before it."""
         if self._pool is not None:
             self._pool.rows(slots, drafts)
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 from arbora.kernels.common.drafts import Drafts
-from arbora.runtime.messages import RowGroup, SlotEnd, SlotSetup, StepResult
+from arbora.runtime.messages import RowGroup, StepResult
+from arbora.runtime.model.warm_up import ZeroDrafter
 from numpy.typing import NDArray
 from step_driver import StepDriver, unpacked
 
@@ -25,7 +26,7 @@ class Token(NamedTuple):
 
 
 @dataclass
-class ScriptedDrafter:
+class ScriptedDrafter(ZeroDrafter):
     """Drafts what the slots will sample, changed by `guess`."""
 
     replies: Mapping[int, Sequence[int]]
@@ -33,18 +34,6 @@ class ScriptedDrafter:
     known: dict[int, int] = field(default_factory=dict)  # number of tokens that each slot has sampled
     accepted: int = 0
     drafted: int = 0
-
-    def set_up(self, setup: SlotSetup) -> None:
-        pass
-
-    def add(self, slots: NDArray[np.int32], tokens: NDArray[np.int32]) -> None:
-        pass
-
-    def end(self, end: SlotEnd) -> None:
-        pass
-
-    def forget(self, scope: str, namespace: str | None) -> None:
-        pass
 
     def propose(self, slots: NDArray[np.int32], most: NDArray[np.int32]) -> Drafts:
         drafts = []

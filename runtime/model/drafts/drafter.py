@@ -19,7 +19,7 @@ class Drafter(Protocol):
         ...
 
     def add(self, slots: NDArray[np.int32], tokens: NDArray[np.int32]) -> None:
-        """Adds sampled tokens [n] to those of slots [n], which may repeat."""
+        """Appends each of the sampled tokens [n] to the text of its slot [n]; a slot may get several."""
         ...
 
     def end(self, end: SlotEnd) -> None:

@@ -12,8 +12,7 @@ from ....kernels.common.token_index import END, LONG, NO_TEXT, TokenIndex, find_
 from ...messages import SlotEnd, SlotSetup
 
 MAX_TEXT_GROWTH = 2048
-"""tokens of a reply for which its text has place at first; a longer one takes that of the prompt's first
-ones"""
+"""A text has place for so many tokens of a reply. A longer reply overwrites the prompt's first tokens."""
 MAX_REPLIES = 64
 """most namespaces whose replies are kept"""
 FIRST_REPLIES = 1 << 12
@@ -33,7 +32,7 @@ class SuffixDrafter:
         self._namespaces: list[str | None] = [None] * slots
         """of each slot's request"""
         self._predicted = np.zeros(slots, np.int64)
-        """[slots]: tokens at the start of the slots' texts that are predictions"""
+        """[slots]: how many tokens at the start of each slot's text are the client's prediction"""
         self._starts = np.zeros(slots, np.int64)
         """[slots]: where the replies begin in the slots' texts"""
         self._replies_of = np.full(slots, NO_TEXT, np.int32)

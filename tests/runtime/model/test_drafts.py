@@ -40,7 +40,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-def started(model: Path, kinds: Sequence[SamplingParams], speculate: int = 0, **fields: Any) -> StepDriver:
+def start_driver(
+    model: Path, kinds: Sequence[SamplingParams], speculate: int = 0, **fields: Any
+) -> StepDriver:
     """A driver whose slots have sampled a token each."""
     sizes = {"page_size": PAGE, "max_model_len": CONTEXT, "max_running": SLOTS, "speculate": speculate}
     loaded = load_model(serve_config(model, **{**sizes, "deterministic": True, **fields}), byte_vocabulary)
@@ -75,9 +77,9 @@ def test_rows_of_all_kinds_sample_the_same_with_drafts(
     models: dict[str, Path], guess: Guess, eager: bool
 ) -> None:
     slots = range(len(KINDS))
-    plain = started(models["plain"], KINDS, enforce_eager=eager)
+    plain = start_driver(models["plain"], KINDS, enforce_eager=eager)
     expected = decode(plain, slots, TOKENS)
-    driver = started(models["plain"], KINDS, DRAFTS, enforce_eager=eager)
+    driver = start_driver(models["plain"], KINDS, DRAFTS, enforce_eager=eager)
     drafter = draft(driver, expected, guess)
     assert decode(driver, slots, TOKENS, 1 + DRAFTS) == expected
     assert drafter.drafted > 100
@@ -88,15 +90,15 @@ def test_rows_of_all_kinds_sample_the_same_with_drafts(
 
 @guesses
 def test_windows_hide_the_same_tokens_from_drafts(models: dict[str, Path], guess: Guess) -> None:
-    expected = decode(started(models["windowed"], KINDS[:3]), range(3), TOKENS)
-    driver = started(models["windowed"], KINDS[:3], DRAFTS)
+    expected = decode(start_driver(models["windowed"], KINDS[:3]), range(3), TOKENS)
+    driver = start_driver(models["windowed"], KINDS[:3], DRAFTS)
     draft(driver, expected, guess)
     assert decode(driver, range(3), TOKENS, 1 + DRAFTS) == expected
 
 
 def in_group(model: Path, speculate: int = 0) -> StepDriver:
     """Three slots whose prompts begin on the same pages."""
-    driver = started(model, [GREEDY], speculate)
+    driver = start_driver(model, [GREEDY], speculate)
     for slot, params in enumerate([GREEDY, FILTERED, PENALISED], 1):
         driver.start(slot, params, prompt=packed(PROMPTS[1]))
         if slot > 1:
@@ -115,18 +117,18 @@ def test_grouped_rows_sample_the_same_with_drafts(models: dict[str, Path], guess
 
 
 def test_a_draft_that_the_grammar_forbids_is_cut_before_it_is_computed(models: dict[str, Path]) -> None:
-    expected = decode(started(models["plain"], [CONSTRAINED]), [0], TOKENS)
-    driver = started(models["plain"], [CONSTRAINED], DRAFTS)
+    expected = decode(start_driver(models["plain"], [CONSTRAINED]), [0], TOKENS)
+    driver = start_driver(models["plain"], [CONSTRAINED], DRAFTS)
     drafter = draft(driver, expected, lambda tokens: [*tokens[:1], 0, *tokens[2:]])
     sizes: list[int] = []
     propose = driver.runner._propose
 
-    def noted(plan: Any) -> Any:
+    def note_size(plan: Any) -> Any:
         drafts = propose(plan)
         sizes.append(0 if drafts is None else len(drafts.tokens))
         return drafts
 
-    driver.runner._propose = noted  # type: ignore[method-assign]
+    driver.runner._propose = note_size  # type: ignore[method-assign]
     assert decode(driver, [0], TOKENS, 1 + DRAFTS) == expected
     assert drafter.accepted > 0
     assert max(sizes) == 1
@@ -134,7 +136,7 @@ def test_a_draft_that_the_grammar_forbids_is_cut_before_it_is_computed(models: d
 
 def test_chunks_and_rows_without_drafts_share_steps_with_drafts(models: dict[str, Path]) -> None:
     kinds = [GREEDY, FILTERED, REPEATING]
-    plain, driver = started(models["plain"], kinds), started(models["plain"], kinds, DRAFTS)
+    plain, driver = start_driver(models["plain"], kinds), start_driver(models["plain"], kinds, DRAFTS)
     alone = decode(plain, [0, 1, 2], TOKENS)
     plain.start(3, FILTERED)
     [prompted] = read_tokens(plain.run([plain.row(3, PROMPTS[3])]), [3])[3]
@@ -154,7 +156,7 @@ def test_chunks_and_rows_without_drafts_share_steps_with_drafts(models: dict[str
 
 
 def test_a_slot_may_be_set_up_again_after_a_step_with_drafts(models: dict[str, Path]) -> None:
-    plain, driver = (started(models["plain"], KINDS[:2], speculate) for speculate in (0, DRAFTS))
+    plain, driver = (start_driver(models["plain"], KINDS[:2], speculate) for speculate in (0, DRAFTS))
     expected = decode(plain, [0], TOKENS)
     draft(driver, expected, right)
     driver.run([driver.row(0, samples=1 + DRAFTS)])
@@ -167,8 +169,8 @@ def test_a_slot_may_be_set_up_again_after_a_step_with_drafts(models: dict[str, P
 
 def test_a_row_for_which_no_token_is_allowed_fails_whatever_its_drafts(models: dict[str, Path]) -> None:
     nothing = SamplingParams(max_tokens=64, temperature=0.0, logit_bias=dict.fromkeys(range(300), -np.inf))
-    driver = started(models["plain"], [GREEDY, nothing], DRAFTS)
-    expected = decode(started(models["plain"], [GREEDY]), [0], TOKENS)
+    driver = start_driver(models["plain"], [GREEDY, nothing], DRAFTS)
+    expected = decode(start_driver(models["plain"], [GREEDY]), [0], TOKENS)
     draft(driver, {**expected, 1: [Token(0, -2, b"", b"", b"")] * 9}, right)
     result = driver.run([driver.row(slot, samples=1 + DRAFTS) for slot in (1, 0)])
     assert [(error.slot, error.kind) for error in result.errors] == [(1, "nothing_allowed")]
@@ -186,7 +188,7 @@ class RandomDrafts:
     """Repeats the same replies in one pair of drivers, with drafts that are changed at random."""
 
     def __init__(self, model: Path) -> None:
-        self.plain, self.driver = started(model, KINDS), started(model, KINDS, DRAFTS)
+        self.plain, self.driver = start_driver(model, KINDS), start_driver(model, KINDS, DRAFTS)
 
     def check(self, seed: int, samples: int) -> None:
         changes = random.Random(seed)

@@ -65,7 +65,7 @@ class Graphed(EagerExecutor):
         return super().sample(inputs, hidden, mask) if results is None else results
 
 
-def started(model: Path, device: str, kinds: list[SamplingParams], speculate: int) -> StepDriver:
+def start_driver(model: Path, device: str, kinds: list[SamplingParams], speculate: int) -> StepDriver:
     """A driver whose slots have sampled a token each."""
     sizes = {"page_size": 4, "max_model_len": 40, "max_running": SLOTS, "enforce_eager": True}
     config = serve_config(model, device=device, speculate=speculate, **sizes)
@@ -87,9 +87,9 @@ def without_logprobs(reply: dict[int, list[Token]]) -> dict[int, list[tuple[int,
 def check_same(model: Path, kinds: list[SamplingParams], guess: Guess, with_graphs: bool) -> list[int]:
     """How many steps of forward passes and of sampling were replayed."""
     slots = range(len(kinds))
-    plain = started(model, "cpu", kinds, 0)
+    plain = start_driver(model, "cpu", kinds, 0)
     expected = decode(plain, slots, TOKENS)
-    driver = started(model, DEVICE.type, kinds, DRAFTS)
+    driver = start_driver(model, DEVICE.type, kinds, DRAFTS)
     script = {slot: [each.token for each in reply] for slot, reply in expected.items()}
     drafter = driver.runner._drafter = ScriptedDrafter(script, guess)
     replayed = [0, 0]

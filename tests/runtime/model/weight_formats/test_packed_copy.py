@@ -216,7 +216,7 @@ print(open_packed_copy(Path("/proc/packed"), *arguments)._file)
 
 
 def test_a_copy_is_for_the_processor_for_which_kernels_are_compiled(model: Path) -> None:
-    """numba may compile for another one than this, with other layouts."""
+    """numba can compile for another processor than this one. Its kernels then expect other layouts."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", NAME_SCRIPT, str(model)]
     haswell = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma"}
