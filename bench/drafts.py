@@ -1,7 +1,7 @@
 """Checks that drafts change no reply, and measures what they gain.
 
     PYTHONSAFEPATH=1 python bench/drafts.py [MODEL] --equal
-    PYTHONSAFEPATH=1 python bench/drafts.py [MODEL] --drafts 8 --streams 1
+    PYTHONSAFEPATH=1 python bench/drafts.py [MODEL] --drafts auto --streams 1
 
 With `--equal` a mixed load of requests at temperature 0 and above, with seeds, is replayed without drafts and
 with them. The number of replies that differ is printed, with `--deterministic` and without.
@@ -154,7 +154,7 @@ def compare(options: argparse.Namespace, servers: list[ServerProcess], kind: str
 def measure(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         servers = []
-        for speculate in ("off", str(options.drafts)):
+        for speculate in ("off", options.drafts):
             command = [str(Path(sys.executable).with_name("arbora")), "serve", *filter(None, [options.model])]
             command += ["--dtype", options.dtype, "--max-model-len", "2048", "--quiet", *options.serve]
             command += ["--speculate", speculate, "--max-running", str(max(4, options.streams))]
@@ -174,7 +174,7 @@ def main() -> None:
     parser.add_argument("--equal", action="store_true", help="compare replies in place of measuring")
     parser.add_argument("--requests", type=int, default=500, help="for --equal")
     parser.add_argument("--in-flight", type=int, default=8, help="for --equal")
-    parser.add_argument("--drafts", type=int, default=8)
+    parser.add_argument("--drafts", default="auto", help="the value of --speculate")
     parser.add_argument("--streams", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests-per-round", type=int, default=6)

@@ -10,7 +10,7 @@ from .attention import AttentionBatch, float_tiles, items, paged_attention, tile
 from .automaton import cpu as automaton_cpu
 from .automaton.pool import smallest_pool
 from .automaton.rows import SlotRegisters
-from .common import amx, bfloat16_dots, program, rows, step_tokens, token_index
+from .common import amx, bfloat16_dots, draft_choice, program, rows, step_tokens, token_index
 from .common.drafts import DraftRows, Drafts
 from .elementwise import cpu as elementwise_cpu
 from .experts import gate_cpu, grouped_cpu, sorting_cpu
@@ -120,14 +120,18 @@ def _sampling() -> None:
     row_cpu.sample_rows.load()
     slots_cpu.sample_slots.load()
     one = np.zeros(1, np.int32)
-    drafts = Drafts(one + 1, one, one)
+    drafts = Drafts(one + 1, one, one, one)
     DraftRows.of(*drafts.cut(one)[:2])
     states = SamplingState(1, 1, "cpu"), SlotRegisters(1, 1, "cpu", drafts=1)
     zero = torch.zeros(1, dtype=torch.int32)
     sampled = Sampled(zero, zero, None, None, None)
     texts = token_index.TokenIndex(1)
     texts.start(0, one, 1)
-    token_index.find_drafts(texts.table, texts.table, one, one - 1, np.zeros(1, np.int64), one, one, one, one)
+    zeros, rates = np.zeros(1, np.int64), np.ones((1, 1))
+    token_index.find_drafts(texts.table, texts.table, one, one - 1, zeros, *[one] * 5)
+    draft_choice.choose_drafts(one, one, rates, np.ones(3), 1, 1, False)
+    draft_choice.count_outcomes(*[one] * 5, rates, rates, 1.0)
+    draft_choice.learn_cost(1, 1.0, 1, *np.ones((2, 2)), np.ones(2, np.int64), *np.ones((3, 2)))
     states[0].record_drafted(one, DraftRows.without_drafts(1), sampled, states[1])
 
 

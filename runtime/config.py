@@ -44,6 +44,8 @@ BUILTIN_MODEL = Path(__file__).resolve().parent / "model" / "builtin"
 DEFAULT_LORAS = 8
 MAX_LORA_RANK = 256
 
+AUTO_DRAFTS = 12
+"""most drafts of a request in a step with `--speculate auto`"""
 Device = Literal["cpu", "cuda"]
 WritePolicy = Literal["write_back", "write_through"]
 UnenforcedDefault = Literal["annotations", "refuse", "allow"]
@@ -248,14 +250,13 @@ class ServeConfig:
         "MS",
         number(1, 60_000, "milliseconds between 1 and 60000"),
     )
-    speculate: int = option(
-        "most tokens of a reply to guess in a step, from what was said before; replies stay the same, and "
-        "those that repeat it come faster (default: off)",
-        0,
-        "off|K",
+    speculate: int | Literal["off", "auto"] = option(
+        "most tokens of a reply to guess in a step, from what was said before, or auto: as many as save "
+        "time; replies stay the same, and those that repeat it come faster",
+        "off",
+        "off|auto|K",
         read_drafts,
     )
-    """most drafts of a request in a step; 0: off"""
     deterministic: bool = option(
         "the same request gives the same tokens in any batch, cached or not, and after a restart; CPU only, "
         "slower",
@@ -375,6 +376,13 @@ class ServeConfig:
         object.__setattr__(self, "has_several_keys", are_several(self.api_keys))
         if self.quiet and self.log_level in ("debug", "info"):
             object.__setattr__(self, "log_level", "warning")
+
+    @property
+    def max_drafts(self) -> int:
+        """The most drafts of a request in a step."""
+        if isinstance(self.speculate, int):
+            return self.speculate
+        return AUTO_DRAFTS if self.speculate == "auto" else 0
 
     @property
     def adapter_places(self) -> int:

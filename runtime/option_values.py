@@ -102,13 +102,13 @@ def whole_number(minimum: int, maximum: int | None = None) -> Callable[[str], in
     return read
 
 
-def read_drafts(text: str) -> int:
-    if text == "off":
-        return 0
+def read_drafts(text: str) -> int | str:
+    if text in ("off", "auto"):
+        return text
     try:
         return whole_number(1, MAX_DRAFTS)(text)
     except ValueError:
-        raise ValueError(f"expected off, or a whole number from 1 to {MAX_DRAFTS}.") from None
+        raise ValueError(f"expected off, auto, or a whole number from 1 to {MAX_DRAFTS}.") from None
 
 
 def read_token_count(text: str) -> int:

@@ -261,7 +261,7 @@ async def _tokenize(
 
 async def _tokenize_prediction(service: Service, text: str, caller: Caller, max_tokens: int) -> Tokens:
     """The tokens of what a client expects of its reply; none if no tokens are drafted."""
-    if not text or not service.config.speculate:
+    if not text or not service.config.max_drafts:
         return b""
     return await _encode(service, text, False, None, caller, max_tokens, "prediction")
 

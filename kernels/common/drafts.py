@@ -23,17 +23,21 @@ class Drafts(NamedTuple):
     """[drafts]"""
     sources: NDArray[np.int32]
     """[slots]: a number that says where each slot's drafts come from"""
+    matched: NDArray[np.int32]
+    """[slots]: how many of the slot's last tokens stand before its drafts there"""
 
     @staticmethod
     def none(slots: int) -> "Drafts":
-        return Drafts(np.zeros(slots, np.int32), np.zeros(0, np.int32), np.zeros(slots, np.int32))
+        zeros = np.zeros(slots, np.int32)
+        return Drafts(zeros, np.zeros(0, np.int32), zeros, zeros)
 
     def cut(self, counts: NDArray[np.int32]) -> "Drafts":
         """The first `counts` [slots] drafts of each slot."""
         if (counts >= self.counts).all():
             return self
         counts = np.minimum(counts, self.counts)
-        return Drafts(counts, _first_of_each(self.counts, self.tokens, counts), self.sources)
+        tokens = _first_of_each(self.counts, self.tokens, counts)
+        return self._replace(counts=counts, tokens=tokens)
 
 
 class DraftRows(NamedTuple):

@@ -163,9 +163,10 @@ def copy_following(text, start, most, draft):
 
 
 @compiled
-def find_drafts(texts, replies, slots, replies_of, predictions, most, counts, tokens, sources):
+def find_drafts(texts, replies, slots, replies_of, predictions, most, counts, tokens, sources, matched):
     """Writes to `counts` and `tokens` what followed the last tokens of texts where they stood before, in the
-    same text or in another, and to `sources` which of them. Returns the number of all drafts.
+    same text or in another, to `sources` which of them, and to `matched` how many last tokens were the same.
+    Returns the number of all drafts.
 
     slots, most: [rows], each row's text, and its most drafts. replies_of: [texts], the number of the other
     text in `replies`, or `NO_TEXT`. predictions: [texts], how many tokens at each text's start are the
@@ -188,5 +189,6 @@ def find_drafts(texts, replies, slots, replies_of, predictions, most, counts, to
             if equal > 0:
                 counts[row] = copy_following(text, start, most[row], tokens[total:])
                 total += counts[row]
+                matched[row] = equal
                 break
     return total

@@ -23,7 +23,7 @@ from ..vocabulary import Vocabulary
 from .adapters import AdapterBank, rank_limit
 from .cpu_executor import CpuExecutor
 from .devices import choose_device, kv_dtype, outside_heap
-from .drafts import SuffixDrafter
+from .drafts import DraftController, SuffixDrafter
 from .executor import DeviceState, EagerExecutor, StepExecutor
 from .interface.cache_spec import CacheSpec
 from .interface.model import Model
@@ -127,7 +127,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         sampling=source.sampling,
         adapters=adapters,
         adapter_places=config.adapter_places,
-        max_sampled=1 + min(config.speculate, max_drafts),
+        max_sampled=1 + min(config.max_drafts, max_drafts),
         states=pool.states,
         state_bytes=state_bytes,
         pooling=pooling,
@@ -146,7 +146,7 @@ def _count_drafts(config: ServeConfig, source: ModelSource, device: torch.device
     """The most drafts of a step. Recurrent layers allow none, because their states can't be taken back."""
     if source.pooling is not None or source.config.cache_spec.states:
         return 0
-    return min(MAX_DRAFTS[device.type], config.max_running * config.speculate)
+    return min(MAX_DRAFTS[device.type], config.max_running * config.max_drafts)
 
 
 def _open_graphs(
@@ -197,7 +197,8 @@ def _start_runner(
     if store is not None:
         mover = PageMover(state.kvs, store, states=state.recurrent, groups=groups)
     drafter = SuffixDrafter(config.max_running) if state.states.max_drafts else None
-    runner = Runner(state, executor, mover, page_memory, drafter)
+    controller = DraftController() if drafter is not None and config.speculate == "auto" else None
+    runner = Runner(state, executor, mover, page_memory, drafter, controller)
     if not warm_up(runner, state.model, pool, config):
         source.explain_bad_logits()
     if mover is not None:
@@ -206,7 +207,7 @@ def _start_runner(
         return runner
     with _undisturbed(store):
         graphs.capture(state)  # only now, because the warm-up has compiled the kernels
-    return Runner(state, graphs, mover, page_memory, drafter)
+    return Runner(state, graphs, mover, page_memory, drafter, controller)
 
 
 def group_cost(spec: CacheSpec, stored: torch.dtype, device: torch.device) -> GroupCost:

@@ -16,6 +16,7 @@ from ...kernels.pages import copy_pages
 from ...kernels.sampling.batch import HostMask
 from ..errors import ConfigError
 from ..messages import (
+    TOKEN_BYTES,
     AdapterRead,
     DropAdapter,
     DropGrammar,
@@ -27,7 +28,7 @@ from ..messages import (
     StepResult,
 )
 from .devices import HostCopies
-from .drafts import Drafter
+from .drafts import DraftController, Drafter
 from .executor import DeviceState, StepExecutor
 from .input_batch import StepInputs
 from .page_memory import PageMemory
@@ -47,8 +48,10 @@ class Runner:
         mover: PageMover | None = None,
         page_memory: Sequence[Sequence[PageMemory]] = (),
         drafter: Drafter | None = None,
+        controller: DraftController | None = None,
     ) -> None:
-        """page_memory: on a CPU, of each group's layers. drafter: None: no row has drafts"""
+        """page_memory: on a CPU, of each group's layers. drafter: None: no row has drafts. controller: None:
+        all drafts are computed"""
         self._model, self._kvs, self._group_kvs = device.model, device.kvs, device.group_kvs
         self._tables, self._states, self._recurrent = device.tables, device.states, device.recurrent
         self._adapters = device.adapters
@@ -57,20 +60,21 @@ class Runner:
         """moves pages to and from the page store; None: there is no page store"""
         self.pools = device.pooler is not None
         """whether steps make vectors and sample no tokens"""
-        self._page_memory, self._drafter = page_memory, drafter
+        self._page_memory, self._drafter, self._controller = page_memory, drafter, controller
         self._idle_since = 0.0
         self._sampled: RunningStep | None = None
         """with a drafter: the last step that sampled, until it is known which of its tokens are kept"""
 
     @contextmanager
     def drafting_by(self, drafter: Drafter) -> Iterator[None]:
-        """Context in which another drafter makes drafts."""
-        own, self._drafter = self._drafter, drafter
+        """Context in which another drafter makes drafts, which are all computed."""
+        own = self._drafter, self._controller
+        self._drafter, self._controller = drafter, None
         try:
             yield
         finally:
             self._take_tokens()
-            self._drafter = own
+            self._drafter, self._controller = own
 
     @property
     def needs_tokens(self) -> bool:
@@ -120,7 +124,8 @@ class Runner:
         self._take_tokens()
         moves = self._prepare(plan)
         step = RunningStep(plan, moves, started)
-        step.drafts = self._propose(plan)
+        step.proposed = self._propose(plan)
+        step.drafts = self._choose(plan, step.proposed)
         inputs = step.inputs = self._executor.build_inputs(plan, step.drafts)
         if inputs is None:
             return step
@@ -151,6 +156,8 @@ class Runner:
         result = step.finish(self._idle_since)
         if step is self._sampled:
             self._take_tokens()
+        if self._controller is not None and step.inputs is not None and step.only_decodes:
+            self._controller.observe(step.inputs.size, result.elapsed_ms)
         if self.mover is not None and step.moves is not None:
             result.restored_ms = self.mover.finish(step.moves)
         self._idle_since = time.perf_counter()
@@ -169,6 +176,14 @@ class Runner:
         drafts = self._states.cut_drafts(slots, drafts)
         return drafts if len(drafts.tokens) else None
 
+    def _choose(self, plan: StepPlan, proposed: Drafts | None) -> Drafts | None:
+        """The proposed drafts that are worth their time."""
+        if proposed is None or self._controller is None:
+            return proposed
+        tokens = sum(len(row.tokens) // TOKEN_BYTES or 1 for row in plan.rows)
+        chosen = self._controller.choose(proposed, tokens, sum(row.samples > 0 for row in plan.rows))
+        return chosen if len(chosen.tokens) else None
+
     def _take_tokens(self) -> None:
         """Waits for the last step that sampled, and adds the drafts that are kept to the slots' lengths."""
         if self._sampled is None or self._drafter is None:
@@ -179,6 +194,8 @@ class Runner:
             self._tables.accept(slots.astype(np.int64), more)
             self._states.sampling.accept(slots, more)
         self._drafter.add(kept.slots, kept.tokens)
+        if self._controller is not None and self._sampled.proposed is not None:
+            self._controller.learn(self._sampled.proposed, kept.counts, kept.tokens)
         self._sampled = None
 
     def _prepare(self, plan: StepPlan) -> StepMoves | None:

@@ -58,6 +58,8 @@ class KeptTokens(NamedTuple):
     slots: NDArray[np.int32]
     offsets: NDArray[np.int32]
     tokens: NDArray[np.int32]
+    counts: NDArray[np.int32]
+    """[rows of the plan]: tokens of each"""
 
     def count_drafts(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """The slots, each once, and how many of their drafts are kept."""
@@ -77,6 +79,8 @@ class RunningStep:
     """when the step was launched, in seconds of `time.perf_counter`"""
     drafts: Drafts | None = None
     """of the plan's rows; None: no row has any"""
+    proposed: Drafts | None = None
+    """the drafts of which a controller has chosen `drafts`"""
     inputs: StepInputs | None = None
     """None: the plan has no rows"""
     hidden: torch.Tensor | None = None
@@ -138,14 +142,18 @@ class RunningStep:
             return NOTHING_SAMPLED
         return self.results.on(copies[0]).rows(len(self.inputs.sampled_slots))
 
+    @property
+    def only_decodes(self) -> bool:
+        return not (self.plan.restores or any(row.tokens for row in self.plan.rows))
+
     def read_kept(self) -> KeptTokens:
         """Waits for the step; returns the tokens that are kept."""
         sampled = self._read_results()
         slots, offsets, kept = self._find_kept(sampled)
-        tokens = sampled.tokens.numpy()
+        tokens, counts = sampled.tokens.numpy(), self._count_tokens(kept)
         if self.drafts is None:
-            return KeptTokens(slots, offsets, tokens)
-        return KeptTokens(slots[kept], offsets[kept], tokens[kept])
+            return KeptTokens(slots, offsets, tokens, counts)
+        return KeptTokens(slots[kept], offsets[kept], tokens[kept], counts)
 
     def _find_kept(self, sampled: Sampled) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]:
         """The slot and the offset of each sampled row, and whether its token is kept."""

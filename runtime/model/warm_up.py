@@ -54,7 +54,7 @@ def warm_up_cuda(
 ) -> bool:
     """Compiles every kernel that a step of an ordinary request launches. Returns whether all
     rows could be sampled."""
-    warm_up_sampling(model.config.vocab_size, device, with_drafts=config.speculate > 0)
+    warm_up_sampling(model.config.vocab_size, device, with_drafts=config.max_drafts > 0)
     limits = [reach.limit for reach in model.config.cache_spec.reaches]
     return _run(runner, cuda_plans(limits, pool, config))
 
@@ -81,7 +81,7 @@ class ZeroDrafter:
         pass
 
     def propose(self, slots: NDArray[np.int32], most: NDArray[np.int32]) -> Drafts:
-        return Drafts(most, np.zeros(int(most.sum()), np.int32), np.zeros_like(most))
+        return Drafts(most, np.zeros(int(most.sum()), np.int32), np.zeros_like(most), np.zeros_like(most))
 
 
 def cuda_plans(limits: Sequence[int | None], pool: PoolSize, config: ServeConfig) -> Iterator[StepPlan]:
@@ -100,7 +100,7 @@ def _one_row(
 ) -> Iterator[StepPlan]:
     """A chunk of `length` tokens after `start` others, then one token, and a draft if rows may have drafts;
     shorter if the context is."""
-    drafts = min(1, config.speculate)
+    drafts = min(1, config.max_drafts)
     end = min(start + length, pool.max_model_len - 1 - drafts)
     if end <= start:
         return

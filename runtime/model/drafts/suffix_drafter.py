@@ -79,11 +79,11 @@ class SuffixDrafter:
                 self._drop(name)
 
     def propose(self, slots: NDArray[np.int32], most: NDArray[np.int32]) -> Drafts:
-        counts, sources = np.zeros(len(slots), np.int32), np.zeros(len(slots), np.int32)
+        counts, sources, matched = np.zeros((3, len(slots)), np.int32)
         tokens = np.empty(int(most.sum()), np.int32)
         found_in = self._texts.table, self._replies.table, slots, self._replies_of, self._predicted
-        total = find_drafts(*found_in, most, counts, tokens, sources)
-        return Drafts(counts, tokens[:total], sources)
+        total = find_drafts(*found_in, most, counts, tokens, sources, matched)
+        return Drafts(counts, tokens[:total], sources, matched)
 
     def _keep(self, namespace: str, reply: NDArray[np.int32]) -> None:
         number = self._numbers.get(namespace)
