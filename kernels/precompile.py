@@ -120,17 +120,18 @@ def _sampling() -> None:
     row_cpu.sample_rows.load()
     slots_cpu.sample_slots.load()
     one = np.zeros(1, np.int32)
-    drafts = Drafts(one + 1, one, one, one)
-    DraftRows.of(*drafts.cut(one)[:2])
+    drafts = Drafts(one, one + 1, *[one] * 3)
+    DraftRows.of(*drafts.cut(one)[1:3])
     states = SamplingState(1, 1, "cpu"), SlotRegisters(1, 1, "cpu", drafts=1)
     zero = torch.zeros(1, dtype=torch.int32)
     sampled = Sampled(zero, zero, None, None, None)
     texts = token_index.TokenIndex(1)
     texts.start(0, one, 1)
-    zeros, rates = np.zeros(1, np.int64), np.ones((1, 1))
+    zeros = np.zeros(1, np.int64)
     token_index.find_drafts(texts.table, texts.table, one, one - 1, zeros, *[one] * 5)
-    draft_choice.choose_drafts(one, one, rates, np.ones(3), 1, 1, False)
-    draft_choice.count_outcomes(*[one] * 5, rates, rates, 1.0)
+    outcomes, own = np.ones((1, 1, 2)), np.ones((1, 2))
+    draft_choice.choose_drafts(Drafts(*[one] * 5), outcomes, own, np.ones(3), 0.0, 1, 1, False)
+    draft_choice.count_outcomes(Drafts(*[one] * 5), one, one, outcomes, own)
     draft_choice.learn_cost(1, 1.0, 1, *np.ones((2, 2)), np.ones(2, np.int64), *np.ones((3, 2)))
     states[0].record_drafted(one, DraftRows.without_drafts(1), sampled, states[1])
 
@@ -143,7 +144,7 @@ def _step_an_automaton() -> None:
     automaton_cpu.advance(rows, torch.from_numpy(one))
     drafting = smallest_pool("cpu", 1, drafts=1)
     drafting.rows(one, DraftRows.without_drafts(1))
-    drafting.count_live(one, Drafts.none(1))
+    drafting.count_live(Drafts(*[one] * 5))
 
 
 if __name__ == "__main__":

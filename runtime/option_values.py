@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .api_keys import find_control
+from .sampling_params import MAX_DRAFTS
 
 MAX_SIZE = 2**63  # largest size in bytes that an option may have
 MIN_BARE_SIZE = 1 << 20
 """smallest size in bytes that needs no unit"""
-MAX_DRAFTS = 15
-"""most drafts of a request in a step; of more, nearly all would be rejected"""
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _UNITS |= {unit + "i": 2 ** (10 * power) for power, unit in enumerate("kmgt", start=1)}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*((?:[kmgt]i?)?)b?", re.IGNORECASE)

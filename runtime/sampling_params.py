@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+MAX_DRAFTS = 15
+"""most drafts of a request in a step; of more, nearly all would be rejected"""
+
 
 class SamplingDefaults(msgspec.Struct, frozen=True, omit_defaults=True):
     """The values of sampling fields that a request leaves out, as the model's authors recommend them."""
@@ -36,6 +39,7 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     prompt_logprobs: int | None = None  # alternatives for each prompt token, in the same way
     prompt_logprobs_start: int = 0  # position of the first prompt token that needs a log-probability
     complete_json: bool = False  # whether a reply that `max_tokens` ends still matches its grammar
+    max_drafts: int = MAX_DRAFTS  # most drafts of the request in a step
 
     @property
     def first_scored(self) -> int:

@@ -10,6 +10,7 @@ from msgspec import Meta, Raw, Struct, field
 from ...runtime.messages import AdditionalProperties as AllowedProperties
 from ...runtime.messages import PropertyOrder
 from ...runtime.messages import Whitespace as JsonWhitespace
+from ...runtime.sampling_params import MAX_DRAFTS
 from .declared import one_of, within
 
 MAX_CHOICES = 128
@@ -36,6 +37,7 @@ RepetitionPenalty: TypeAlias = Annotated[float, within(0.01, 100)]
 OccurrencePenalty: TypeAlias = Annotated[float, within(-2, 2)]
 Tokens: TypeAlias = Annotated[int, within(0)]
 TopLogprobs: TypeAlias = Annotated[int, within(0, MAX_LOGPROBS)]
+Drafts: TypeAlias = Annotated[int, within(0, MAX_DRAFTS)]
 Seed: TypeAlias = Annotated[int, within(-(2**63), MAX_SEED)]
 Priority: TypeAlias = Annotated[int, within(-(2**31), 2**31 - 1)]
 AdditionalProperties: TypeAlias = Annotated[str, one_of(get_args(AllowedProperties))]
@@ -93,6 +95,7 @@ class SamplerFields(ReplyFields, kw_only=True):
     frequency_penalty: OccurrencePenalty | None = None
     seed: Seed | None = None
     ignore_eos: bool | None = None
+    speculate: Drafts | None = None
 
 
 class SamplingFields(SamplerFields, kw_only=True):

@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from ...runtime.errors import RequestError
-from ...runtime.sampling_params import SamplingDefaults, SamplingParams
+from ...runtime.sampling_params import MAX_DRAFTS, SamplingDefaults, SamplingParams
 from .declared import find_ranges, find_words
 from .fields import MAX_SEED, MAX_STOP_CHARACTERS, MAX_STOP_STRINGS, CacheLease, SamplingFields
 from .text.close_names import MAX_COMPARED, close_name
@@ -239,6 +239,7 @@ def sampling_params(
         prompt_logprobs=prompt_logprobs,
         prompt_logprobs_start=fields.prompt_logprobs_start or 0,
         complete_json=bool(fields.complete_json),
+        max_drafts=_or(fields.speculate, MAX_DRAFTS),
     )
 
 

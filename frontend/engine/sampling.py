@@ -27,6 +27,7 @@ class ReplyOptions(TypedDict, total=False):
     include_stop_str_in_output: bool
     skip_special_tokens: bool
     ignore_eos: bool
+    speculate: int
     additional_properties: Literal["declared", "schema"]
     property_order: Literal["schema", "any"]
     whitespace: Literal["model", "compact", "spaced", "indented"]
@@ -58,6 +59,7 @@ class Sampling(ReplyOptions, total=False):
     include_stop_str_in_output: it ends after the string instead
     skip_special_tokens: false leaves special tokens in the text
     ignore_eos: continue after the model's own end
+    speculate: how many tokens to guess at most in a step; 0 for none. Replies stay the same
     logprobs: how many alternatives to report with each token
     prompt_logprobs: the same for each prompt token; not in streams
     prompt_logprobs_start: only for prompt tokens from this position on, so that those before may come from

@@ -252,16 +252,14 @@ class AutomatonPool:
             cpu.step_ahead(slots, *drafts, self._registers.values.numpy(), self._tables, ahead.numpy())
         return AutomatonRows(numbers, ahead, self._tables, addresses, index_on_device)
 
-    def count_live(self, slots: NDArray[np.int32], drafts: Drafts) -> NDArray[np.int32]:
-        """How many of the drafts of each of distinct slots their automata allow, int32 [slots]. On CUDA all,
+    def count_live(self, drafts: Drafts) -> NDArray[np.int32]:
+        """How many of the drafts of each slot its automaton allows, int32 [slots]. On CUDA all,
         because the host does not know the states."""
         if self._tables is None:
             return drafts.counts
         from . import cpu
 
-        live: NDArray[np.int32] = cpu.count_live(
-            slots, *drafts[:2], self._registers.values.numpy(), self._tables
-        )
+        live: NDArray[np.int32] = cpu.count_live(*drafts[:3], self._registers.values.numpy(), self._tables)
         return live
 
     def mask(self, rows: AutomatonRows) -> TokenMask:

@@ -2,69 +2,108 @@
 
 import numpy as np
 
-from .jit import compiled
+from .jit import compiled, inlined
 
-MIN_GAIN = 1.02
-"""Drafts that promise less than this factor of tokens per second are not computed."""
+MIN_GAIN = 1.05
+"""Drafts that promise less than this factor of tokens per second are not computed: of many choices the best
+one seems better than it is."""
+MATCHES = (8, 16, 32)
+"""Drafts of a source are told apart by whether their match has at least so many tokens."""
+KINDS_OF_SOURCE = len(MATCHES) + 1
+DECAY = 0.98
+"""weight of the past in the outcomes of a kind and depth, so that about 50 count"""
+OWN_DECAY = 0.9
+"""weight of the past in what a request's drafts promised and kept"""
+OWN_STRENGTH = 2.0
+"""drafts of a request that count as much as all others of their kinds"""
 
 LEVEL_WEIGHT = 0.1
 """weight of a step in the level of all costs, which follows the machine's load and the contexts' length"""
 SIZE_WEIGHT = 0.03
 """weight of a step in the cost of its size, once many steps had it"""
 MAX_SURPRISE = np.log(1.5)
-"""A step counts as at most so much slower or faster than expected (a logarithm)."""
+"""A step counts as at most so much slower than expected (a logarithm). What else runs only adds time."""
 STALE = 512
 """steps after which the cost of a size is learned anew as if only `STALE_COUNT` steps had had it"""
 STALE_COUNT = 2.0
 
 
-@compiled
-def choose_drafts(counts, kinds, acceptance, costs, tokens, rows, must_draft):
-    """The numbers of drafts [slots], of at most `counts`, with which a step samples most tokens per second.
+@inlined
+def _kind(source, matched):
+    kind = source * KINDS_OF_SOURCE
+    for length in MATCHES:
+        kind += np.int64(matched >= length)
+    return kind
 
-    kinds: [slots]. acceptance: float64 [kinds, depths], the probability that a draft is kept if those before
-    it are. costs: float64 [sizes], the time of steps by their tokens. tokens, rows: of the step without
-    drafts, and how many of them sample. must_draft: whether it may not be a step without drafts.
+
+@inlined
+def _probability(outcomes):
+    return outcomes[1] / outcomes[0]
+
+
+@compiled
+def choose_drafts(drafts, outcomes, own, costs, after_drafts, tokens, rows, must_draft):
+    """The numbers of drafts [slots], of at most those of `drafts`, with which a step samples most tokens per
+    second.
+
+    drafts: `Drafts`. outcomes: float64 [kinds, depths, 2], how often drafts were tried that followed right
+    ones, and how often they were right. own: float64 [all slots, 2], how many right drafts of a slot these
+    promised, and how many there were. costs: float64 [sizes], the time of steps by their tokens;
+    after_drafts: what drafts add to the step after. tokens, rows: of the step without drafts, and how many of
+    them sample. must_draft: whether it may not be a step without drafts.
     """
+    slots, counts, _, sources, matched = drafts
     chosen, survival = np.zeros_like(counts), np.zeros(len(counts), np.float64)
-    for slot in range(len(counts)):
-        survival[slot] = acceptance[kinds[slot], 0] if counts[slot] > 0 else 0.0
+    factors, kinds = np.ones(len(counts)), np.zeros(len(counts), np.int64)
+    for row in range(len(counts)):
+        if counts[row] > 0:
+            kinds[row] = _kind(sources[row], matched[row])
+            promised, right = own[slots[row]]
+            factors[row] = (OWN_STRENGTH + right) / (OWN_STRENGTH + promised)
+            survival[row] = min(1.0, factors[row] * _probability(outcomes[kinds[row], 0]))
     best, expected, size = chosen.copy(), np.float64(rows), np.int64(tokens)
     most = 0.0 if must_draft else MIN_GAIN * expected / costs[tokens]
     while size + 1 < len(costs):
-        slot = np.int64(np.argmax(survival))
-        if survival[slot] <= 0.0:
+        row = np.int64(np.argmax(survival))
+        if survival[row] <= 0.0:
             break
-        expected += survival[slot]
+        expected += survival[row]
         size += 1
-        chosen[slot] += 1
-        depth = chosen[slot]
-        survival[slot] *= acceptance[kinds[slot], depth] if depth < counts[slot] else 0.0
-        if expected / costs[size] > most:
-            most = expected / costs[size]
+        chosen[row] += 1
+        depth = chosen[row]
+        if depth == counts[row]:
+            survival[row] = 0.0
+        else:
+            survival[row] *= min(1.0, factors[row] * _probability(outcomes[kinds[row], depth]))
+        speed = expected / (costs[size] + after_drafts)
+        if speed > most:
+            most = speed
             best[:] = chosen
     return best
 
 
 @compiled
-def count_outcomes(kinds, counts, drafts, seen, tokens, tried, kept, decay):
-    """Adds to `tried` and `kept`, float64 [kinds, depths], whether drafts were right. Earlier outcomes of the
-    same kind and depth fade.
+def count_outcomes(drafts, seen, tokens, outcomes, own):
+    """Learns from whether drafts were right, also those that were not computed: the sampled tokens tell about
+    as many drafts.
 
-    kinds, counts: [slots]; drafts: those of all slots. seen, tokens: the number of tokens that each slot
-    [slots] then sampled, and these tokens. They tell about as many drafts, also about those that were not
-    computed.
+    drafts: `Drafts`. seen, tokens: the number of tokens that each slot [slots] then sampled, and these
+    tokens. outcomes, own: see `choose_drafts`
     """
+    slots, counts, proposed, sources, matched = drafts
     draft, token = 0, 0
-    for slot in range(len(kinds)):
-        kind = kinds[slot]
-        for depth in range(min(counts[slot], seen[slot])):
-            is_right = drafts[draft + depth] == tokens[token + depth]
-            tried[kind, depth] = decay * tried[kind, depth] + 1.0
-            kept[kind, depth] = decay * kept[kind, depth] + np.float64(is_right)
+    for row in range(len(counts)):
+        kind, of_slot = _kind(sources[row], matched[row]), own[slots[row]]
+        for depth in range(min(counts[row], seen[row])):
+            is_right = proposed[draft + depth] == tokens[token + depth]
+            of_kind = outcomes[kind, depth]
+            of_slot[0] = OWN_DECAY * of_slot[0] + _probability(of_kind)
+            of_slot[1] = OWN_DECAY * of_slot[1] + np.float64(is_right)
+            of_kind[0] = DECAY * of_kind[0] + 1.0
+            of_kind[1] = DECAY * of_kind[1] + np.float64(is_right)
             if not is_right:
                 break
-        draft, token = draft + counts[slot], token + seen[slot]
+        draft, token = draft + counts[row], token + seen[row]
 
 
 @compiled
@@ -84,8 +123,7 @@ def learn_cost(size, time, step, factors, steps, latest, level, first, costs):
     else:
         if step - latest[size] > STALE:
             steps[size] = min(steps[size], STALE_COUNT)
-        surprise = np.log(relative / factors[size])
-        surprise = min(max(surprise, -MAX_SURPRISE), MAX_SURPRISE)
+        surprise = min(np.log(relative / factors[size]), MAX_SURPRISE)
         factors[size] *= np.exp(surprise * max(SIZE_WEIGHT, 1.0 / (1.0 + steps[size])))
         level[0] *= np.exp(surprise * LEVEL_WEIGHT)
     steps[size] += 1.0

@@ -17,6 +17,8 @@ NO_DRAFT = -1
 class Drafts(NamedTuple):
     """The drafts of several slots, one slot after the other."""
 
+    slots: NDArray[np.int32]
+    """[slots], distinct"""
     counts: NDArray[np.int32]
     """[slots]: drafts of each slot"""
     tokens: NDArray[np.int32]
@@ -25,11 +27,6 @@ class Drafts(NamedTuple):
     """[slots]: a number that says where each slot's drafts come from"""
     matched: NDArray[np.int32]
     """[slots]: how many of the slot's last tokens stand before its drafts there"""
-
-    @staticmethod
-    def none(slots: int) -> "Drafts":
-        zeros = np.zeros(slots, np.int32)
-        return Drafts(zeros, np.zeros(0, np.int32), zeros, zeros)
 
     def cut(self, counts: NDArray[np.int32]) -> "Drafts":
         """The first `counts` [slots] drafts of each slot."""

@@ -196,8 +196,10 @@ def _start_runner(
     mover = None
     if store is not None:
         mover = PageMover(state.kvs, store, states=state.recurrent, groups=groups)
-    drafter = SuffixDrafter(config.max_running) if state.states.max_drafts else None
-    controller = DraftController() if drafter is not None and config.speculate == "auto" else None
+    drafter, controller = None, None
+    if state.states.max_drafts:
+        drafter = SuffixDrafter(config.max_running)
+        controller = DraftController(config.max_running) if config.speculate == "auto" else None
     runner = Runner(state, executor, mover, page_memory, drafter, controller)
     if not warm_up(runner, state.model, pool, config):
         source.explain_bad_logits()

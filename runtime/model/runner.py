@@ -156,8 +156,8 @@ class Runner:
         result = step.finish(self._idle_since)
         if step is self._sampled:
             self._take_tokens()
-        if self._controller is not None and step.inputs is not None and step.only_decodes:
-            self._controller.observe(step.inputs.size, result.elapsed_ms)
+        if self._controller is not None and step.inputs is not None:
+            step.report_cost(self._controller.costs, result.elapsed_ms)
         if self.mover is not None and step.moves is not None:
             result.restored_ms = self.mover.finish(step.moves)
         self._idle_since = time.perf_counter()
@@ -173,7 +173,7 @@ class Runner:
         slots = np.array([row.slot for row in plan.rows], np.int32)
         share = self._states.max_drafts // np.count_nonzero(most)
         drafts = self._drafter.propose(slots, np.minimum(most, share, dtype=np.int32))
-        drafts = self._states.cut_drafts(slots, drafts)
+        drafts = self._states.cut_drafts(drafts)
         return drafts if len(drafts.tokens) else None
 
     def _choose(self, plan: StepPlan, proposed: Drafts | None) -> Drafts | None:
@@ -181,7 +181,8 @@ class Runner:
         if proposed is None or self._controller is None:
             return proposed
         tokens = sum(len(row.tokens) // TOKEN_BYTES or 1 for row in plan.rows)
-        chosen = self._controller.choose(proposed, tokens, sum(row.samples > 0 for row in plan.rows))
+        rows = sum(row.samples > 0 for row in plan.rows)
+        chosen = self._controller.choose(proposed, tokens, rows)
         return chosen if len(chosen.tokens) else None
 
     def _take_tokens(self) -> None:
@@ -205,6 +206,8 @@ class Runner:
         for setup in plan.setups:
             if self._drafter is not None:
                 self._drafter.set_up(setup)
+            if self._controller is not None and not setup.context_start:
+                self._controller.start(setup.slot)
             self._tables.clear(setup.slot)
             self._states.set_up(setup)
             if self._recurrent is not None:

@@ -26,6 +26,7 @@ from ..messages import (
     StepResult,
 )
 from .devices import HostCopies
+from .drafts import StepCosts
 from .input_batch import StepInputs
 from .pooler import RowVectors
 from .prompt_logprobs import report
@@ -142,9 +143,13 @@ class RunningStep:
             return NOTHING_SAMPLED
         return self.results.on(copies[0]).rows(len(self.inputs.sampled_slots))
 
-    @property
-    def only_decodes(self) -> bool:
-        return not (self.plan.restores or any(row.tokens for row in self.plan.rows))
+    def report_cost(self, costs: StepCosts, milliseconds: float) -> None:
+        """Adds the time of the step to what is known of the time of steps, if it only decodes."""
+        if self.inputs is None or self.plan.restores or any(row.tokens for row in self.plan.rows):
+            costs.pass_over()
+        else:
+            drafts = 0 if self.drafts is None else len(self.drafts.tokens)
+            costs.observe(self.inputs.size, drafts, milliseconds)
 
     def read_kept(self) -> KeptTokens:
         """Waits for the step; returns the tokens that are kept."""

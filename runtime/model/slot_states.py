@@ -94,11 +94,11 @@ class SlotStates:
         if self._pool is not None:
             self._pool.rows(slots, drafts)
 
-    def cut_drafts(self, slots: NDArray[np.int32], drafts: Drafts) -> Drafts:
-        """The drafts of distinct slots up to those that their automata do not allow."""
-        if self._pool is None or not self.registers.any_follows(slots):
+    def cut_drafts(self, drafts: Drafts) -> Drafts:
+        """The drafts up to those that their slots' automata do not allow."""
+        if self._pool is None or not self.registers.any_follows(drafts.slots):
             return drafts
-        return drafts.cut(self._pool.count_live(slots, drafts))
+        return drafts.cut(self._pool.count_live(drafts))
 
     def write_masks(self, slots: NDArray[np.int32], drafts: DraftRows | None) -> None:
         """On CUDA, writes the masks of the automata of a step's rows, which a sampling graph reads."""

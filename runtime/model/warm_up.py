@@ -81,7 +81,8 @@ class ZeroDrafter:
         pass
 
     def propose(self, slots: NDArray[np.int32], most: NDArray[np.int32]) -> Drafts:
-        return Drafts(most, np.zeros(int(most.sum()), np.int32), np.zeros_like(most), np.zeros_like(most))
+        zeros = np.zeros_like(most)
+        return Drafts(slots, most, np.zeros(int(most.sum()), np.int32), zeros, zeros)
 
 
 def cuda_plans(limits: Sequence[int | None], pool: PoolSize, config: ServeConfig) -> Iterator[StepPlan]:

@@ -256,7 +256,7 @@ class Lifecycle:
             )
             if request.phase is Phase.ENDED:
                 self._leases.take(request, tokens)
-                if self._max_sampled > 1 and request.may_be_drafted and request.namespace is not None:
+                if self._max_sampled > 1 and request.max_drafts and request.namespace is not None:
                     self._ended.append(SlotEnd(allocation.slot, request.length))
         self._fairness.charge(request, -request.uncomputed)
         allocation.restore_end = min(allocation.restore_end, allocation.planned)  # no step restored the rest

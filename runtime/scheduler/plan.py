@@ -220,7 +220,7 @@ class StepPlanner:
     def _add_decode(self, plan: StepPlan, flight: StepInFlight, request: Request) -> None:
         allocation = request.allocation
         left = request.max_length - request.length - allocation.sampling
-        samples = min(self._max_sampled if request.may_be_drafted else 1, left)
+        samples = min(self._max_sampled, 1 + request.max_drafts, left)
         row = self._add_row(plan, flight, request, samples, samples)
         if allocation.planned % self._page_size == 0:  # the page store keeps only states at ends of pages
             self._save_state(row, allocation, DECODE_CHECKPOINT_TOKENS)
@@ -249,7 +249,7 @@ class StepPlanner:
         """Adds a row. tokens: upper bound of tokens that it computes. samples: see `Row`."""
         allocation = request.allocation
         if not allocation.is_set_up:
-            for_drafts = self._max_sampled > 1 and request.may_be_drafted
+            for_drafts = min(self._max_sampled - 1, request.max_drafts) > 0
             banned = self._banned_tokens(request)
             plan.setups.append(request.setup(allocation.slot, banned, for_drafts=for_drafts))
             allocation.is_set_up = True

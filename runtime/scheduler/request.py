@@ -169,9 +169,10 @@ class Request:
         return self.prompt_length + self.sampling.max_tokens
 
     @property
-    def may_be_drafted(self) -> bool:
-        """Whether a step may sample several of its tokens. The host's masks are of one token."""
-        return self.constraint is None or not self.constraint.host_masked
+    def max_drafts(self) -> int:
+        """The most drafts that the request allows in a step. The host's masks are of one token."""
+        is_host_masked = self.constraint is not None and self.constraint.host_masked
+        return 0 if is_host_masked else self.sampling.max_drafts
 
     @property
     def is_answered(self) -> bool:

@@ -24,9 +24,9 @@ def test_a_slot_has_a_row_after_its_last_token_and_after_each_draft() -> None:
 
 
 def test_drafts_are_cut_from_their_end() -> None:
-    drafts = Drafts(ints([2, 0, 3]), ints([1, 2, 3, 4, 5]), ints([0, 0, 1]), ints([4, 0, 9]))
+    drafts = Drafts(ints([5, 3, 4]), ints([2, 0, 3]), ints([1, 2, 3, 4, 5]), ints([0, 0, 1]), ints([4, 0, 9]))
     cut = drafts.cut(ints([1, 4, 2]))
-    assert [each.tolist() for each in cut] == [[1, 0, 2], [1, 3, 4], [0, 0, 1], [4, 0, 9]]
+    assert [each.tolist() for each in cut] == [[5, 3, 4], [1, 0, 2], [1, 3, 4], [0, 0, 1], [4, 0, 9]]
     assert drafts.cut(ints([2, 0, 3])) is drafts
 
 

@@ -44,7 +44,7 @@ class ScriptedDrafter(ZeroDrafter):
         counts = np.array([len(draft) for draft in drafts], np.int32)
         self.drafted += int(counts.sum())
         tokens = np.array([token for draft in drafts for token in draft], np.int32)
-        return Drafts(counts, tokens, np.zeros_like(counts), np.zeros_like(counts))
+        return Drafts(slots, counts, tokens, np.zeros_like(counts), np.zeros_like(counts))
 
 
 def right(tokens: list[int]) -> list[int]:

@@ -83,7 +83,7 @@ class SuffixDrafter:
         tokens = np.empty(int(most.sum()), np.int32)
         found_in = self._texts.table, self._replies.table, slots, self._replies_of, self._predicted
         total = find_drafts(*found_in, most, counts, tokens, sources, matched)
-        return Drafts(counts, tokens[:total], sources, matched)
+        return Drafts(slots, counts, tokens[:total], sources, matched)
 
     def _keep(self, namespace: str, reply: NDArray[np.int32]) -> None:
         number = self._numbers.get(namespace)

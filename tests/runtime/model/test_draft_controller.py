@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from arbora.kernels.common.draft_choice import MIN_GAIN, choose_drafts
+from arbora.kernels.common.draft_choice import KINDS_OF_SOURCE, MIN_GAIN, choose_drafts
 from arbora.kernels.common.drafts import Drafts
 from arbora.runtime.model.drafts import DraftController
 from arbora.runtime.model.drafts.controller import FIRST_SLOPE, MAX_TOKENS, StepCosts
@@ -23,8 +23,8 @@ STEEP = {tokens: 10.0 * tokens for tokens in range(1, 40)}
 
 def controller_of(times: Times) -> DraftController:
     """A controller that has seen some steps of each size."""
-    controller = DraftController()
-    observe(controller, times, steps=8)
+    controller = DraftController(slots=4)
+    observe(controller.costs, times, steps=8)
     return controller
 
 
@@ -33,20 +33,22 @@ def rising(slope: float) -> Times:
     return {tokens: 10.0 + slope * (tokens - 1) for tokens in range(1, 40)}
 
 
-def observe(costs: StepCosts | DraftController, times: Times, steps: int = 400) -> None:
+def observe(costs: StepCosts, times: Times, steps: int = 400) -> None:
+    """Steps of one row. Those without drafts come in pairs: the second one changes inputs in place."""
     for _ in range(steps):
         for tokens, milliseconds in times.items():
-            costs.observe(tokens, milliseconds)
+            for _ in range(1 if tokens > 1 else 2):
+                costs.observe(tokens, tokens - 1, milliseconds)
 
 
 def ints(values: Sequence[int]) -> NDArray[np.int32]:
     return np.array(values, np.int32)
 
 
-def drafts(*counts: int, matched: int = 8, source: int = 0) -> Drafts:
-    of_slots = np.full(len(counts), 1, np.int32)
+def drafts(*counts: int, matched: int = 8, source: int = 0, slot: int = 0) -> Drafts:
+    of_slots, slots = np.full(len(counts), 1, np.int32), slot + np.arange(len(counts), dtype=np.int32)
     tokens = np.arange(sum(counts), dtype=np.int32)
-    return Drafts(ints(counts), tokens, source * of_slots, matched * of_slots)
+    return Drafts(slots, ints(counts), tokens, source * of_slots, matched * of_slots)
 
 
 def chosen(controller: DraftController, *counts: int, **fields: int) -> list[int]:
@@ -67,7 +69,7 @@ def test_drafts_that_cost_nothing_are_computed_and_dear_ones_are_not() -> None:
 
 
 def test_drafts_are_computed_before_any_step_was_measured() -> None:
-    assert chosen(DraftController(), 8) != [0]
+    assert chosen(DraftController(slots=4), 8) != [0]
 
 
 def test_dear_drafts_are_computed_once_they_turn_out_to_be_right() -> None:
@@ -99,7 +101,7 @@ def test_slots_with_likelier_drafts_get_more_of_a_dear_step() -> None:
     controller = controller_of(rising(1.0))
     learn(controller, right=12, of=12, source=0)
     learn(controller, right=1, of=12, source=1)
-    both = Drafts(ints([6, 6]), np.zeros(12, np.int32), ints([0, 1]), ints([8, 8]))
+    both = Drafts(ints([0, 1]), ints([6, 6]), np.zeros(12, np.int32), ints([0, 1]), ints([8, 8]))
     counts = controller.choose(both, 2, 2).counts.tolist()
     assert counts[0] == 6
     assert counts[1] <= 1
@@ -119,11 +121,11 @@ def test_drafts_that_are_not_worth_their_time_are_tried_again_ever_more_rarely()
 def test_a_size_that_seemed_slow_is_used_again_once_trials_find_it_fast() -> None:
     controller = controller_of(FLAT | dict.fromkeys(range(2, 40), 100.0))
     learn(controller, right=4, of=4)
-    observe(controller, {1: 10.0}, steps=600)
+    observe(controller.costs, {1: 10.0}, steps=600)
     tried = 0
     for _ in range(5000):
         (count,) = chosen(controller, 4)
-        controller.observe(1 + count, 10.0)
+        controller.costs.observe(1 + count, count, 10.0)
         tried += count > 0
     assert tried > 2500
 
@@ -133,7 +135,7 @@ def test_a_machine_that_becomes_slower_or_faster_changes_no_choice(slower: float
     controller, times = controller_of(rising(2.5)), rising(2.5)
     learn(controller, right=4, of=4)
     before = chosen(controller, 12)
-    observe(controller, {1: slower * times[1]}, steps=1000)
+    observe(controller.costs, {1: slower * times[1]}, steps=1000)
     assert chosen(controller, 12) == before
 
 
@@ -141,8 +143,34 @@ def test_the_time_of_steps_is_learned() -> None:
     controller = controller_of(FLAT)
     learn(controller, right=4, of=4)
     assert chosen(controller, 4) == [4]
-    observe(controller, {1: 10.0, 2: 80.0, 3: 80.0, 4: 80.0, 5: 80.0})
+    observe(controller.costs, {1: 10.0, 2: 80.0, 3: 80.0, 4: 80.0, 5: 80.0})
     assert chosen(controller, 4) == [0]
+
+
+def test_a_reply_that_repeats_nothing_gets_no_drafts_soon() -> None:
+    controller = controller_of(rising(5.0))
+    for _ in range(60):
+        learn(controller, right=4, of=4, times=2, slot=1)
+        learn(controller, right=0, of=4, times=2, slot=2)
+    assert chosen(controller, 4, slot=1) == [4]
+    learn(controller, right=0, of=4, times=2, slot=3)
+    assert chosen(controller, 4, slot=3) == [0]
+
+
+def test_what_drafts_add_to_the_step_after_belongs_to_them() -> None:
+    controller = controller_of(FLAT)
+    learn(controller, right=1, of=1)
+    assert chosen(controller, 1) == [1]
+    for _ in range(200):
+        for tokens, milliseconds in ((2, 10.0), (1, 15.0), (1, 10.0)):
+            controller.costs.observe(tokens, tokens - 1, milliseconds)
+    assert chosen(controller, 1) == [1]
+    for right in (1, 0) * 60 + (1,):
+        learn(controller, right=right, of=1, times=1)
+    assert chosen(controller, 1) == [0]
+    for _ in range(200):
+        controller.costs.observe(2, 1, 10.0)
+    assert chosen(controller, 1) == [1]
 
 
 def test_the_first_step_of_a_size_does_not_count() -> None:
@@ -155,7 +183,7 @@ def test_the_first_step_of_a_size_does_not_count() -> None:
 def test_one_slow_step_does_not_count_as_the_time_of_its_size() -> None:
     costs = StepCosts()
     observe(costs, {1: 10.0, 4: 20.0})
-    costs.observe(4, 5000.0)
+    costs.observe(4, 3, 5000.0)
     assert costs.by_tokens[4] / costs.by_tokens[1] < 2.2
 
 
@@ -167,7 +195,7 @@ def test_sizes_that_were_not_measured_follow_from_their_neighbours() -> None:
     assert costs.by_tokens[4] / costs.by_tokens[2] == pytest.approx(24 / 11)
     assert costs.by_tokens[2] < costs.by_tokens[3] < costs.by_tokens[4]
     assert slope[2:] == pytest.approx(slope[1])
-    costs.observe(MAX_TOKENS + 1, 1.0)
+    costs.observe(MAX_TOKENS + 1, 0, 1.0)
 
 
 @settings(max_examples=200, deadline=None)
@@ -175,19 +203,24 @@ def test_sizes_that_were_not_measured_follow_from_their_neighbours() -> None:
     counts=st.lists(st.integers(0, 3), min_size=1, max_size=3),
     rates=st.lists(st.floats(0.0, 1.0), min_size=9, max_size=9),
     growth=st.lists(st.floats(0.0, 2.0), min_size=12, max_size=12),
+    more=st.floats(0.0, 0.5),
 )
 def test_no_other_numbers_of_drafts_sample_more_tokens_a_second(
-    counts: list[int], rates: list[float], growth: list[float]
+    counts: list[int], rates: list[float], growth: list[float], more: float
 ) -> None:
-    rows, acceptance = len(counts), np.array(rates).reshape(3, 3)
+    rows, outcomes = len(counts), np.ones((3 * KINDS_OF_SOURCE, 3, 2))
+    of_slots = outcomes[::KINDS_OF_SOURCE, :, 1]  # each slot has another source
+    of_slots[:] = np.array(rates).reshape(3, 3)
     costs = np.cumsum([0.0, *([1.0] * rows), *growth])[: rows + 10]
-    kinds = np.arange(rows, dtype=np.int32)
+    slots = np.arange(rows, dtype=np.int32)
+    proposed = Drafts(slots, ints(counts), np.zeros(sum(counts), np.int32), slots, np.zeros_like(slots))
 
     def speed(numbers: Sequence[int]) -> float:
-        kept = sum(acceptance[slot, :number].cumprod().sum() for slot, number in enumerate(numbers))
-        return float((rows + kept) / costs[rows + sum(numbers)])
+        kept = sum(of_slots[slot, :number].cumprod().sum() for slot, number in enumerate(numbers))
+        return float((rows + kept) / (costs[rows + sum(numbers)] + more * (sum(numbers) > 0)))
 
-    found = choose_drafts(ints(counts), kinds, acceptance, costs, rows, rows, False).tolist()
+    own = np.zeros((rows, 2))
+    found = choose_drafts(proposed, outcomes, own, costs, more, rows, rows, False).tolist()
     most = max(map(speed, product(*(range(count + 1) for count in counts))))
     if any(found):
         assert speed(found) == pytest.approx(most)

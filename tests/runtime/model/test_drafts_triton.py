@@ -22,7 +22,6 @@ from arbora.runtime.model.tiers import Restore
 from arbora.runtime.sampling_params import SamplingParams
 from byte_grammars import byte_vocabulary, nested
 from drafted_steps import Guess, ScriptedDrafter, Token, decode, half_right, right, wrong
-from numpy.typing import NDArray
 from recorded_launches import capture
 from stack_automata import load_message
 from step_driver import BIASED, FILTERED, GREEDY, PENALISED, StepDriver, device_of, packed, serve_config
@@ -135,7 +134,7 @@ def test_replayed_steps_sample_the_same_with_drafts(
 def test_drafts_that_the_grammar_forbids_are_rejected_on_the_device(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def keep_all(states: SlotStates, slots: NDArray[np.int32], drafts: Drafts) -> Drafts:
+    def keep_all(states: SlotStates, drafts: Drafts) -> Drafts:
         return drafts
 
     monkeypatch.setattr(SlotStates, "cut_drafts", keep_all)  # the host does not know a GPU's states
