@@ -2,19 +2,22 @@
 
     PYTHONSAFEPATH=1 python bench/drafts.py [MODEL] --equal
     PYTHONSAFEPATH=1 python bench/drafts.py [MODEL] --drafts auto --streams 1
+    PYTHONSAFEPATH=1 python bench/drafts.py FILE.gguf --peer "llama-server -m FILE.gguf --spec-type suffix"
 
 With `--equal` a mixed load of requests at temperature 0 and above, with seeds, is replayed without drafts and
 with them. The number of replies that differ is printed, with `--deterministic` and without.
 
 Otherwise requests of several kinds are sent to two servers in turns, one of which makes drafts. Printed for
 each kind are the tokens that a row of a step gives, the share of drafts that the model sampled, and the
-ratios of tokens per second and of CPU seconds per token, the median of the rounds.
+ratios of tokens per second and of CPU seconds per token, the median of the rounds. A peer is any server with
+OpenAI's API; tokens per second are compared with its too.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import shlex
 import statistics
 import sys
 import tempfile
@@ -118,36 +121,41 @@ def run(server: ServerProcess, bodies: list[Body], streams: int) -> Figures:
     after = read_counts(server)
     tokens = sum(answer.raise_for_status().json()["usage"]["completion_tokens"] for answer in answers)
     drafted, accepted = (
-        int(after[name] - before[name]) for name in ("arbora_drafted_tokens", "arbora_accepted_tokens")
+        int(after.get(name, 0) - before.get(name, 0))
+        for name in ("arbora_drafted_tokens", "arbora_accepted_tokens")
     )
     return Figures(tokens, seconds, cpu, drafted, accepted)
 
 
 def read_counts(server: ServerProcess) -> dict[str, float]:
-    families = text_string_to_metric_families(httpx.get(f"{server.url}/metrics").text)
+    answer = httpx.get(f"{server.url}/metrics")
+    families = text_string_to_metric_families(answer.text if answer.is_success else "")
     return {each.name: sum(s.value for s in each.samples if s.name.endswith("_total")) for each in families}
 
 
 def compare(options: argparse.Namespace, servers: list[ServerProcess], kind: str) -> list[object]:
-    """A line of the table: the kind, and the figures with drafts compared with those without."""
-    write, speeds, costs = KINDS[kind], [], []
+    """A line of the table: the kind, and the figures with drafts compared with those without, and with those
+    of a peer if there is one."""
+    write, speeds, costs, over_peer = KINDS[kind], [], [], []
     drafted = accepted = tokens = 0
     for number in range(options.rounds + 1):
         bodies = [write(number * options.requests_per_round + at) for at in range(options.requests_per_round)]
         order = servers if number % 2 else servers[::-1]
         found = {server.url: run(server, bodies, options.streams) for server in order}
-        without, with_drafts = (found[server.url] for server in servers)
+        without, with_drafts, *peer = (found[server.url] for server in servers)
         if number == 0:
             continue  # caches fill, and programs are recorded
-        speeds.append(with_drafts.tokens / with_drafts.seconds / (without.tokens / without.seconds))
+        speed = with_drafts.tokens / with_drafts.seconds
+        speeds.append(speed / (without.tokens / without.seconds))
+        over_peer += [speed / (each.tokens / each.seconds) for each in peer]
         costs.append(with_drafts.cpu_seconds / with_drafts.tokens / (without.cpu_seconds / without.tokens))
         drafted += with_drafts.drafted
         accepted += with_drafts.accepted
         tokens += with_drafts.tokens
     rows = tokens - accepted
     share = f"{accepted / drafted:.2f}" if drafted else "none drafted"
-    figures = [tokens / rows, statistics.median(speeds), statistics.median(costs)]
-    print(f"{kind}: tokens/s {speeds}, CPU {costs}", file=sys.stderr, flush=True)
+    figures = [tokens / rows, *(statistics.median(each) for each in (speeds, costs, over_peer) if each)]
+    print(f"{kind}: tokens/s {speeds}, CPU {costs}, ÷ peer {over_peer}", file=sys.stderr, flush=True)
     return [kind, share, *(f"{figure:.2f}" for figure in figures)]
 
 
@@ -160,9 +168,12 @@ def measure(options: argparse.Namespace) -> None:
             command += ["--speculate", speculate, "--max-running", str(max(4, options.streams))]
             log = Path(directory) / f"{speculate}.log"
             servers.append(stack.enter_context(ServerProcess(ServerCommand("arbora", command), log)))
+        if options.peer:
+            peer = ServerCommand("peer", shlex.split(options.peer))
+            servers.append(stack.enter_context(ServerProcess(peer, Path(directory) / "peer.log")))
         lines = [compare(options, servers, kind) for kind in options.kinds]
-    headings = ("kind", "accepted", "tokens a row", "tokens/s, on ÷ off", "CPU s/token, on ÷ off")
-    print(table(headings, lines))
+    headings = ["kind", "accepted", "tokens a row", "tokens/s, on ÷ off", "CPU s/token, on ÷ off"]
+    print(table([*headings, "tokens/s ÷ peer"] if options.peer else headings, lines))
 
 
 def main() -> None:
@@ -178,6 +189,9 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests-per-round", type=int, default=6)
+    parser.add_argument(
+        "--peer", default="", help="the command of another server, to which --port N is added"
+    )
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--serve", nargs="*", default=[], help="more options of arbora serve")

@@ -250,10 +250,11 @@ class ServeConfig:
         "MS",
         number(1, 60_000, "milliseconds between 1 and 60000"),
     )
-    speculate: int | Literal["off", "auto"] = option(
+    speculate: int | Literal["off", "auto"] | None = option(
         "most tokens of a reply to guess in a step, from what was said before, or auto: as many as save "
-        "time; replies stay the same, and those that repeat it come faster",
-        "off",
+        "time; replies stay the same, and those that repeat it come faster (default: auto on a CPU, off on a "
+        "GPU)",
+        None,
         "off|auto|K",
         read_drafts,
     )
@@ -379,10 +380,10 @@ class ServeConfig:
 
     @property
     def max_drafts(self) -> int:
-        """The most drafts of a request in a step."""
+        """The most drafts of a request in a step. Unless asked for, there are none on a GPU."""
         if isinstance(self.speculate, int):
             return self.speculate
-        return AUTO_DRAFTS if self.speculate == "auto" else 0
+        return 0 if self.speculate == "off" else AUTO_DRAFTS
 
     @property
     def adapter_places(self) -> int:

@@ -97,7 +97,7 @@ _ARGUMENTS: Mapping[str, _Argument] = {
     "max_seq_len_to_capture": _Argument((8192, None), _KERNELS),
     "max_context_len_to_capture": _Argument((None,), _KERNELS),
     "disable_cascade_attn": _Argument((False, None), _KERNELS),
-    "speculative_config": _Argument((None,), "speculate=8 drafts tokens; the text is the same"),
+    "speculative_config": _Argument((None,), "speculate='auto' drafts tokens; the text is the same"),
     "trust_remote_code": _Argument((False, None), "no code of a model is run"),
     "code_revision": _Argument((None,), "no code of a model is run"),
     "tokenizer": _Argument((None,), _TOKENIZER, True),

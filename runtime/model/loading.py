@@ -144,7 +144,8 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
 
 def _count_drafts(config: ServeConfig, source: ModelSource, device: torch.device) -> int:
     """The most drafts of a step. Recurrent layers allow none, because their states can't be taken back."""
-    if source.pooling is not None or source.config.cache_spec.states:
+    is_off = config.speculate is None and device.type == "cuda"
+    if is_off or source.pooling is not None or source.config.cache_spec.states:
         return 0
     return min(MAX_DRAFTS[device.type], config.max_running * config.max_drafts)
 
@@ -199,7 +200,7 @@ def _start_runner(
     drafter, controller = None, None
     if state.states.max_drafts:
         drafter = SuffixDrafter(config.max_running)
-        controller = DraftController(config.max_running) if config.speculate == "auto" else None
+        controller = DraftController(config.max_running) if config.speculate in ("auto", None) else None
     runner = Runner(state, executor, mover, page_memory, drafter, controller)
     if not warm_up(runner, state.model, pool, config):
         source.explain_bad_logits()

@@ -54,7 +54,7 @@ def warm_up_cuda(
 ) -> bool:
     """Compiles every kernel that a step of an ordinary request launches. Returns whether all
     rows could be sampled."""
-    warm_up_sampling(model.config.vocab_size, device, with_drafts=config.max_drafts > 0)
+    warm_up_sampling(model.config.vocab_size, device, with_drafts=runner.needs_tokens)
     limits = [reach.limit for reach in model.config.cache_spec.reaches]
     return _run(runner, cuda_plans(limits, pool, config))
 

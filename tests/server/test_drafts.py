@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from arbora.runtime.config import BUILTIN_MODEL
 from served import Served, serve
 
 FIELDS = ("--deterministic", "--max-running", "4", "--max-model-len", "1024", "--kv-memory", "12MiB")
-DRAFTS = ("--speculate", "6")
+SPECULATE = ("off", "6", "auto")
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 6}, "age": {"type": "integer"}},
@@ -31,12 +32,10 @@ REQUESTS: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[list[Served]]:
-    """One without drafts and one with them."""
-    with (
-        serve(BUILTIN_MODEL, *FIELDS) as plain,
-        serve(BUILTIN_MODEL, *FIELDS, *DRAFTS) as drafting,
-    ):
-        yield [plain, drafting]
+    """One without drafts, one that computes all, and one that chooses."""
+    with ExitStack() as stack:
+        started = (serve(BUILTIN_MODEL, *FIELDS, "--speculate", value) for value in SPECULATE)
+        yield [stack.enter_context(server) for server in started]
 
 
 def answer(server: Served, fields: dict[str, Any], prompt: str = LINES) -> Any:
@@ -49,8 +48,8 @@ def answer(server: Served, fields: dict[str, Any], prompt: str = LINES) -> Any:
 @pytest.mark.parametrize("number", range(len(REQUESTS)))
 def test_replies_are_those_without_drafts(servers: list[Served], number: int) -> None:
     for _ in range(2):  # the second time earlier replies are drafted from
-        plain, drafting = (answer(server, REQUESTS[number]) for server in servers)
-        assert plain == drafting
+        plain, *drafting = (answer(server, REQUESTS[number]) for server in servers)
+        assert drafting == [plain, plain]
 
 
 def test_drafts_are_counted_by_source_and_save_steps(servers: list[Served]) -> None:
@@ -62,10 +61,33 @@ def test_drafts_are_counted_by_source_and_save_steps(servers: list[Served]) -> N
         {name: value - earlier.get(name, 0) for name, value in server.metrics().items()}
         for server, earlier in zip(servers, before, strict=True)
     ]
-    assert used[0]["arbora_drafted_tokens_total"] == 0
-    assert 0 < used[1]["arbora_accepted_tokens_total"] <= used[1]["arbora_drafted_tokens_total"]
-    assert used[1]["arbora_output_tokens_total"] == used[0]["arbora_output_tokens_total"] == 120
-    assert used[1]["arbora_steps_total"] < used[0]["arbora_steps_total"]
+    plain, *drafting = used
+    assert plain["arbora_drafted_tokens_total"] == 0
+    for figures in drafting:
+        assert 0 < figures["arbora_accepted_tokens_total"] <= figures["arbora_drafted_tokens_total"]
+        assert figures["arbora_output_tokens_total"] == plain["arbora_output_tokens_total"] == 120
+    assert drafting[0]["arbora_steps_total"] < plain["arbora_steps_total"]
+
+
+def test_a_request_limits_its_drafts(servers: list[Served]) -> None:
+    _, drafting, _ = servers
+    for limit in (0, 2):
+        before = drafting.metrics()
+        fields = {"temperature": 0, "cache_salt": f"limit {limit}", "ignore_eos": True, "speculate": limit}
+        for _ in range(2):
+            answer(drafting, fields)
+        drafted, steps = (
+            drafting.metrics()[name] - before[name]
+            for name in ("arbora_drafted_tokens_total", "arbora_steps_total")
+        )
+        assert drafted <= limit * steps
+        assert (drafted > 0) == (limit > 0)
+
+
+def test_a_request_can_not_ask_for_more_drafts_than_there_are(servers: list[Served]) -> None:
+    response = servers[0].http.post("/v1/completions", json={"prompt": LINES, "speculate": 16})
+    assert response.status_code == 400
+    assert "speculate is 16" in response.json()["error"]["message"]
 
 
 def test_a_prediction_is_drafted_from_and_counted(servers: list[Served]) -> None:
@@ -76,7 +98,7 @@ def test_a_prediction_is_drafted_from_and_counted(servers: list[Served]) -> None
     for content in (text, [{"type": "text", "text": text}]):
         body = {**chat, "prediction": {"type": "content", "content": content}}
         without, with_drafts = (
-            server.http.post("/v1/chat/completions", json=body).json() for server in servers
+            server.http.post("/v1/chat/completions", json=body).json() for server in servers[:2]
         )
         assert without["choices"] == with_drafts["choices"] == plain["choices"]
         details = with_drafts["usage"]["completion_tokens_details"]
