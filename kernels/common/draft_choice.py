@@ -4,7 +4,7 @@ import numpy as np
 
 from .jit import compiled, inlined
 
-MIN_GAIN = 1.05
+MIN_GAIN = 1.1
 """Drafts that promise less than this factor of tokens per second are not computed: of many choices the best
 one seems better than it is."""
 MATCHES = (8, 16, 32)

@@ -167,12 +167,13 @@ class Runner:
         """The drafts of the plan's rows; None if no row has any."""
         if self._drafter is None:
             return None
-        most = np.array([0 if row.tokens else max(0, row.samples - 1) for row in plan.rows], np.int32)
-        if not most.any():
+        rows = sum(row.samples > 1 and not row.tokens for row in plan.rows)
+        if not rows:
             return None
+        share = self._states.max_drafts // rows
+        most = [0 if row.tokens else min(share, max(0, row.samples - 1)) for row in plan.rows]
         slots = np.array([row.slot for row in plan.rows], np.int32)
-        share = self._states.max_drafts // np.count_nonzero(most)
-        drafts = self._drafter.propose(slots, np.minimum(most, share, dtype=np.int32))
+        drafts = self._drafter.propose(slots, np.array(most, np.int32))
         drafts = self._states.cut_drafts(drafts)
         return drafts if len(drafts.tokens) else None
 
@@ -182,8 +183,7 @@ class Runner:
             return proposed
         tokens = sum(len(row.tokens) // TOKEN_BYTES or 1 for row in plan.rows)
         rows = sum(row.samples > 0 for row in plan.rows)
-        chosen = self._controller.choose(proposed, tokens, rows)
-        return chosen if len(chosen.tokens) else None
+        return self._controller.choose(proposed, tokens, rows)
 
     def _take_tokens(self) -> None:
         """Waits for the last step that sampled, and adds the drafts that are kept to the slots' lengths."""

@@ -60,7 +60,7 @@ class KeptTokens(NamedTuple):
     offsets: NDArray[np.int32]
     tokens: NDArray[np.int32]
     counts: NDArray[np.int32]
-    """[rows of the plan]: tokens of each"""
+    """[rows of the plan]: tokens of each; none if the drafter had no drafts"""
 
     def count_drafts(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """The slots, each once, and how many of their drafts are kept."""
@@ -97,6 +97,8 @@ class RunningStep:
     """the last copies to the host that were launched; complete when the device is done with the step"""
     waited: float = 0.0
     """seconds that the host waited for masks"""
+    _sampled: Sampled | None = None
+    """the sampled rows on the host, once they were waited for"""
 
     def wait_for(self, masks: MasksSource) -> StepMasks | None:
         started = time.perf_counter()
@@ -138,10 +140,12 @@ class RunningStep:
 
     def _read_results(self) -> Sampled:
         """Waits for the step; returns the sampled rows on the host."""
-        copies = [] if self.copies is None else self.copies.wait()
-        if self.results is None or self.inputs is None:
-            return NOTHING_SAMPLED
-        return self.results.on(copies[0]).rows(len(self.inputs.sampled_slots))
+        if self._sampled is None:
+            copies = [] if self.copies is None else self.copies.wait()
+            self._sampled = NOTHING_SAMPLED
+            if self.results is not None and self.inputs is not None:
+                self._sampled = self.results.on(copies[0]).rows(len(self.inputs.sampled_slots))
+        return self._sampled
 
     def report_cost(self, costs: StepCosts, milliseconds: float) -> None:
         """Adds the time of the step to what is known of the time of steps, if it only decodes."""
@@ -155,7 +159,8 @@ class RunningStep:
         """Waits for the step; returns the tokens that are kept."""
         sampled = self._read_results()
         slots, offsets, kept = self._find_kept(sampled)
-        tokens, counts = sampled.tokens.numpy(), self._count_tokens(kept)
+        tokens = sampled.tokens.numpy()
+        counts = NO_SLOTS if self.proposed is None else self._count_tokens(kept)
         if self.drafts is None:
             return KeptTokens(slots, offsets, tokens, counts)
         return KeptTokens(slots[kept], offsets[kept], tokens[kept], counts)

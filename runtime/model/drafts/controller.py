@@ -86,11 +86,11 @@ class DraftController:
         """Notes that a slot begins another request."""
         self._own[slot] = 0.0
 
-    def choose(self, drafts: Drafts, tokens: int, rows: int) -> Drafts:
+    def choose(self, drafts: Drafts, tokens: int, rows: int) -> Drafts | None:
         """The drafts that are worth their time, in a step that has `tokens` without them, of which `rows`
-        sample."""
+        sample; None if no draft is."""
         if tokens >= MAX_TOKENS:
-            return drafts.cut(np.zeros_like(drafts.counts))
+            return None
         must_draft = self._declined >= self._max_declined
         if must_draft:
             self._declined, self._max_declined = 0, min(2 * self._max_declined, MAX_DECLINED)
@@ -98,7 +98,8 @@ class DraftController:
         counts = choose_drafts(drafts, self._outcomes, self._own, *costs, tokens, rows, must_draft)
         if not counts.any():
             self._declined += 1
-        elif not must_draft:
+            return None
+        if not must_draft:
             self._declined, self._max_declined = 0, MIN_DECLINED
         return drafts.cut(counts)
 
