@@ -30,7 +30,7 @@ STALE_COUNT = 2.0
 
 @inlined
 def _kind(source, matched):
-    kind = source * KINDS_OF_SOURCE
+    kind = np.int64(source * KINDS_OF_SOURCE)
     for length in MATCHES:
         kind += np.int64(matched >= length)
     return kind

@@ -33,8 +33,8 @@ class StepCosts:
 
     def __init__(self) -> None:
         sizes = np.arange(MAX_TOKENS + 1)
-        self._first = 1.0 + FIRST_SLOPE * sizes
-        self.by_tokens: NDArray[np.float64] = self._first.copy()
+        self._first: NDArray[np.float64] = (1.0 + FIRST_SLOPE * sizes).astype(np.float64)
+        self.by_tokens = self._first.copy()
         """[MAX_TOKENS + 1], in a common unit"""
         self.after_drafts = 0.0
         """what a step with drafts adds to the next one, in the same unit"""
