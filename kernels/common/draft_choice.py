@@ -64,17 +64,19 @@ def choose_drafts(drafts, outcomes, own, costs, after_drafts, tokens, rows, must
     best, expected, size = chosen.copy(), np.float64(rows), np.int64(tokens)
     most = 0.0 if must_draft else MIN_GAIN * expected / costs[tokens]
     while size + 1 < len(costs):
-        row = np.int64(np.argmax(survival))
-        if survival[row] <= 0.0:
+        likeliest = np.int64(np.argmax(survival))
+        if survival[likeliest] <= 0.0:
             break
-        expected += survival[row]
+        expected += survival[likeliest]
         size += 1
-        chosen[row] += 1
-        depth = chosen[row]
-        if depth == counts[row]:
-            survival[row] = 0.0
+        chosen[likeliest] += 1
+        depth = chosen[likeliest]
+        if depth == counts[likeliest]:
+            survival[likeliest] = 0.0
         else:
-            survival[row] *= min(1.0, factors[row] * _probability(outcomes[kinds[row], depth]))
+            survival[likeliest] *= min(
+                1.0, factors[likeliest] * _probability(outcomes[kinds[likeliest], depth])
+            )
         speed = expected / (costs[size] + after_drafts)
         if speed > most:
             most = speed
