@@ -13,8 +13,8 @@ from .automaton.rows import SlotRegisters
 from .common import amx, bfloat16_dots, draft_choice, program, rows, step_tokens, token_index
 from .common.drafts import DraftRows, Drafts
 from .elementwise import cpu as elementwise_cpu
-from .experts import gate_cpu, grouped_cpu, sorting_cpu
-from .linear import FACTOR_INPUTS, CodedShape, bfloat16_cpu, find_packer, fp8_cpu, half
+from .experts import gate_cpu, grouped_cpu, router_cpu, sorting_cpu
+from .linear import FACTOR_INPUTS, CodedShape, find_packer, fp8_cpu, half_cpu
 from .pages import cpu as pages_cpu
 from .rotary import cpu as rotary_cpu
 from .sampling import Sampled, row_cpu, slots_cpu
@@ -61,12 +61,12 @@ def _products() -> None:
         rows.COPIES_OF_COLUMNS[dtype.itemsize].load()
         fp8_cpu.choose_kernel(dtype).load()
     fp8_cpu.expand_rows.load()
-    if bfloat16_cpu.serves(torch.bfloat16):
-        bfloat16_cpu.multiply_by_vectors.load()
-        bfloat16_cpu.copy_rows.load()
+    if half_cpu.serves(torch.bfloat16):
+        half_cpu.KERNELS[torch.bfloat16].load()
+        half_cpu.copy_rows.load()
         if amx.available():
-            bfloat16_cpu.multiply_by_amx.load()
-    half.WIDENINGS[torch.bfloat16].load()
+            half_cpu.multiply_by_amx.load()
+    rows.WIDENINGS[torch.bfloat16].load()
     for bits in (4, 8):
         for zero in (0, None):
             _integer_product(CodedShape(1, 16, bits, 16, zero))
@@ -80,12 +80,12 @@ def _experts() -> None:
         sorting_cpu.CHOICES[dtype].load()
         sorting_cpu.SUMS[dtype].load()
         gate_cpu.GATES[dtype].load()
-        half.PRODUCTS[dtype].load()
+        router_cpu.PRODUCTS[dtype].load()
     integers = [kernel for (form, _), kernel in grouped_cpu.INTEGERS.items() if not form.has_factors]
     for kernel in integers:
         kernel.load()
-    if bfloat16_cpu.serves(torch.bfloat16):
-        grouped_cpu.multiply_pairs.load()
+    if half_cpu.serves(torch.bfloat16):
+        grouped_cpu.HALVES[torch.bfloat16].load()
 
 
 def _integer_product(shape: CodedShape) -> None:

@@ -1,4 +1,7 @@
-"""Copies of rows and columns of matrices. Unlike PyTorch's, a program can contain those on a CPU."""
+"""Copies of matrices, of their rows and of their columns.
+
+Unlike PyTorch's, a program can contain those on a CPU.
+"""
 
 from collections.abc import Sequence
 
@@ -6,8 +9,8 @@ import numpy as np
 import torch
 
 from .jit import compiled_fast
-from .numba_tools import fetch_add, pointer, shift
-from .threads import ParallelKernel, thread_count
+from .numba_tools import KIND, fetch_add, load, pointer, shift
+from .threads import PIECE, ParallelKernel, thread_count
 
 
 def take_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -57,6 +60,17 @@ def join_columns(parts: Sequence[torch.Tensor]) -> torch.Tensor:
         copy_part.run((rows, width, part.data_ptr(), target, row_bytes), thread_count(part.numel()))
         target += width
     return joined
+
+
+def to_float32(x: torch.Tensor) -> torch.Tensor:
+    """x as float32: a copy if it has half precision."""
+    if x.is_cuda or x.dtype == torch.float32:
+        return x.float()
+    x = x.contiguous()
+    wide = torch.empty(x.shape, dtype=torch.float32)
+    arguments = (x.numel(), x.data_ptr(), wide.data_ptr())
+    WIDENINGS[x.dtype].run(arguments, thread_count(x.numel()))
+    return wide
 
 
 @compiled_fast
@@ -124,3 +138,21 @@ def copy_part(arguments):
 def _copy_bytes(source, target, count):
     for i in range(count):
         target[i] = source[i]
+
+
+@compiled_fast
+def _widen(arguments, kind):
+    """Arguments: the counter of pieces, the number of elements, and the addresses of the source and the
+    target."""
+    count = arguments[1]
+    while True:
+        begin = fetch_add(arguments, 1) * PIECE
+        if begin >= count:
+            break
+        source = shift(pointer(arguments[2], kind), begin)
+        target = shift(pointer(arguments[3], np.float32(0)), begin)
+        for i in range(min(PIECE, count - begin)):
+            target[i] = load(source, i)
+
+
+WIDENINGS = {dtype: ParallelKernel(_widen, KIND[dtype]) for dtype in (torch.bfloat16, torch.float16)}

@@ -108,6 +108,15 @@ def take_pieces(arguments, at, team, total, divisor):
 
 
 @compiled
+def divide_piece(arguments, at, index, works, pieces):
+    """Returns the numbers of a work and of a piece of its weight. With teams, the first pieces of all works
+    come first, because the first pieces of each weight lie on the first node."""
+    if arguments[at] == 0:
+        return index // pieces, index % pieces
+    return index % works, index // works
+
+
+@compiled
 def _take_of_teams(arguments, at, team, total, in_blocks):
     table = pointer(arguments[at], np.int64(0))
     teams, bounds = table[TEAMS], shift(table, BOUNDS)

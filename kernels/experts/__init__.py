@@ -15,8 +15,7 @@ import torch.nn.functional as F
 from ..common.rows import take_rows
 from ..common.threads import is_recording
 from ..linear import Linear
-from ..linear.half import multiply, to_float32
-from . import gate_cpu, sorting_cpu
+from . import gate_cpu, router_cpu, sorting_cpu
 from .grouped_cpu import GroupedProduct
 
 __all__ = ["ExpertWeights", "Experts", "Router", "Routing", "RowFunction", "StackedWeights", "clamp_and_gate"]
@@ -58,8 +57,7 @@ class Router:
         if self._invariant is not None:
             logits = self._invariant(x)
         else:
-            logits = torch.empty(len(x), len(self._weight), dtype=x.dtype)
-            multiply(to_float32(x), self._weight, self._bias, logits)
+            logits = router_cpu.multiply(x, self._weight, self._bias)
         return Routing(*sorting_cpu.choose(logits, self._k, self._renormalizes))
 
 
@@ -148,7 +146,7 @@ def _multiply(
     x: torch.Tensor, weights: ExpertWeights, grouped: GroupedProduct | None, order: sorting_cpu.Order
 ) -> torch.Tensor:
     assert not isinstance(weights, StackedWeights)
-    if grouped is not None and grouped.takes(len(x)):
+    if grouped is not None:
         return grouped(x, order.works)
     return _multiply_each(x, weights, sorting_cpu.read_works(order.works, is_recording()))
 

@@ -15,13 +15,12 @@ import torch
 
 from ..common.jit import compiled, compiled_fast, insert_into_caller
 from ..common.numba_tools import KIND, fetch_add, pointer, shift
-from ..common.teams import find_own_team, take_piece, take_pieces, team_arguments
+from ..common.teams import divide_piece, find_own_team, take_piece, take_pieces, team_arguments
 from ..common.threads import ParallelKernel
-from ..linear import Linear, bfloat16_cpu, bfloat16_tile, fp8_cpu, fp8_tile, half, integer_cpu
-from ..linear.bfloat16_cpu import Bfloat16CpuProduct
+from ..linear import Linear, fp8_cpu, fp8_tile, half_cpu, half_tile, integer_cpu
 from ..linear.byte_dots import TILE, tile_bytes
 from ..linear.fp8 import Fp8CpuProduct
-from ..linear.half import HalfWidenedOnUseProduct
+from ..linear.half_cpu import HalfCpuProduct
 from ..linear.integer import IntegerCpuProduct
 from ..linear.integer_cpu import WHOLE
 from .sorting_cpu import MAX_ROWS, WORK
@@ -29,15 +28,13 @@ from .sorting_cpu import MAX_ROWS, WORK
 ADDRESSES = 3
 """the addresses of an expert's product"""
 
-FLOAT16 = KIND[torch.float16]
-
-INTEGER_TEAMS, FP8_TEAMS, PAIR_TEAMS = (
-    2 + count for count in (integer_cpu.ARGUMENTS, fp8_cpu.ARGUMENTS, bfloat16_cpu.VECTOR_ARGUMENTS)
+INTEGER_TEAMS, FP8_TEAMS, HALF_TEAMS = (
+    2 + count for count in (integer_cpu.ARGUMENTS, fp8_cpu.ARGUMENTS, half_cpu.VECTOR_ARGUMENTS)
 )
 """The indices of the teams' arguments. Before them come those of the dense product and the addresses of the
 works and of the experts' addresses."""
 
-_Product = IntegerCpuProduct | Fp8CpuProduct | HalfWidenedOnUseProduct | Bfloat16CpuProduct
+_Product = IntegerCpuProduct | Fp8CpuProduct | HalfCpuProduct
 
 
 class GroupedProduct:
@@ -55,11 +52,6 @@ class GroupedProduct:
         if len(products) < len(linears) or len({_describe(each) for each in products}) > 1:
             return None
         return GroupedProduct(products, linears[0].out_features)
-
-    def takes(self, rows: int) -> bool:
-        """Whether it multiplies this many rows. More are multiplied faster expert by expert."""
-        is_half = isinstance(self._products[0], HalfWidenedOnUseProduct)
-        return not is_half or rows <= half.FEW_ROWS * len(self._products)
 
     def __call__(self, x: torch.Tensor, works: torch.Tensor) -> torch.Tensor:
         """x: [rows, inputs], sorted by experts; works: see `sorting_cpu.Order`. Rows without an expert have
@@ -79,7 +71,7 @@ def _is_served(product: object) -> TypeGuard[_Product]:
         return product.input_order is None
     if isinstance(product, Fp8CpuProduct):
         return product.shape.inputs % 2 == 0
-    return isinstance(product, HalfWidenedOnUseProduct | Bfloat16CpuProduct)
+    return isinstance(product, HalfCpuProduct)
 
 
 def _describe(product: _Product) -> object:
@@ -93,7 +85,7 @@ def _find_kernel(product: _Product, dtype: torch.dtype) -> ParallelKernel:
         return INTEGERS[product.kind]
     if isinstance(product, Fp8CpuProduct):
         return FP8_PAIRS if fp8_cpu.multiplies_pairs(dtype) else FP8_FLOATS[dtype]
-    return multiply_pairs if isinstance(product, Bfloat16CpuProduct) else multiply_halves
+    return HALVES[dtype]
 
 
 @compiled
@@ -110,15 +102,6 @@ def _take(work, works, addresses, own, place):
     for i in range(ADDRESSES):
         own[place + i] = of_expert[i]
     return numbers[1], numbers[2]
-
-
-@compiled
-def _divide(arguments, at, index, works, pieces):
-    """The number of a work and of a piece of its expert's weight. With teams, the first pieces of all works
-    come first, because the first pieces of each weight lie on the first node."""
-    if arguments[at] == 0:
-        return index // pieces, index % pieces
-    return index % works, index // works
 
 
 @compiled
@@ -152,7 +135,7 @@ def _multiply_tiles(arguments, own, memory, bits, stored, has_offsets, sum_kind)
         if begin >= total:
             break
         for index in range(begin, end):
-            work, tile = _divide(arguments, INTEGER_TEAMS, index, works, tiles)
+            work, tile = divide_piece(arguments, INTEGER_TEAMS, index, works, tiles)
             first, rows = _take(work, arguments[29], arguments[30], given, 14)
             near, has_teams = 2 * rows <= bits, arguments[INTEGER_TEAMS] != 0
             ahead = 1 if index + 1 < end and tile + 1 < tiles and not has_teams else 0
@@ -183,65 +166,41 @@ def _multiply_fp8_strips(arguments, own, memory, pair, kind):
         index = take_piece(arguments, FP8_TEAMS, team, total)
         if index >= total:
             break
-        work, strip = _divide(arguments, FP8_TEAMS, index, works, strips)
+        work, strip = divide_piece(arguments, FP8_TEAMS, index, works, strips)
         first, rows = _take(work, arguments[11], arguments[12], given, 6)
         fp8_cpu.multiply_strip(given, strip, first, rows, sums, buffer, pair)
         fp8_cpu.store_rows(given, sums, first, rows, strip * fp8_tile.OUTPUTS, kind)
 
 
-@ParallelKernel
-def multiply_halves(arguments):
-    """Arguments: those of `half.multiply` for all rows, then the addresses of the works and of the experts'
+@compiled_fast
+def _multiply_halves(arguments, pair, kind):
+    """Arguments: those of `half_cpu.KERNELS`, then the addresses of the works and of the experts'
     addresses."""
-    _multiply_half_blocks(arguments, _copy(arguments, 8), np.empty(MAX_ROWS, np.float32))
+    memory = np.empty(min(arguments[1], MAX_ROWS) * half_tile.OUTPUTS, np.float32)
+    _multiply_half_precision_strips(arguments, _copy(arguments, 9), memory, pair, kind)
 
 
 @compiled_fast
-def _multiply_half_blocks(arguments, own, sums):
-    """own, sums: held by the caller"""
-    outputs, inputs = arguments[2], arguments[3]
-    given = pointer(np.int64(own.ctypes.data), np.int64(0))
-    step = max(1, half.BLOCK // inputs)
-    blocks = (outputs + step - 1) // step
-    total = _count_works(arguments[8]) * blocks
-    while True:
-        index = fetch_add(arguments, 1)
-        if index >= total:
-            break
-        first, rows = _take(index // blocks, arguments[8], arguments[9], given, 8)
-        given[1], given[5], given[6] = rows, given[8], given[10]
-        given[4] = arguments[4] + 4 * first * inputs
-        given[7] = arguments[7] + 2 * first * outputs
-        begin = index % blocks * step
-        half.multiply_outputs(given, begin, min(outputs, begin + step), sums, FLOAT16)
-
-
-@ParallelKernel
-def multiply_pairs(arguments):
-    """Arguments: those of `bfloat16_cpu.multiply_by_vectors`, then the addresses of the works and of the
-    experts' addresses."""
-    memory = np.empty(min(arguments[1], MAX_ROWS) * bfloat16_tile.OUTPUTS, np.float32)
-    _multiply_pair_strips(arguments, _copy(arguments, 9), memory)
-
-
-@compiled_fast
-def _multiply_pair_strips(arguments, own, memory):
+def _multiply_half_precision_strips(arguments, own, memory, pair, kind):
     """own, memory: held by the caller"""
     given = pointer(np.int64(own.ctypes.data), np.int64(0))
     sums = pointer(np.int64(memory.ctypes.data), np.float32(0))
-    strips = (arguments[2] + bfloat16_tile.OUTPUTS - 1) // bfloat16_tile.OUTPUTS
+    strips = (arguments[2] + half_tile.OUTPUTS - 1) // half_tile.OUTPUTS
     works = _count_works(arguments[9])
-    total, team = works * strips, find_own_team(arguments, PAIR_TEAMS)
+    total, team = works * strips, find_own_team(arguments, HALF_TEAMS)
     while True:
-        index = take_piece(arguments, PAIR_TEAMS, team, total)
+        index = take_piece(arguments, HALF_TEAMS, team, total)
         if index >= total:
             break
-        work, strip = _divide(arguments, PAIR_TEAMS, index, works, strips)
+        work, strip = divide_piece(arguments, HALF_TEAMS, index, works, strips)
         first, rows = _take(work, arguments[9], arguments[10], given, 9)
         given[5], given[6] = given[9], given[11]
-        bfloat16_cpu.multiply_strip(given, strip, first, rows, 1, sums)
+        half_cpu.multiply_strip(given, strip, first, rows, 1, sums, pair, kind)
 
 
 INTEGERS = integer_cpu.kernels_by_format(_multiply_integers)
 FP8_PAIRS = ParallelKernel(_multiply_fp8, np.uint32(0), KIND[torch.bfloat16])
 FP8_FLOATS = {dtype: ParallelKernel(_multiply_fp8, np.uint64(0), kind) for dtype, kind in KIND.items()}
+HALVES = {
+    dtype: ParallelKernel(_multiply_halves, pair, KIND[dtype]) for dtype, pair in half_tile.PAIR.items()
+}

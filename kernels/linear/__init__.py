@@ -6,10 +6,9 @@ import torch
 
 from ..adapters import ProductAdapters
 from ..common.rows import join_columns
-from .bfloat16_cpu import Bfloat16CpuProduct, Strips, pack_strips
 from .coded_weight import FACTOR_INPUTS, CodedPacker, CodedProduct, CodedShape, HostPacker
 from .float_cuda import Choice, FloatCudaProduct, Seconds, choose_fastest
-from .half import HalfWidenedOnUseProduct, to_float32
+from .half_cpu import HalfCpuProduct, Strips, pack_strips
 from .invariant import InvariantProduct, Product, invariant_sizes
 from .onednn import OneDnnProduct
 from .products import find_float_row, find_packer
@@ -25,7 +24,6 @@ __all__ = [
     "Linear",
     "Seconds",
     "Strips",
-    "as_float32",
     "find_packer",
     "pack_strips",
 ]
@@ -64,19 +62,12 @@ class Linear:
     @staticmethod
     def reads_parts(device: torch.device, dtype: torch.dtype) -> bool:
         """Whether `pack_strips` can prepare weights of this dtype on this device."""
-        return find_float_row(device, dtype).product is Bfloat16CpuProduct
-
-    @staticmethod
-    def keeps_layout(device: torch.device, dtype: torch.dtype, batch_invariant: bool) -> bool:
-        """Whether the products of floats hold weights in a layout of ours: strips, or as `pack` gets them."""
-        row = find_float_row(device, dtype)
-        product = row.deterministic if batch_invariant else row.product
-        return row.product is Bfloat16CpuProduct or product is HalfWidenedOnUseProduct
+        return find_float_row(device, dtype).product is HalfCpuProduct
 
     @staticmethod
     def of_strips(strips: Strips, bias: torch.Tensor | None, batch_invariant: bool = False) -> "Linear":
         """As `pack`, for a weight that `pack_strips` packed."""
-        product = Bfloat16CpuProduct(strips, bias, batch_invariant)
+        product = HalfCpuProduct(strips, bias, batch_invariant)
         return Linear(product, strips.outputs, strips.inputs)
 
     @staticmethod
@@ -118,7 +109,7 @@ class Linear:
     def stored_rows(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
         """Returns a function that reads rows [n, in] of the weight by their numbers, int32 or int64 [n],
         contiguous. Returns None if the product can't read them from its own copy of the weight."""
-        return self.product.rows if isinstance(self.product, Bfloat16CpuProduct) else None
+        return self.product.rows if isinstance(self.product, HalfCpuProduct) else None
 
     def _parts(self) -> Sequence[Product]:
         return self.product.products if isinstance(self.product, JoinedProduct) else [self.product]
@@ -139,8 +130,3 @@ class JoinedProduct:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return join_columns([product(x) for product in self.products])
-
-
-def as_float32(x: torch.Tensor) -> torch.Tensor:
-    """x as float32, by a kernel of ours on a CPU."""
-    return x.float() if x.is_cuda else to_float32(x)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from ..common.rows import to_float32
 from ..common.teams import place_by_node, team_arguments
 from ..common.threads import is_recording, thread_count
 from . import fp8_cpu
 from .byte_dots import available
 from .coded_weight import CPU, CodedShape
 from .fp8_tile import OUTPUTS, PLACES
-from .half import to_float32
 from .integer_cpu import KINDS
 
 _PLACES = torch.tensor([32 * half + place for half in (0, 1) for place in PLACES])

@@ -13,9 +13,9 @@ from ..common.numba_tools import KIND, fetch_add, pointer, shift, store
 from ..common.rows import number_at
 from ..common.teams import find_own_team, take_piece
 from ..common.threads import ParallelKernel
-from .bfloat16_cpu import PANEL, count_panels
-from .bfloat16_tile import MAX_ROWS
 from .fp8_tile import OUTPUTS, PAIR_BYTES, tiles
+from .half_cpu import count_panels
+from .half_tile import MAX_ROWS
 from .integer_tiles import store_row
 
 BLOCK = 64
@@ -26,6 +26,9 @@ NEAR, FAR = 1024, 8192
 """Bytes between the codes that are widened and those that are prefetched: NEAR for up to 3 rows, FAR for
 more. One row takes 1.07 times as long with FAR as with NEAR, 5 rows take 1.09 times as long with NEAR as with
 FAR."""
+
+PANEL = 252
+"""Rows that a thread takes at a time, at most. Their sums stay in the second-level cache."""
 
 ARGUMENTS = 11
 """Arguments of a product. Those of the teams follow (see `teams`)."""
@@ -104,7 +107,7 @@ def _multiply(arguments, memory, pair, kind):
     sums = pointer(np.int64(memory.ctypes.data), np.float32(0))
     buffer = shift(sums, OUTPUTS * min(rows, PANEL))
     strips = (outputs + OUTPUTS - 1) // OUTPUTS
-    panels = count_panels(rows, strips, arguments[10])
+    panels = count_panels(rows, strips, arguments[10], PANEL)
     team = find_own_team(arguments, ARGUMENTS)
     while True:
         work = take_piece(arguments, ARGUMENTS, team, strips * panels)

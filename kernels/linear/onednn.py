@@ -4,14 +4,9 @@ import torch
 import torch.nn.functional as F
 
 
-def has_onednn(dtype: torch.dtype) -> bool:
-    """Whether PyTorch has oneDNN, which multiplies at least float32."""
-    return bool(torch._C._has_mkldnn)
-
-
 def onednn_multiplies(dtype: torch.dtype) -> bool:
     """Whether oneDNN multiplies this dtype on this processor."""
-    if not has_onednn(dtype):
+    if not torch._C._has_mkldnn:
         return False
     if dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

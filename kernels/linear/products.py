@@ -2,12 +2,11 @@
 
 | weight | processor | product | few rows | many rows |
 |---|---|---|---|---|
-| bfloat16 | AVX512-BF16 | `Bfloat16CpuProduct` | `vdpbf16ps` | the same, or AMX |
-| bfloat16 | FMA, or oneDNN lacks bfloat16 | `Bfloat16CpuProduct` | float32 in registers | the same |
+| bfloat16 | AVX512-BF16 | `HalfCpuProduct` | `vdpbf16ps` | the same, or AMX |
+| bfloat16 | FMA, or oneDNN lacks bfloat16 | `HalfCpuProduct` | float32 in registers | the same |
+| float16 | oneDNN lacks float16 | `HalfCpuProduct` | float32 in registers | the same |
 | bfloat16, float16, float32 | oneDNN multiplies the dtype | `OneDnnProduct` | oneDNN | oneDNN |
-| float16 | other CPUs | `HalfWidenedOnUseProduct` | float32 in registers | oneDNN in float32 |
-| float16, `--deterministic` | the same CPUs | `HalfWidenedOnLoadProduct` | oneDNN in float32 | the same |
-| any float | PyTorch without oneDNN | PyTorch's | | |
+| float32 | PyTorch without oneDNN | PyTorch's | | |
 | codes of 4 to 8 bits | F16C and FMA | `IntegerCpuProduct` | bytes, by VNNI or AVX2 | the same, or AMX |
 | FP8 | the same CPUs | `Fp8CpuProduct` | `vdpbf16ps`, otherwise in float32 | the same |
 | any float | CUDA | `FloatCudaProduct` | our kernel, where it is faster | cuBLAS |
@@ -26,16 +25,15 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from . import bfloat16_cpu, coded_product_cuda, fp8, integer
-from .bfloat16_cpu import Bfloat16CpuProduct
+from . import coded_product_cuda, fp8, half_cpu, integer
 from .coded_product_cuda import CodedCudaPacker
 from .coded_weight import CodedPacker, CodedShape
 from .float_cuda import FloatCudaProduct
 from .fp8 import Fp8CpuPacker
-from .half import HalfWidenedOnLoadProduct, HalfWidenedOnUseProduct
+from .half_cpu import HalfCpuProduct
 from .integer import IntegerCpuPacker
 from .invariant import Make, Product
-from .onednn import OneDnnProduct, has_onednn, onednn_multiplies
+from .onednn import OneDnnProduct, onednn_multiplies
 
 FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 FP8 = None
@@ -77,14 +75,12 @@ def _make_torch_product(weight: torch.Tensor, bias: torch.Tensor | None) -> Prod
 
 
 # The first row that fits is taken.
-_BFLOAT16 = Bfloat16CpuProduct, partial(Bfloat16CpuProduct, batch_invariant=True)
-_HALF = HalfWidenedOnUseProduct, HalfWidenedOnLoadProduct
+_HALF = HalfCpuProduct, partial(HalfCpuProduct, batch_invariant=True)
 FLOAT_PRODUCTS = (
     FloatRow("cuda", FLOATS, _always, FloatCudaProduct, FloatCudaProduct, is_invariant=False),
-    FloatRow("cpu", (torch.bfloat16,), bfloat16_cpu.serves, *_BFLOAT16, is_invariant=True),
+    FloatRow("cpu", (torch.bfloat16, torch.float16), half_cpu.serves, *_HALF, is_invariant=True),
     FloatRow("cpu", FLOATS, onednn_multiplies, OneDnnProduct, OneDnnProduct, is_invariant=False),
-    FloatRow("cpu", (torch.float16,), has_onednn, *_HALF, is_invariant=False),
-    FloatRow("cpu", FLOATS, _always, _make_torch_product, _make_torch_product, is_invariant=False),
+    FloatRow("cpu", (torch.float32,), _always, _make_torch_product, _make_torch_product, is_invariant=False),
 )
 CODED_PRODUCTS = (
     CodedRow("cuda", (4, 8, FP8), coded_product_cuda.serves, CodedCudaPacker),

@@ -8,9 +8,9 @@ import torch
 
 from ...kernels.adapters import select_rows
 from ...kernels.attention import Reach, paged_attention
-from ...kernels.common.rows import take_rows
+from ...kernels.common.rows import take_rows, to_float32
 from ...kernels.elementwise import add_rms_norm, rms_norm, scale_and_cap
-from ...kernels.linear import Linear, as_float32
+from ...kernels.linear import Linear
 from ...kernels.rotary import rotary_write_kv
 from .decoder_config import DecoderConfig
 from .interface.input_batch import InputBatch
@@ -176,5 +176,5 @@ class Decoder:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         logits, config = self._head(hidden), self.config
         if config.logit_multiplier == 1.0 and config.logit_softcap is None:
-            return as_float32(logits)
+            return to_float32(logits)
         return scale_and_cap(logits, config.logit_multiplier, config.logit_softcap, torch.float32)

@@ -15,8 +15,7 @@ from arbora.kernels.elementwise import silu_and_mul
 from arbora.kernels.experts import Experts, Router, Routing, clamp_and_gate
 from arbora.kernels.experts.sorting_cpu import MAX_ROWS
 from arbora.kernels.linear import CodedShape, Linear, find_packer
-from arbora.kernels.linear.bfloat16_cpu import Bfloat16CpuProduct
-from arbora.kernels.linear.half import FEW_ROWS, HalfWidenedOnUseProduct
+from arbora.kernels.linear.half_cpu import HalfCpuProduct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_machine import SimulatedMachine
@@ -44,12 +43,12 @@ def pack_codes(bits: int | None, zero: int | None) -> Pack:
     return pack
 
 
-def pack_half(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
-    return Linear(HalfWidenedOnUseProduct(weight.half(), bias), *weight.shape)
+def pack_float16(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+    return Linear(HalfCpuProduct(weight.half(), bias), *weight.shape)
 
 
 def pack_bfloat16(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
-    return Linear(Bfloat16CpuProduct(weight.bfloat16(), bias), *weight.shape)
+    return Linear(HalfCpuProduct(weight.bfloat16(), bias), *weight.shape)
 
 
 FORMATS: dict[str, tuple[Pack, torch.dtype]] = {
@@ -58,7 +57,7 @@ FORMATS: dict[str, tuple[Pack, torch.dtype]] = {
     "int8": (pack_codes(8, 128), torch.float32),
     "fp8": (pack_codes(None, 0), torch.float32),
     "fp8 in bfloat16": (pack_codes(None, 0), torch.bfloat16),
-    "widened float16": (pack_half, torch.float16),
+    "float16": (pack_float16, torch.float16),
     "bfloat16": (pack_bfloat16, torch.bfloat16),
     "float32": (Linear.pack, torch.float32),
 }
@@ -206,7 +205,7 @@ def test_a_logit_that_is_no_number_makes_the_shares_no_numbers() -> None:
 
 
 def test_a_rows_bits_do_not_depend_on_others_if_they_must_not() -> None:
-    for pack, dtype in (FORMATS["int4"], FORMATS["fp8"], FORMATS["bfloat16"]):
+    for pack, dtype in (FORMATS[name] for name in ("int4", "fp8", "bfloat16", "float16")):
         first = make_products(pack, 2 * INNER, HIDDEN, biased=False)
         second = make_products(pack, HIDDEN, INNER, biased=False)
         experts = Experts(first, second, silu_and_mul)
@@ -217,12 +216,3 @@ def test_a_rows_bits_do_not_depend_on_others_if_they_must_not() -> None:
             assert torch.equal(
                 experts(x[one], Routing(routing.experts[one], routing.shares[one]))[0], together[row]
             )
-
-
-def test_many_rows_of_widened_weights_are_multiplied_expert_by_expert() -> None:
-    pack, dtype = FORMATS["widened float16"]
-    products = make_products(pack, 2 * INNER, HIDDEN, biased=False)
-    experts = Experts(products, make_products(pack, HIDDEN, INNER, False), silu_and_mul)
-    x = torch.zeros(FEW_ROWS * EXPERTS + 1, HIDDEN, dtype=dtype)
-    with pytest.raises(NotRecordableError), recorded_calls(), ReusedMemory(Blocks()):
-        experts(x, Routing(torch.zeros(len(x), 1).int(), torch.ones(len(x), 1)))

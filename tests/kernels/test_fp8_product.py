@@ -9,8 +9,8 @@ import torch
 from arbora.kernels.common import bfloat16_dots
 from arbora.kernels.common.numba_tools import has_feature
 from arbora.kernels.linear import CodedShape, Linear, find_packer
-from arbora.kernels.linear.bfloat16_cpu import PANEL
 from arbora.kernels.linear.fp8 import Fp8CpuPacker, Fp8CpuProduct
+from arbora.kernels.linear.fp8_cpu import PANEL
 from fp8_probe import results
 from hypothesis import given, settings
 from hypothesis import strategies as st

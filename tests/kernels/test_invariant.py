@@ -10,8 +10,7 @@ import torch
 from arbora.kernels.attention import AttentionBatch, Reach, paged_attention
 from arbora.kernels.common import bfloat16_dots
 from arbora.kernels.elementwise import add_rms_norm, rms_norm, silu_and_mul
-from arbora.kernels.linear import Linear, bfloat16_cpu
-from arbora.kernels.linear.half import HalfWidenedOnLoadProduct, HalfWidenedOnUseProduct
+from arbora.kernels.linear import Linear, half_cpu
 from arbora.kernels.linear.invariant import SIZES, InvariantProduct, Product, invariant_sizes
 from arbora.kernels.linear.onednn import OneDnnProduct, onednn_multiplies
 from arbora.kernels.pages.cells import CellFormat
@@ -209,25 +208,13 @@ def test_a_rows_product_is_the_same_beside_any_others(
 
 
 @pytest.mark.parametrize(
-    "dtype", [dtype for dtype in DTYPES if onednn_multiplies(dtype) and not bfloat16_cpu.serves(dtype)]
+    "dtype", [dtype for dtype in DTYPES if onednn_multiplies(dtype) and not half_cpu.serves(dtype)]
 )
 def test_the_default_products_of_a_row_agree_too_where_onednn_multiplies(dtype: torch.dtype) -> None:
     linear = Linear.pack((torch.randn(64, 3072) / 55).to(dtype), None)
     x = torch.randn(64, 3072).to(dtype)
     alone = torch.cat([linear(row[None]) for row in x])
     assert torch.equal(linear(x), alone)
-
-
-def test_products_with_widened_weights_are_batch_invariant_too() -> None:
-    narrow = invariant_sizes(HalfWidenedOnUseProduct, 64, 2048, torch.float16, False, 1)
-    wide = invariant_sizes(HalfWidenedOnLoadProduct, 64, 2048, torch.float16, False, 1)
-    assert min(narrow) > 16, "few rows would meet other code than many"
-    assert min(wide) <= 2
-    weight = (torch.randn(64, 2048) / 45).half()
-    x = torch.randn(40, 2048).half()
-    product = InvariantProduct(HalfWidenedOnLoadProduct(weight, None), wide)
-    torch.testing.assert_close(product(x), x @ weight.T, atol=2e-2, rtol=2e-2)
-    assert torch.equal(product(x)[7:8], product(x[7:8]))
 
 
 def test_the_largest_set_of_sizes_that_agree_is_found() -> None:

@@ -28,8 +28,8 @@ from arbora.kernels.common.teams import (
 )
 from arbora.kernels.common.threads import ParallelKernel, recorded_calls
 from arbora.kernels.linear import CodedShape
-from arbora.kernels.linear.bfloat16_cpu import Bfloat16CpuProduct
 from arbora.kernels.linear.fp8 import Fp8CpuPacker
+from arbora.kernels.linear.half_cpu import HalfCpuProduct
 from arbora.kernels.linear.integer import IntegerCpuPacker
 from simulated_machine import SimulatedMachine
 from taken_pieces import Taking
@@ -160,8 +160,9 @@ def test_threads_on_two_nodes_take_the_ranges_of_their_nodes_first(
 def products(name: str) -> Any:
     """Makes a product, in memory that is placed for the nodes at this time."""
     torch.manual_seed(1)
-    if name == "bfloat16":
-        return Bfloat16CpuProduct(torch.randn(OUTPUTS, INPUTS).bfloat16(), torch.randn(OUTPUTS))
+    if name in ("bfloat16", "float16"):
+        weight = torch.randn(OUTPUTS, INPUTS).to(getattr(torch, name))
+        return HalfCpuProduct(weight, torch.randn(OUTPUTS))
     if name == "fp8":
         packer: Any = Fp8CpuPacker(CodedShape(OUTPUTS, INPUTS, None, 64, 0))
         codes = torch.randn(OUTPUTS, INPUTS).to(torch.float8_e4m3fn)
@@ -174,7 +175,7 @@ def products(name: str) -> Any:
     return packer.product(None)
 
 
-KINDS = ["4", "8", "fp8", "bfloat16"]
+KINDS = ["4", "8", "fp8", "bfloat16", "float16"]
 
 
 @needs_two_cores

@@ -7,11 +7,11 @@ import pytest
 import torch
 from arbora.kernels.attention import cpu as attention
 from arbora.kernels.elementwise.cpu import split_row
-from arbora.kernels.linear import bfloat16_tile, fp8_tile, integer_cpu
-from arbora.kernels.linear.bfloat16_cpu import Bfloat16CpuProduct, count_panels, takes_halves
+from arbora.kernels.linear import fp8_cpu, fp8_tile, half_cpu, half_tile, integer_cpu
 from arbora.kernels.linear.byte_dots import TILE
 from arbora.kernels.linear.coded_weight import CodedShape
 from arbora.kernels.linear.fp8 import Fp8CpuPacker, Fp8CpuProduct
+from arbora.kernels.linear.half_cpu import HalfCpuProduct, count_panels, takes_half_strips
 from simulated_machine import SimulatedMachine
 from taken_pieces import share_of_ideal
 
@@ -26,8 +26,12 @@ OUTPUTS = {
     "8B gate and up": 24576,
     "8B gate and up of 14336": 28672,
 }
-STRIP = {"bfloat16": 64, "bfloat16 in float32": 32, "fp8": fp8_tile.OUTPUTS}
-"""outputs of a strip by format"""
+STRIP = {
+    "bfloat16": (64, 252),
+    "bfloat16 in float32": (32, 96),
+    "fp8": (fp8_tile.OUTPUTS, fp8_cpu.PANEL),
+}
+"""outputs of a strip and rows of a panel by format"""
 FEWER = {
     ("integer", 1, "0.6B o and down", 64): 0.5,
     ("bfloat16", 1, "0.6B o and down", 64): 0.5,
@@ -46,16 +50,17 @@ def share(name: str, rows: int, outputs: int, threads: int) -> float:
     if name == "integer":
         halves = rows >= integer_cpu.HALVED_ROWS and outputs <= integer_cpu.OUTPUTS_OF_A_ROW * rows
         return share_of_ideal(-(-outputs // TILE) * (2 if halves else 1), threads, in_blocks=not halves)
-    strips = -(-outputs // STRIP[name])
-    pieces = strips * count_panels(rows, strips, threads)
-    if name != "fp8" and rows <= bfloat16_tile.MAX_ROWS and takes_halves(strips, threads):
+    of_strip, panel = STRIP[name]
+    strips = -(-outputs // of_strip)
+    pieces = strips * count_panels(rows, strips, threads, panel)
+    if name != "fp8" and rows <= half_tile.MAX_ROWS and takes_half_strips(strips, threads):
         pieces = 2 * strips
     return share_of_ideal(pieces, threads, in_blocks=False)
 
 
-def test_a_strip_of_bfloat16_has_the_outputs_of_the_table() -> None:
-    name = "bfloat16" if bfloat16_tile.MULTIPLIES_PAIRS else "bfloat16 in float32"
-    assert STRIP[name] == bfloat16_tile.OUTPUTS
+def test_strips_and_panels_of_bfloat16_have_the_sizes_of_the_table() -> None:
+    name = "bfloat16" if half_tile.MULTIPLIES_PAIRS else "bfloat16 in float32"
+    assert STRIP[name] == (half_tile.OUTPUTS, half_cpu.PANEL)
 
 
 @pytest.mark.parametrize("sockets", [1, 2])
@@ -111,9 +116,10 @@ def test_the_bits_of_a_result_do_not_depend_on_how_strips_are_divided(rows: int,
     outputs, inputs = 200, 512
     packer = Fp8CpuPacker(CodedShape(outputs, inputs, None, 64, 0))
     packer.write(0, torch.randn(outputs, inputs).to(torch.float8_e4m3fn), torch.rand(outputs, inputs // 64))
-    products: list[Fp8CpuProduct | Bfloat16CpuProduct] = [
+    products: list[Fp8CpuProduct | HalfCpuProduct] = [
         packer.product(torch.randn(outputs)),
-        Bfloat16CpuProduct(torch.randn(outputs, inputs).bfloat16(), torch.randn(outputs)),
+        HalfCpuProduct(torch.randn(outputs, inputs).bfloat16(), torch.randn(outputs)),
+        HalfCpuProduct(torch.randn(outputs, inputs).half(), torch.randn(outputs)),
     ]
     x, before = torch.randn(rows, inputs).bfloat16(), torch.get_num_threads()
     for product in products:

@@ -1,6 +1,6 @@
 """Prints the bytes of anonymous memory that products of 300 numbers of rows leave in use.
 
-python product_memory.py packed|widened
+python product_memory.py packed|strips
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import torch
-from arbora.kernels.linear.half import HalfWidenedOnUseProduct
+from arbora.kernels.linear.half_cpu import HalfCpuProduct
 from arbora.kernels.linear.onednn import OneDnnProduct
 from arbora.runtime.system_memory import give_back_freed_memory
 from loaded_memory import allow_no_huge_pages, anonymous
@@ -20,7 +20,7 @@ SIDE = 64
 Product: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 PRODUCTS: dict[str, tuple[Callable[[torch.Tensor, None], Product], torch.dtype]] = {
     "packed": (OneDnnProduct, torch.float32),
-    "widened": (HalfWidenedOnUseProduct, torch.float16),
+    "strips": (HalfCpuProduct, torch.float16),
 }
 
 

@@ -12,7 +12,8 @@ from transformers import DynamicCache, PreTrainedModel
 
 from ....kernels.adapters import select_rows
 from ....kernels.attention import paged_attention
-from ....kernels.linear import Linear, as_float32
+from ....kernels.common.rows import to_float32
+from ....kernels.linear import Linear
 from ....kernels.pages.cells import CellFormat
 from ....kernels.rotary import rotary_write_kv
 from ..interface.input_batch import InputBatch
@@ -88,7 +89,7 @@ class TransformersModel:
         return self._model.recurrent.handled_by(states)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return as_float32(self._model.logits(hidden).contiguous())
+        return to_float32(self._model.logits(hidden).contiguous())
 
 
 class _PagedAttention:

@@ -76,14 +76,17 @@ class ProjectionLoader:
             assert rows is not None
             return rows, head
         self.find_sizes(projection)
-        weight = self._load_kept_weight(projection)
+        weight = self.load_weight(projection)
         return partial(embed, weight), Linear.pack(weight, None, self.batch_invariant)
 
     def load_rows(self, projection: Projection) -> EmbeddingRows:
         packing = self._find_packing(projection)
         if packing is not None:
             return partial(embed_quantized, self._pack(packing, [projection]), self.dtype)
-        return partial(embed, self._load_kept_weight(projection))
+        if not Linear.reads_parts(self.device, self.dtype):
+            return partial(embed, self.load_weight(projection))
+        (weight,) = self._take([projection], "weight")(lambda: [self.load_weight(projection)])
+        return partial(embed, weight)
 
     def _load_product(self, packing: Packing | None, projections: Sequence[Projection]) -> Linear:
         if packing is not None:
@@ -97,15 +100,7 @@ class ProjectionLoader:
             outputs, inputs = sum(each.outputs for each in projections), projections[0].inputs
             return Linear.of_strips(Strips(strips, outputs, inputs), bias, self.batch_invariant)
         self.find_sizes(*projections)
-        return Linear.pack(self._load_kept_weight(*projections), bias, self.batch_invariant)
-
-    def _load_kept_weight(self, *projections: Projection) -> torch.Tensor:
-        """As `load_weight`, for a weight that its user keeps as it is if products keep theirs. It may be
-        mapped."""
-        if not Linear.keeps_layout(self.device, self.dtype, self.batch_invariant):
-            return self.load_weight(*projections)
-        (weight,) = self._take(projections, "weight")(lambda: [self.load_weight(*projections)])
-        return weight
+        return Linear.pack(self.load_weight(*projections), bias, self.batch_invariant)
 
     def _take(self, projections: Sequence[Projection], what: str) -> Take:
         names = " ".join(each.name for each in projections)

@@ -11,7 +11,7 @@ from typing import Any
 import loaded_memory
 import pytest
 import torch
-from arbora.kernels.linear import bfloat16_cpu
+from arbora.kernels.linear import half_cpu
 from arbora.kernels.linear.onednn import onednn_multiplies
 from arbora.runtime.byte_sizes import as_given, in_units
 from arbora.runtime.config import ServeConfig
@@ -31,7 +31,7 @@ PROCESS = 2 << 20  # bytes: what any process allocates or frees beside
 SHAPE = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8, "vocab_size": 16_000}
 HEAD = 16_000 * 512 * 2  # bytes
 COPY = HEAD * (
-    onednn_multiplies(torch.bfloat16) and not bfloat16_cpu.serves(torch.bfloat16)
+    onednn_multiplies(torch.bfloat16) and not half_cpu.serves(torch.bfloat16)
 )  # of a tied head, in a library's layout
 
 
@@ -45,7 +45,7 @@ def test_loading_takes_little_more_than_the_weights_with_a_tied_head_stored_once
     assert after <= peak <= 1.15 * weights + HEAD + PROCESS
 
 
-@pytest.mark.skipif(not bfloat16_cpu.serves(torch.bfloat16), reason="oneDNN multiplies bfloat16")
+@pytest.mark.skipif(not half_cpu.serves(torch.bfloat16), reason="oneDNN multiplies bfloat16")
 def test_weights_that_are_stored_as_they_are_computed_are_packed_from_the_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,9 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from arbora.kernels.linear import bfloat16_cpu
-from arbora.kernels.linear.half import FEW_ROWS
-from arbora.kernels.linear.onednn import onednn_multiplies
+from arbora.kernels.linear import half_cpu
 from arbora.runtime.messages import DropAdapter, ReadAdapter, RowGroup
 from arbora.runtime.model import recorded_steps
 from arbora.runtime.model.cpu_executor import CpuExecutor
@@ -35,7 +33,7 @@ TWICE = [*STEPS, *STEPS]
 
 def of_bfloat16() -> list[int]:
     """Rows of the steps that `replayed` runs in bfloat16, unless products need oneDNN."""
-    return TWICE if bfloat16_cpu.serves(torch.bfloat16) else []
+    return TWICE if half_cpu.serves(torch.bfloat16) else []
 
 
 class Compared(EagerExecutor):
@@ -201,13 +199,13 @@ def test_models_that_need_operations_of_pytorch_run_kernel_by_kernel(model: Path
     assert compared.replayed == []
 
 
-@pytest.mark.skipif(onednn_multiplies(torch.float16), reason="the processor multiplies float16")
-def test_only_steps_of_few_tokens_are_replayed_if_those_of_many_need_pytorch(model: Path) -> None:
+@pytest.mark.skipif(not half_cpu.serves(torch.float16), reason="oneDNN multiplies float16")
+def test_steps_of_few_and_many_tokens_are_replayed_in_float16(model: Path) -> None:
     driver = started(model, dtype="float16")
     compared = Compared(driver, batch_invariant=False)
-    for tokens in (5, FEW_ROWS + 1, 5, FEW_ROWS + 1, 1):
+    for tokens in (5, 40, 5, 40, 1):
         driver.run([driver.row(0, [7] * tokens)])
-    assert compared.replayed == [5, 5, 1]
+    assert compared.replayed == [5, 40, 5, 40, 1]
 
 
 def test_steps_of_few_output_tokens_are_replayed_if_the_head_needs_pytorch_for_more(

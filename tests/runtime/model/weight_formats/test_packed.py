@@ -9,7 +9,7 @@ import pytest
 import torch
 from arbora.kernels.common.reused_memory import Blocks, ReusedMemory
 from arbora.kernels.common.threads import recorded_calls
-from arbora.kernels.linear import Linear, bfloat16_cpu
+from arbora.kernels.linear import Linear, half_cpu
 from arbora.kernels.linear.integer import IntegerCpuProduct
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.model.decoder_config import load_decoder_config
@@ -135,7 +135,7 @@ def test_an_embedding_that_is_not_quantized_has_the_rows_of_its_tied_head(
     loader = loader_of(tmp_path, dtype)
     projection = Projection("model.embed_tokens", 300, 256, kind="Embedding")
     rows, head = loader.load_rows_and_head(projection)
-    if bfloat16_cpu.serves(dtype):
+    if half_cpu.serves(dtype):
         assert rows == head.stored_rows(), "a second copy of the weight"
     expected = loader.load_weight(projection)
     ids = torch.tensor([3, 299, 3], dtype=torch.int32)

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import torch
 from arbora.frontend.model_files.gguf.config import model_config
-from arbora.kernels.linear import bfloat16_cpu
-from arbora.kernels.linear.bfloat16_cpu import Bfloat16CpuProduct
+from arbora.kernels.linear import half_cpu
+from arbora.kernels.linear.half_cpu import HalfCpuProduct
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.gguf_file import GgufFile
 from arbora.runtime.model.weight_formats import (
@@ -126,16 +126,16 @@ def test_a_later_start_reads_no_weights(model: Path, cache: Path, monkeypatch: p
     assert start(model, cache, quantize="int4") == expected
 
 
-@pytest.mark.skipif(not bfloat16_cpu.serves(torch.bfloat16), reason="oneDNN multiplies bfloat16")
+@pytest.mark.skipif(not half_cpu.serves(torch.bfloat16), reason="oneDNN multiplies bfloat16")
 def test_strips_of_bfloat16_are_mapped(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint, file = Checkpoint(model), tmp_path / "copies" / "0" / "0.packed"
     q_and_k = [Projection(f"model.layers.0.self_attn.{name}_proj", *size) for name, size in SIZES.items()]
 
-    def load(packed: PackedCopy) -> Bfloat16CpuProduct:
+    def load(packed: PackedCopy) -> HalfCpuProduct:
         choose = checkpoint_formats(model, checkpoint).choose
         loader = ProjectionLoader(checkpoint, choose, torch.bfloat16, torch.device("cpu"), False, packed)
         product = loader.load_linear(*q_and_k).product
-        assert isinstance(product, Bfloat16CpuProduct)
+        assert isinstance(product, HalfCpuProduct)
         return product
 
     made = PackedCopy(file, "key")
