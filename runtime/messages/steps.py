@@ -53,7 +53,7 @@ class SlotEnd(Part):
     """The end of a slot's request, from whose reply others may draft."""
 
     slot: int
-    length: int  # number of tokens in its prompt and its reply
+    length: int  # number of tokens in its prompt and its reply, without forced ones that the process lacks
 
 
 class Row(Part):

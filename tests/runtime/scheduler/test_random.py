@@ -21,7 +21,7 @@ from arbora.runtime.messages import (
     RowError,
 )
 from arbora.runtime.scheduler import plan
-from arbora.runtime.scheduler.budget import StepBudget
+from evicted_prompts import FewRestored
 from fake_model import EOS, reply_alone
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -38,13 +38,6 @@ lease_terms = st.builds(
 )
 GROUPS_COST_NOTHING = GroupCost(0.01, min_shared_tokens=1, chunk_tokens=8)
 DOCUMENTS = [[1 + (i * k) % 50 for i in range(40)] for k in (3, 7, 11)]
-
-
-class FewRestored(StepBudget):
-    """A prefix is restored over many steps."""
-
-    def restored_tokens(self, decode_rows: int, streams_text: bool) -> int:
-        return 8
 
 
 class AnyOrder(RuleBasedStateMachine):
