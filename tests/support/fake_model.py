@@ -105,7 +105,8 @@ class FakeModel:
         count: Callable[[int], int] = lambda most: most,
         windows: Sequence[tuple[Reach, int]] = (),
     ) -> None:
-        """count: how many tokens a row samples that may sample at most so many. windows: see `PrefixCache`"""
+        """count: how many tokens a row samples that may sample at most so many; 0 only of several.
+        windows: see `PrefixCache`"""
         self.automata = automata
         self._count = count
         self.page_size = page_size
