@@ -79,7 +79,6 @@ _DRAFT_COUNTERS = {
     "drafted": ("arbora_drafted_tokens", "Tokens that were guessed, by where they were found."),
     "accepted": ("arbora_accepted_tokens", "Guessed tokens that the model then sampled."),
 }
-_DRAFT_FIELDS = [f"{kind}_{source}" for kind in _DRAFT_COUNTERS for source in DRAFT_SOURCES]
 
 
 class SchedulerStats:
@@ -102,8 +101,10 @@ class SchedulerStats:
             return
         if epoch not in self._counts:
             self._read()
-        counts = {name: getattr(stats, name) for name in (*_COUNTERS, *_DRAFT_FIELDS)}
+        counts = {name: getattr(stats, name) for name in _COUNTERS}
         counts |= {name: getattr(stats.store, name) for name in _STORE_COUNTERS}
+        for kind in _DRAFT_COUNTERS:
+            counts |= {f"{kind}_{source}": count for source, count in getattr(stats, kind).items()}
         self._last, self._counts[epoch] = stats, counts
         if self._directory is None:
             return
@@ -122,7 +123,7 @@ class SchedulerStats:
                 self._counts[int(file.suffix[1:])] = _counts.decode(file.read_bytes())
 
     def _totals(self) -> dict[str, int]:
-        totals: Counts[str] = Counts(dict.fromkeys([*_COUNTERS, *_STORE_COUNTERS, *_DRAFT_FIELDS], 0))
+        totals: Counts[str] = Counts()
         for counts in self._counts.values():
             totals.update(counts)
         return totals

@@ -58,8 +58,9 @@ class DraftRows(NamedTuple):
     def find_kept(self, tokens: NDArray[np.int32], bad: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Whether each row's token is kept, bool [rows].
 
-        tokens, bad: [rows], the sampled tokens, and whether a row could not be sampled. Of such rows only a
-        slot's first one is kept: a later one is sampled again in the next step.
+        tokens, bad: [rows], the sampled tokens, and whether a row could not be sampled. Such a row is kept
+        only if its slot has no drafts. Otherwise it is sampled again in a later step, because NaN in the
+        values of a draft spoils the attention of the tokens before it too.
         """
         kept: NDArray[np.bool_] = find_kept(*self, tokens, bad)
         return kept
@@ -70,9 +71,10 @@ def find_kept(offsets, drafts, tokens, bad):
     """See `DraftRows.find_kept`."""
     kept = np.empty(len(offsets), np.bool_)
     for row in range(len(offsets)):
-        kept[row] = offsets[row] == 0
-        if offsets[row] > 0 and kept[row - 1] and bad[row - 1] == 0:
-            kept[row] = tokens[row - 1] == drafts[row - 1] and bad[row] == 0
+        if offsets[row] == 0:
+            kept[row] = bad[row] == 0 or drafts[row] == NO_DRAFT
+        else:
+            kept[row] = kept[row - 1] and tokens[row - 1] == drafts[row - 1] and bad[row] == 0
     return kept
 
 

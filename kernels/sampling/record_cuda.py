@@ -26,7 +26,7 @@ def record_kernel(
                 tl.store(count, tl.load(count) + 1)
     else:
         offset, draft, is_bad = tl.load(offsets + row), tl.load(drafts + row), tl.load(bad + row)
-        kept = (offset == 0) | (is_bad == 0)
+        kept = (is_bad == 0) | ((offset == 0) & (draft < 0))
         for before in range(row - offset, row):
             agrees = tl.load(tokens + before) == tl.load(drafts + before)
             kept = kept & agrees & (tl.load(bad + before) == 0)
@@ -37,7 +37,7 @@ def record_kernel(
                     # Two rows of a slot may have sampled the same token.
                     tl.atomic_add(output_counts + entry * vocab + token, 1)
             next_bad = tl.load(bad + row + 1, mask=draft >= 0, other=1)
-            if (token != draft) | (is_bad != 0) | (next_bad != 0):
+            if (token != draft) | (next_bad != 0):
                 tl.store(last_tokens + slot, token)
                 if ahead is not None:
                     keep_ahead(row, slot, ahead, registers)

@@ -151,7 +151,8 @@ class SamplingState:
         record_kept(sampled, on_slots, rows, self.last_tokens, counted, registers)
 
     def accept(self, slots: NDArray[np.int32], more: NDArray[np.int32]) -> None:
-        """Moves distinct slots on by `more` positions, one for each of their drafts that were kept."""
+        """Moves distinct slots on by `more` positions, one for each of their drafts that were kept; -1: no
+        token was sampled."""
         self._numbers["position"][slots] += more
 
     def _bias(self, slots: NDArray[np.int32]) -> dict[str, Array]:

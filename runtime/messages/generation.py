@@ -136,8 +136,8 @@ class ReplyError(Part):
 class PredictionCounts(Part):
     """Drafts from a request's `prediction`."""
 
-    accepted: int  # those that the model sampled
-    rejected: int
+    accepted: int  # those that the reply has
+    rejected: int  # those that the model did not sample
 
 
 class Output(Part):
@@ -214,10 +214,5 @@ class Stats(Message):
     pages_leased: int = 0  # pages under a lease, even if a request or a pin uses them too
     broken_leases: int = 0  # leases that ended early because pages ran short, or because of the quota
     windows: list[GroupPages] = []  # by windowed group, in the order of `ModelReady.groups` after the first
-    # Drafts, and those that the model sampled, by `DRAFT_SOURCES`:
-    drafted_request: int = 0
-    drafted_replies: int = 0
-    drafted_prediction: int = 0
-    accepted_request: int = 0
-    accepted_replies: int = 0
-    accepted_prediction: int = 0
+    drafted: dict[str, int] = {}  # drafts, by `DRAFT_SOURCES`
+    accepted: dict[str, int] = {}  # those that the model sampled

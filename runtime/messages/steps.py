@@ -6,7 +6,7 @@ several tokens if the model process has drafts for it, of which the model keeps 
 
 What a step samples is indexed by slot and offset: the first token that a row samples has offset 0.
 `StepMasks` and `RowError` are of offset 0: a row with `host_mask` has no drafts, and tokens that could not be
-sampled after a draft are sampled again in the next step.
+sampled in a row with drafts are sampled again in the next step.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SlotEnd(Part):
     """The end of a slot's request, from whose reply others may draft."""
 
     slot: int
-    length: int  # number of tokens in its prompt and its reply
+    length: int  # number of tokens in its prompt and its reply, without forced ones that the process lacks
 
 
 class Row(Part):
@@ -237,7 +237,9 @@ class StepResult(Message):
     """The tokens that a step sampled, one row after the other in the plan's order."""
 
     step: int
-    counts: bytes  # int32 [rows]: tokens sampled by each row, from 1 to `Row.samples`; 0 if that is 0
+    counts: bytes
+    """int32 [rows]: tokens sampled by each row, from 1 to `Row.samples`; 0 if that is 0, or if the row must
+    be repeated without its drafts"""
     tokens: Tokens  # int32 [tokens]; without meaning for the rows in `errors`
     states: bytes  # int32 [tokens]: the automaton's state after each token; -1: dead; -2: no automaton
     elapsed_ms: float

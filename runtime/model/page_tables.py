@@ -90,7 +90,8 @@ class PageTables:
         return tokens
 
     def accept(self, slots: NDArray[np.int32], more: NDArray[np.int32]) -> None:
-        """Makes distinct slots `more` tokens longer, one for each of their drafts that were kept."""
+        """Makes distinct slots `more` tokens longer, one for each of their drafts that were kept; -1: their
+        last token must be computed again."""
         self.lengths[slots] += more
 
     def places(self, slots: NDArray[np.int64], tokens: StepTokens) -> list[NDArray[np.int64]]:

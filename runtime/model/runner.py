@@ -191,9 +191,9 @@ class Runner:
             return
         kept = self._sampled.read_kept()
         if self._sampled.inputs is not None and self._sampled.inputs.drafts is not None:
-            slots, more = kept.count_drafts()
-            self._tables.accept(slots.astype(np.int64), more)
-            self._states.sampling.accept(slots, more)
+            self._tables.accept(kept.sampled_slots.astype(np.int64), kept.more)
+            self._states.sampling.accept(kept.sampled_slots, kept.more)
+        self._states.undrafted[kept.sampled_slots] = kept.more < 0
         self._drafter.add(kept.slots, kept.tokens)
         if self._controller is not None and self._sampled.proposed is not None:
             self._controller.learn(self._sampled.proposed, kept.counts, kept.tokens)

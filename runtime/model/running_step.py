@@ -57,16 +57,14 @@ class KeptTokens(NamedTuple):
     """The sampled tokens of a step that belong to the outputs of slots."""
 
     slots: NDArray[np.int32]
-    offsets: NDArray[np.int32]
     tokens: NDArray[np.int32]
     counts: NDArray[np.int32]
     """[rows of the plan]: tokens of each; none if the drafter had no drafts"""
-
-    def count_drafts(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """The slots, each once, and how many of their drafts are kept."""
-        firsts = np.flatnonzero(self.offsets == 0)
-        counts = np.diff(np.append(firsts, len(self.slots))) - 1
-        return self.slots[firsts], counts.astype(np.int32)
+    sampled_slots: NDArray[np.int32]
+    """all slots for which the step has sampled, each once"""
+    more: NDArray[np.int32]
+    """[sampled slots]: how many of the slot's drafts are kept; -1: no token could be sampled because of them
+    """
 
 
 @dataclass(slots=True)
@@ -162,8 +160,10 @@ class RunningStep:
         tokens = sampled.tokens.numpy()
         counts = NO_SLOTS if self.proposed is None else self._count_tokens(kept)
         if self.drafts is None:
-            return KeptTokens(slots, offsets, tokens, counts)
-        return KeptTokens(slots[kept], offsets[kept], tokens[kept], counts)
+            return KeptTokens(slots, tokens, counts, slots, np.zeros_like(slots))
+        firsts = np.flatnonzero(offsets == 0)
+        more = np.add.reduceat(kept, firsts, dtype=np.int32) - 1
+        return KeptTokens(slots[kept], tokens[kept], counts, slots[firsts], more)
 
     def _find_kept(self, sampled: Sampled) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]:
         """The slot and the offset of each sampled row, and whether its token is kept."""

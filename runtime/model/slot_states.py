@@ -38,6 +38,8 @@ class SlotStates:
         self.sampling = SamplingState(slots, vocab_size, device)
         self.registers = SlotRegisters(slots, vocab_size, device, max_drafts)
         self.max_drafts = max_drafts
+        self.undrafted = np.zeros(slots, np.bool_)
+        """[slots]: whether the slot's next token must be sampled without drafts, with which it failed"""
         self.logprobs = np.full(slots, NONE, np.int32)
         """number of alternatives to report with each sampled token, by slot"""
         self.prompt_logprobs = np.zeros(slots, np.int32)
@@ -59,6 +61,7 @@ class SlotStates:
 
     def set_up(self, setup: SlotSetup) -> None:
         params = setup.sampling
+        self.undrafted[setup.slot] = False
         output = np.frombuffer(setup.output, np.int32) if setup.output else np.zeros(setup.position, np.int32)
         self.sampling.set(
             setup.slot, _settings(setup), prompt=np.frombuffer(setup.prompt, np.int32), output=output
@@ -95,7 +98,11 @@ class SlotStates:
             self._pool.rows(slots, drafts)
 
     def cut_drafts(self, drafts: Drafts) -> Drafts:
-        """The drafts up to those that their slots' automata do not allow."""
+        """The drafts up to those that their slots' automata do not allow, without those of slots that must
+        have none."""
+        must_have_none = self.undrafted[drafts.slots]
+        if must_have_none.any():
+            drafts = drafts.cut(np.where(must_have_none, np.int32(0), drafts.counts))
         if self._pool is None or not self.registers.any_follows(drafts.slots):
             return drafts
         return drafts.cut(self._pool.count_live(drafts))

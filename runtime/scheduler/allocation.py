@@ -122,6 +122,11 @@ class Allocation:
         there the same prompt can start again."""
         return (self.prefill_end - 1) // self.lock.page_size * self.lock.page_size
 
+    def count_left(self, length: int) -> int:
+        """How many of a request's `length` tokens the model process has when the request ends. It may lack
+        the last forced tokens; 0: no step has named the slot."""
+        return length if self.is_set_up else self.known
+
     def inherit(self, new: InheritedRank) -> None:
         if any(each.rank <= new.rank and each.tokens >= new.tokens for each in self.inherited):
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from msgspec import UNSET, UnsetType
@@ -27,17 +27,12 @@ class Counts:
     forced_tokens: int = 0
     retractions: int = 0
     steps: int = 0
-    # Drafts, and those that the model sampled, by `DRAFT_SOURCES`:
-    drafted_request: int = 0
-    drafted_replies: int = 0
-    drafted_prediction: int = 0
-    accepted_request: int = 0
-    accepted_replies: int = 0
-    accepted_prediction: int = 0
+    drafted: dict[str, int] = field(default_factory=dict)
+    accepted: dict[str, int] = field(default_factory=dict)
 
     def count_drafts(self, source: str, drafted: int, accepted: int) -> None:
-        setattr(self, f"drafted_{source}", getattr(self, f"drafted_{source}") + drafted)
-        setattr(self, f"accepted_{source}", getattr(self, f"accepted_{source}") + accepted)
+        self.drafted[source] = self.drafted.get(source, 0) + drafted
+        self.accepted[source] = self.accepted.get(source, 0) + accepted
 
 
 class HitCounter:

@@ -256,8 +256,10 @@ class Lifecycle:
             )
             if request.phase is Phase.ENDED:
                 self._leases.take(request, tokens)
-                if self._max_sampled > 1 and request.max_drafts and request.namespace is not None:
-                    self._ended.append(SlotEnd(allocation.slot, request.length))
+                known = allocation.count_left(request.length)
+                is_shared = request.max_drafts > 0 and request.namespace is not None
+                if self._max_sampled > 1 and is_shared and known:
+                    self._ended.append(SlotEnd(allocation.slot, known))
         self._fairness.charge(request, -request.uncomputed)
         allocation.restore_end = min(allocation.restore_end, allocation.planned)  # no step restored the rest
         request.charged = request.prompt_length - request.uncomputed

@@ -199,6 +199,11 @@ class Request:
         """How many of the request's first tokens may come from the tree or the page store."""
         return self.sampling.most_cached(self.length) if self.output_length == 0 else self.length - 1
 
+    def count_predicted(self, accepted: int = 0, rejected: int = 0) -> None:
+        """Counts drafts from `prediction` that the reply has, and those that the model did not sample."""
+        before = self.predicted or PredictionCounts(0, 0)
+        self.predicted = PredictionCounts(before.accepted + accepted, before.rejected + rejected)
+
     def append(self, token: int) -> None:
         if isinstance(self.tokens, bytes):
             self.tokens = bytearray(self.tokens)

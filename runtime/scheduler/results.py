@@ -14,7 +14,6 @@ from ..messages import (
     DRAFT_SOURCES,
     FinishReason,
     Logprobs,
-    PredictionCounts,
     ReplyError,
     RowError,
     StepResult,
@@ -170,8 +169,7 @@ class Results:
 
     def _take_tokens(self, flight: StepInFlight, result: StepResult, outcome: StepOutcome) -> None:
         rows = _split_rows(flight, result)
-        if result.drafted:
-            self._count_drafts(result, rows)
+        predicted = self._count_drafts(result, rows) if result.drafted else repeat(0)
         for (request, row), (_, sampled) in zip(flight.rows, rows, strict=True):
             if flight.step > request.allocation.discard_until_step:
                 request.allocation.settle(row.samples, len(sampled))
@@ -179,17 +177,23 @@ class Results:
             if flight.step > request.allocation.discard_until_step and not outcome.is_over(request):
                 for token, *_ in sampled:
                     self._expect(request, token)
-        for request, sampled in rows:
-            self._take_row(flight.step, request, sampled, outcome)
+        for (request, sampled), count in zip(rows, predicted, strict=False):
+            self._take_row(flight.step, request, sampled, outcome, count)
 
     def _take_row(
-        self, step: int, request: Request, sampled: Sequence[_Sampled], outcome: StepOutcome
+        self, step: int, request: Request, sampled: Sequence[_Sampled], outcome: StepOutcome, predicted: int
     ) -> None:
-        """Appends the tokens of a row up to the reply's end, or to a token that a forced one supersedes."""
+        """Appends the tokens of a row up to the reply's end, or to a token that a forced one supersedes.
+
+        predicted: how many of the first tokens were drafted from the client's prediction. Those that are
+        appended are counted.
+        """
         at, allocation = 0, request.allocation
         while at < len(sampled) and step > allocation.discard_until_step and not outcome.is_over(request):
             if self._wait_budget.is_ready(request):
                 following = [token for token, *_ in sampled[at + 1 :]] if len(sampled) > 1 else ()
+                if at < predicted:
+                    request.count_predicted(accepted=1)
                 at += 1 + self._take_token(request, sampled[at], outcome, following)
             else:
                 allocation.stall()
@@ -225,19 +229,21 @@ class Results:
             outcome.answered.append(request)
         return taken
 
-    def _count_drafts(self, result: StepResult, rows: Sequence[tuple[Request, list[_Sampled]]]) -> None:
+    def _count_drafts(self, result: StepResult, rows: Sequence[tuple[Request, list[_Sampled]]]) -> list[int]:
+        """Counts the drafts of a step. Returns how many tokens of each row were drafted from a prediction."""
+        predicted = [0] * len(rows)
         drafted, sources = (
             np.frombuffer(part, np.int32).tolist() for part in (result.drafted, result.draft_sources)
         )
-        for (request, sampled), count, number in zip(rows, drafted, sources, strict=True):
+        for row, ((request, sampled), count, number) in enumerate(zip(rows, drafted, sources, strict=True)):
             if not count:
                 continue
-            source, accepted = DRAFT_SOURCES[number], len(sampled) - 1
+            source, accepted = DRAFT_SOURCES[number], max(0, len(sampled) - 1)
             self._counts.count_drafts(source, count, accepted)
             if source == "prediction":
-                before = request.predicted or PredictionCounts(0, 0)
-                rejected = before.rejected + count - accepted
-                request.predicted = PredictionCounts(before.accepted + accepted, rejected)
+                predicted[row] = accepted
+                request.count_predicted(rejected=count - accepted)
+        return predicted
 
     def _count_output(self, request: Request, tokens: int) -> None:
         self._counts.output_tokens += tokens

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from arbora.runtime.scheduler.budget import StepBudget
 from fake_model import long_reply_prompt
 from scheduler_bench import SchedulerBench
 
 PROMPT = long_reply_prompt(40, 20)
 LONG = long_reply_prompt(900, 20)
 BIG = long_reply_prompt(996, 4, salt=5)
+
+
+class FewRestored(StepBudget):
+    """A prefix is restored over many steps."""
+
+    def restored_tokens(self, decode_rows: int, streams_text: bool) -> int:
+        return 8
 
 
 def evict_all(bench: SchedulerBench) -> None:
@@ -19,8 +29,8 @@ def evict_all(bench: SchedulerBench) -> None:
     assert bench.cache.match("", b"".join(t.to_bytes(4, "little") for t in PROMPT)).length == 0
 
 
-def with_evicted_prompt() -> SchedulerBench:
-    bench = SchedulerBench(num_pages=16, page_size=4, most_stored=1000)
+def with_evicted_prompt(**fields: Any) -> SchedulerBench:
+    bench = SchedulerBench(num_pages=16, page_size=4, most_stored=1000, **fields)
     bench.submit("first", PROMPT, max_tokens=4)
     bench.run()
     evict_all(bench)

@@ -105,7 +105,8 @@ class FakeModel:
         count: Callable[[int], int] = lambda most: most,
         windows: Sequence[tuple[Reach, int]] = (),
     ) -> None:
-        """count: how many tokens a row samples that may sample at most so many. windows: see `PrefixCache`"""
+        """count: how many tokens a row samples that may sample at most so many; 0 only of several.
+        windows: see `PrefixCache`"""
         self.automata = automata
         self._count = count
         self.page_size = page_size
@@ -123,6 +124,9 @@ class FakeModel:
         self.loaded: list[int] = []  # grammar ids, once for each load
         self.grammars: dict[int, LoadGrammar] = {}  # loaded ones
         self.adapter_orders: list[Message] = []
+        self.texts: dict[int, list[int]] = {}
+        """the tokens from which drafts of a slot may be made, until its request has ended"""
+        self.ended: list[list[int]] = []  # prompts and replies of ended requests, from which others may draft
 
     def receive(self, messages: list[Message]) -> None:
         for message in messages:
@@ -162,7 +166,12 @@ class FakeModel:
         self._in_flight.end(plan.step)
         if any(row.host_mask for row in plan.rows):
             assert plan.step in self.masks, "the masks of the oldest step must have been sent"
+        for end in plan.ended:
+            text = self.texts.pop(end.slot)
+            assert end.length <= len(text), "the end of a request names tokens that the process does not have"
+            self.ended.append(text[: end.length])
         for setup in plan.setups:
+            self._note_context(setup)
             assert setup.grammar is None or setup.grammar in self.grammars, "a row's grammar must be loaded"
             windows: list[list[int]] = [[] for _ in self._windows]
             self.slots[setup.slot] = _Slot(setup.sampling.seed, windows=windows, place=setup.state_place)
@@ -208,6 +217,13 @@ class FakeModel:
             ],
             restored_ms=float(sum(len(unpack(part.pages)) for part in plan.restores if part.group == 0)),
         )
+
+    def _note_context(self, setup: SlotSetup) -> None:
+        """Keeps the tokens for drafts, up to those that the slot samples."""
+        before = self.texts.pop(setup.slot, [])[: setup.context_start]
+        assert len(before) == setup.context_start, "a context goes on behind tokens that the process has"
+        if setup.context:
+            self.texts[setup.slot] = before + unpack(setup.context)
 
     def _choose_count(self, row: Row) -> int:
         return self._count(row.samples) if row.samples and not row.host_mask else min(row.samples, 1)
@@ -279,4 +295,8 @@ class FakeModel:
             choices = np.flatnonzero(allowed)
             token = int(choices[token % len(choices)])
         slot.last, state = (token, -1) if self.automata is None else self.automata.choose(slot_number, token)
+        text = self.texts.get(slot_number)
+        if text is not None:
+            assert text == held, "drafts are made from the slot's own tokens"
+            text.append(slot.last)
         return slot.last, state

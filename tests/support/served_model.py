@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from arbora.radix_cache import PrefixCache, Reach
-from arbora.runtime.messages import Generate, Output, Outputs, Refused, StepPlan, StepResult
+from arbora.runtime.messages import (
+    ForgetReplies,
+    Generate,
+    Message,
+    Output,
+    Outputs,
+    Refused,
+    SchedulerInbox,
+    StepPlan,
+    StepResult,
+)
 from arbora.runtime.model.loading import load_model
 from arbora.runtime.sampling_params import SamplingParams
 from arbora.runtime.scheduler.budget import StepBudget
@@ -25,7 +35,7 @@ class ServedModel:
 
     def __init__(self, model: Path, has_groups: bool = True, **fields: Any) -> None:
         """`has_groups`: whether the scheduler frees windowed pages; `fields` are of `ServeConfig`."""
-        self._runner, self.ready, _ = load_model(serve_config(model, **fields), no_vocabulary)
+        self.runner, self.ready, _ = load_model(serve_config(model, **fields), no_vocabulary)
         ready = self.ready
         self.cache = PrefixCache(
             ready.num_pages,
@@ -38,7 +48,12 @@ class ServedModel:
             ],
         )
         self.scheduler = Scheduler(
-            Limits(max_model_len=ready.max_model_len, slots=ready.slots, max_waiting=1000),
+            Limits(
+                max_model_len=ready.max_model_len,
+                slots=ready.slots,
+                max_waiting=1000,
+                max_sampled=ready.max_sampled,
+            ),
             self.cache,
             StepBudget(step_ms=20.0),
             GrammarLoader(EvenTokens()),  # type: ignore[arg-type]
@@ -46,32 +61,56 @@ class ServedModel:
             (),
             ByteTokens(False),
         )
-        self._outputs: dict[str, list[Output]] = defaultdict(list)
+        self._to_model: deque[Message] = deque()
+        self._results: list[StepResult] = []
+        self.outputs: dict[str, list[Output]] = defaultdict(list)
         self.refused: dict[str, Refused] = {}
 
-    def submit(self, name: str, prompt: Sequence[int], max_tokens: int, **sampling: Any) -> None:
+    def submit(
+        self,
+        name: str,
+        prompt: Sequence[int],
+        max_tokens: int,
+        namespace: str | None = "",
+        prediction: Sequence[int] = (),
+        **sampling: Any,
+    ) -> None:
         params = SamplingParams(max_tokens=max_tokens, **{"temperature": 0.0, **sampling})
-        self.scheduler.handle(Generate(name, 0, pack(list(prompt)), params, None, ""), Now())
+        expected = pack(list(prediction))
+        self.handle(Generate(name, 0, pack(list(prompt)), params, None, namespace, prediction=expected))
 
-    def run(self) -> None:
-        """Runs until all requests have ended."""
-        plans: deque[StepPlan] = deque()
-        results: list[StepResult] = []
-        while True:
-            outgoing = self.scheduler.turn(results, Now())
-            plans += [message for message in outgoing.to_model if isinstance(message, StepPlan)]
+    def handle(self, message: SchedulerInbox) -> None:
+        self.scheduler.handle(message, Now())
+
+    def run(self, steps: int = 1 << 30) -> None:
+        """Runs until all requests have ended, or for so many steps."""
+        for _ in range(steps):
+            outgoing = self.scheduler.turn(self._results, Now())
+            self._to_model += outgoing.to_model
             for message in (each for messages in outgoing.to_clients.values() for each in messages):
                 if isinstance(message, Refused):
                     self.refused[message.request] = message
                 elif isinstance(message, Outputs):
                     for output in message.items:
-                        self._outputs[output.request].append(output)
-            if not plans:
+                        self.outputs[output.request].append(output)
+            plan = self._next_plan()
+            if plan is None:
                 return
-            results = [self._runner.run(plans.popleft(), no_masks)]
+            self._results = [self.runner.run(plan, no_masks)]
+
+    def _next_plan(self) -> StepPlan | None:
+        """The oldest plan, once the messages before it are carried out; None if there is none."""
+        while self._to_model:
+            message = self._to_model.popleft()
+            if isinstance(message, StepPlan):
+                return message
+            if isinstance(message, ForgetReplies):
+                self.runner.forget_replies(message)
+        self._results = []
+        return None
 
     def tokens(self, name: str) -> list[int]:
-        return [token for output in self._outputs[name] for token in unpack(output.tokens)]
+        return [token for output in self.outputs[name] for token in unpack(output.tokens)]
 
     def reply(self, name: str, prompt: Sequence[int], max_tokens: int) -> list[int]:
         self.submit(name, prompt, max_tokens)

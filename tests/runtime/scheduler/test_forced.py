@@ -116,6 +116,20 @@ def test_forced_tokens_replace_all_tokens_that_a_row_is_sampling(count: int) -> 
     assert ask(bench, "a", [1, 2, 3], 25) == Alone(automaton).reply([1, 2, 3], 25)
 
 
+@pytest.mark.parametrize("steps", range(2, 9))
+def test_a_request_that_ends_before_its_forced_tokens_are_sent_leaves_those_before(steps: int) -> None:
+    bench = bench_with(chain(5, 6, 7, 8), max_sampled=4, count=lambda most: min(most, 2))
+    bench.submit("a", [1, 2, 3], 40, "automaton")
+    bench.compiler.finish_all()
+    bench.run(steps)
+    bench.handle(Abort("a"))
+    bench.run()
+    ask(bench, "later", [5, 6, 7], max_tokens=1)
+    [left] = bench.model.ended
+    assert len(left) > 3
+    assert left == [1, 2, 3, *bench.tokens("a")][: len(left)]
+
+
 def test_a_stream_keeps_chunks_small_also_while_forced_tokens_come_next() -> None:
     bench = bench_with(chain(5, 6, 7, 8), num_pages=400)
     for _ in range(60):

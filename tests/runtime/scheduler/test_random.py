@@ -21,7 +21,7 @@ from arbora.runtime.messages import (
     RowError,
 )
 from arbora.runtime.scheduler import plan
-from arbora.runtime.scheduler.budget import StepBudget
+from evicted_prompts import FewRestored
 from fake_model import EOS, reply_alone
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -40,11 +40,9 @@ GROUPS_COST_NOTHING = GroupCost(0.01, min_shared_tokens=1, chunk_tokens=8)
 DOCUMENTS = [[1 + (i * k) % 50 for i in range(40)] for k in (3, 7, 11)]
 
 
-class FewRestored(StepBudget):
-    """A prefix is restored over many steps."""
-
-    def restored_tokens(self, decode_rows: int, streams_text: bool) -> int:
-        return 8
+def _choose_count(chosen: random.Random, most: int) -> int:
+    """How many tokens a row samples. One that may sample several may sample none, and is repeated."""
+    return chosen.randint(int(most == 1), most)
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -99,7 +97,7 @@ class AnyOrder(RuleBasedStateMachine):
             budget=FewRestored(step_ms=8.0),
             group_cost=group_cost,
             max_sampled=max_sampled,
-            count=partial(random.Random(tokens).randint, 1),
+            count=partial(_choose_count, random.Random(tokens)),
             states=0 if more_states is None else 2 * slots + more_states,
             windows=[(reach, WindowGroup(reach, 0, page_size).max_held(80) + spare) for reach in reaches],
         )

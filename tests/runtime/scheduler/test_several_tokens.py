@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from random import Random
 
 import pytest
 from arbora.runtime.messages import Abort
+from evicted_prompts import PROMPT, FewRestored, with_evicted_prompt
 from fake_model import EOS, long_reply_prompt, reply_alone
 from scheduler_bench import SchedulerBench
 
 Count = Callable[[int], int]
-by_count = pytest.mark.parametrize(
-    "count", [lambda most: 1, lambda most: most, partial(Random(1).randint, 1)]
-)
+chance = Random(1)
+
+
+def choose_any(most: int) -> int:
+    """A number of tokens; 0: the row must be repeated."""
+    return chance.randint(int(most == 1), most)
+
+
+by_count = pytest.mark.parametrize("count", [lambda most: 1, lambda most: most, choose_any])
 
 
 @by_count
@@ -86,3 +92,35 @@ def test_the_tree_gets_only_tokens_that_a_dropped_request_has_computed(count: Co
     bench.run()
     assert bench.cached("b") in (len(known) - 1, len(known))
     assert bench.tokens("b") == reply_alone([*known, 7, 9], 6)
+
+
+@by_count
+@pytest.mark.parametrize("steps", range(4))
+def test_the_model_process_gets_the_replies_of_ended_requests_up_to_their_last_token(
+    count: Count, steps: int
+) -> None:
+    prompts = {name: long_reply_prompt(6, 12, ord(name)) for name in "ab"}
+    bench = SchedulerBench(max_sampled=4, count=count)
+    for name, prompt in prompts.items():
+        bench.submit(name, prompt, max_tokens=12)
+    bench.submit("unshared", [5, 6, 7], max_tokens=2, namespace=None)
+    bench.run(1 + steps)
+    bench.handle(Abort("b"))
+    bench.run()
+    bench.submit("later", [5, 6, 7], max_tokens=2, namespace=None)
+    bench.run()
+    assert sorted(bench.model.ended) == sorted(prompts[name] + bench.tokens(name) for name in "ab")
+
+
+def test_a_request_that_ends_before_its_first_row_leaves_no_reply() -> None:
+    bench = with_evicted_prompt(max_sampled=4, budget=FewRestored(step_ms=8.0))
+    bench.submit("again", PROMPT, max_tokens=1)
+    bench.answer_fetches()
+    assert bench.plan(), "a step that restores pages"
+    assert not bench.model.plans[-1].rows
+    bench.handle(Abort("again"))
+    bench.run()
+    ended = list(bench.model.ended)
+    bench.submit("other", [3, 1, 4], max_tokens=1)
+    bench.run()
+    assert bench.model.ended == ended
