@@ -33,7 +33,7 @@ SCHEMA: dict[str, Any] = {
 def servers() -> Iterator[list[Served]]:
     """One without drafts and one with them."""
     with (
-        serve(BUILTIN_MODEL, *FIELDS) as plain,
+        serve(BUILTIN_MODEL, *FIELDS, "--speculate", "off") as plain,
         serve(BUILTIN_MODEL, *FIELDS, "--speculate", "8") as drafting,
     ):
         yield [plain, drafting]
