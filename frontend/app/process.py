@@ -77,7 +77,7 @@ async def _serve(
     replaces a dead one refuses no request that the model could answer.
     """
     with short_slices():  # ZeroMQ's I/O thread, started by the first socket, inherits them
-        engine = EngineClient(arguments.directory, arguments.number, config.api_workers)
+        engine = EngineClient(arguments.directory, arguments.number, config.api_workers, config.replicas)
     use_short_slices()
     http = HttpService.build(Service.load(config, engine, tokenizer))
     listener = socket.socket(fileno=int(os.environ[LISTEN_FD_VARIABLE]))

@@ -1,0 +1,67 @@
+"""Makes one answer of those of several replicas."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from msgspec.structs import asdict, replace
+
+from ....runtime.messages import Adapter, CacheReport, GroupPages, HitRate, RequestList, Stats, StoreCounts
+
+SHARED_COUNTS = ("disk_pages", "disk_bytes")
+"""Counts of a file that all replicas share."""
+MAX_LISTED = 200
+"""Open requests in a list of those of several replicas."""
+T = TypeVar("T", Stats, GroupPages, StoreCounts, CacheReport, HitRate)
+
+
+def list_common_adapters(known: Sequence[Mapping[str, Adapter]]) -> dict[str, Adapter]:
+    """The adapters that all replicas list with the same content."""
+    first, *others = known or ({},)
+    return {name: each for name, each in first.items() if all(_has(other, each) for other in others)}
+
+
+def merge_request_lists(lists: Sequence[RequestList]) -> RequestList | None:
+    """The oldest requests of all lists; None if there are none."""
+    if len(lists) < 2:
+        return next(iter(lists), None)
+    items = sorted((item for each in lists for item in each.items), key=lambda item: -item.age_s)
+    return RequestList(lists[0].query, sum(each.total for each in lists), items[:MAX_LISTED])
+
+
+def merge_stats(stats: Sequence[Stats]) -> Stats:
+    """The sums of the counters of several replicas, at least one."""
+    if len(stats) == 1:
+        return stats[0]
+    windows = [add_counts(each) for each in zip(*(each.windows for each in stats), strict=True)]
+    leases = sum((Counter(each.leases) for each in stats), Counter[str]())
+    stores = merge_stores([each.store for each in stats])
+    return replace(add_counts(stats), leases=dict(leases), windows=windows, store=stores)
+
+
+def merge_stores(stores: Sequence[StoreCounts]) -> StoreCounts:
+    """The sums of the counters of several page stores. They share their disk, which counts once."""
+    shared = {name: max(getattr(each, name) for each in stores) for name in SHARED_COUNTS}
+    return replace(add_counts(stores), **shared)
+
+
+def add_counts(items: Sequence[T]) -> T:
+    """The sums of all numbers in structs of the same type; the rest is that of the first one."""
+    sums = {
+        name: sum(getattr(item, name) for item in items)
+        for name, value in asdict(items[0]).items()
+        if isinstance(value, int) and name != "query"
+    }
+    return replace(items[0], **sums)
+
+
+def number_node(page: int, replica: int, replicas: int) -> int:
+    """The id of a node for clients, in which its first page and its replica are."""
+    return page * replicas + replica
+
+
+def _has(adapters: Mapping[str, Adapter], wanted: Adapter) -> bool:
+    found = adapters.get(wanted.name)
+    return found is not None and found.digest == wanted.digest
