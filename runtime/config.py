@@ -369,8 +369,8 @@ class ServeConfig:
     )
 
     replicas: int = option(
-        "copies of the model that serve side by side, each with its own cache, on a GPU or a part of the CPU's "
-        "cores; --kv-memory, --host-cache, --pin-memory, --max-running and --max-waiting are for each of them",
+        "copies of the model that serve side by side, each with its own cache on its own GPU or part of the "
+        "CPU's cores; --kv-memory, --host-cache, --pin-memory and --max-… are for each of them",
         1,
         "REPLICAS",
         whole_number(1, 64),

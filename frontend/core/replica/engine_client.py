@@ -26,7 +26,6 @@ from ....runtime.messages import (
     CacheDropped,
     CacheReport,
     Drain,
-    EndLease,
     ForgetPrompts,
     FromTokenizer,
     Generate,
@@ -53,7 +52,6 @@ from ....runtime.messages import (
     RequestList,
     Stats,
     TokenizerInbox,
-    WatchAdapters,
 )
 from ....runtime.processes.async_inbox import AsyncInbox
 from ....runtime.processes.sockets import (
@@ -61,11 +59,10 @@ from ....runtime.processes.sockets import (
     Outbox,
     tokenizer_address,
 )
-from .connection import Connection
+from .connections import Connection, Connections
 from .generation import Generation
-from .merging import list_common_adapters, merge_request_lists
+from .merging import merge_request_lists
 from .questions import Answer, Questions
-from .router import Router
 
 STATS_TIMEOUT_SECONDS = 2.0
 RECORDS_TIMEOUT_SECONDS = 1.0
@@ -102,13 +99,10 @@ class EngineClient:
 
     def __init__(self, directory: Path, client: int, clients: int = 1, replicas: int = 1) -> None:
         self.client = client
-        self.replicas = replicas
         self.directory = directory
         self.on_shared: Callable[[FromTokenizer], None] = lambda message: None
         self.on_new_keys: Callable[[tuple[ApiKey, ...]], None] = lambda keys: None
         self.read_records: Callable[[str | None], bytes] = lambda owner: b'{"recent":[],"failed":[]}'
-        self.model: ModelReady | None = None
-        self.adapters: dict[str, Adapter] = {}
         self.epoch = ANY_EPOCH
         self.informed = asyncio.Event()
         self.knows_replica = asyncio.Event()
@@ -122,8 +116,7 @@ class EngineClient:
             TokenizerInbox,
             ANY_EPOCH,
         )
-        self._up: dict[int, Connection] = {}  # by the replica's number, in its order
-        self._router: Router | None = None  # None for a single replica, or before the first was up
+        self._up = Connections(self._context, directory, client, replicas)
         self._others = {
             other: Outbox(self._context, tokenizer_address(directory, other), ANY_EPOCH)
             for other in range(clients)
@@ -133,7 +126,19 @@ class EngineClient:
         self._thread = 0  # the id of the event loop's thread
         self._choices: dict[str, Choice] = {}
         self._questions = Questions()
-        self._knows_adapters = False
+
+    @property
+    def replicas(self) -> int:
+        """The number of the server's replicas, those that are down too."""
+        return self._up.replicas
+
+    @property
+    def model(self) -> ModelReady | None:
+        return self._up.model
+
+    @property
+    def adapters(self) -> dict[str, Adapter]:
+        return self._up.adapters
 
     @property
     def is_up(self) -> bool:
@@ -143,11 +148,7 @@ class EngineClient:
     @property
     def numbers_up(self) -> list[int]:
         """The numbers of the replicas that are up."""
-        return list(self._up)
-
-    @property
-    def _responds(self) -> bool:
-        return any(connection.responds for connection in self._up.values())
+        return [connection.number for connection in self._up]
 
     @property
     def state(self) -> EngineState:
@@ -156,7 +157,7 @@ class EngineClient:
             return "draining"
         if not self._up:
             return "restarting" if self.knows_replica.is_set() else "starting"
-        return "ready" if self._responds else "not responding"
+        return "ready" if self._up.responds else "not responding"
 
     def check_serving(self) -> ModelReady:
         """The running model's description. Raises a 503 `RequestError` if no model can take requests."""
@@ -169,7 +170,7 @@ class EngineClient:
     def check_responding(self) -> None:
         """Raises a 503 `RequestError` unless the model is up and responds."""
         self.check_serving()
-        if not self._responds:
+        if not self._up.responds:
             raise _unavailable(
                 "The model does not respond; it is ended and started again unless it soon does.",
                 "model_not_responding",
@@ -179,10 +180,11 @@ class EngineClient:
         """Send a request's choices, to the given replica if one is named. No open request may have their ids.
         Raises a 503 `RequestError` while no replica is up."""
         self.check_serving()
-        connection = self._choose(requests) if replica is None else self._find(replica)
-        generation = Generation(
-            requests, connection.send, connection.number, can_continue=self._router is not None
-        )
+        connection = self._up.choose(requests) if replica is None else self._up.find(replica)
+        if connection is None:
+            raise _unavailable("A replica is starting again; try again in a moment.", "model_not_ready")
+        can_continue = self._up.router is not None
+        generation = Generation(requests, connection.send, connection.number, can_continue=can_continue)
         self._send_all(generation, connection)
         return generation
 
@@ -191,8 +193,8 @@ class EngineClient:
         generation.close()
         for request in generation.requests:
             self._choices.pop(request.request, None)
-            if self._router is not None:
-                self._router.note_end(request.request)
+            if self._up.router is not None:
+                self._up.router.note_end(request.request)
         if not self._choices:
             self.idle.set()
 
@@ -202,7 +204,7 @@ class EngineClient:
 
     async def stats(self) -> list[ReplicaStats]:
         """The counters of the replicas that answer."""
-        asked = list(self._up.values())
+        asked = list(self._up)
         answers = await self.ask_all(lambda query: QueryStats(self.client, query), STATS_TIMEOUT_SECONDS)
         return [
             ReplicaStats(each.number, each.epoch, each.model, answer)
@@ -232,23 +234,17 @@ class EngineClient:
     async def ask_all(self, question: Callable[[int], Message], seconds: float) -> dict[int, Answer | None]:
         """Sends the message that `question` makes from a number to all replicas that are up. Returns their
         answers by the replica's number, None for those that don't come in time."""
-        asked = list(self._up.values())
-        if len(asked) == 1:
-            return {asked[0].number: await asked[0].ask(question, seconds)}
-        answers = await asyncio.gather(*(each.ask(question, seconds) for each in asked))
-        return {each.number: answer for each, answer in zip(asked, answers, strict=True)}
+        return await self._up.ask_all(question, seconds)
 
     async def ask(self, question: Callable[[int], Message], seconds: float, replica: int) -> Answer | None:
         """The answer of one replica; None if none comes in time or the replica is down."""
-        connection = self._up.get(replica)
+        connection = self._up.find(replica)
         return None if connection is None else await connection.ask(question, seconds)
 
     def find_replica(self, request: Generate) -> int:
         """The replica that has most of the request's prompt. Raises a 503 `RequestError` while none is up."""
         self.check_serving()
-        if self._router is None:
-            return next(iter(self._up))
-        return self._router.find(request, self._up)
+        return self._up.find_prompt(request)
 
     def share(self, message: FromTokenizer) -> None:
         """Sends a message to the other tokenizer processes. May be called from any thread."""
@@ -261,7 +257,7 @@ class EngineClient:
 
     def tell(self, message: Message) -> None:
         """Sends a message that gets no answer to all replicas. It is lost to those that are down."""
-        for connection in self._up.values():
+        for connection in self._up:
             connection.send(message)
 
     async def run(self) -> None:
@@ -273,7 +269,7 @@ class EngineClient:
 
     def close(self) -> None:
         self._inbox.close()
-        for connection in self._up.values():
+        for connection in self._up:
             connection.close()
         for other in self._others.values():
             other.close(linger_ms=0)
@@ -304,10 +300,9 @@ class EngineClient:
                 | AdapterChanged()
             ):
                 self._questions.answer(message)
-                for connection in self._up.values():
-                    connection.questions.answer(message)
+                self._up.answer(message)
             case AdapterList(adapters):
-                self._take_adapters(self._inbox.sender, adapters)
+                self._up.take_adapters(self._inbox.sender, adapters)
             case PeerUp():
                 self._peer_up(message)
                 self.informed.set()
@@ -316,11 +311,12 @@ class EngineClient:
                     self._peer_down(replica)
                     self.informed.set()
             case PeerResponds(responds, replica):
-                if replica in self._up:
-                    self._up[replica].responds = responds
+                if (connection := self._up.find(replica)) is not None:
+                    connection.responds = responds
             case PrefixesSent(replica, epoch, keys):
-                if self._router is not None and replica in self._up and self._up[replica].epoch == epoch:
-                    self._router.remember(keys, replica)
+                connection = self._up.find(replica)
+                if self._up.router is not None and connection is not None and connection.epoch == epoch:
+                    self._up.router.remember(keys, replica)
             case RememberReply() | ForgetPrompts():
                 self.on_shared(message)
             case NewKeys(keys):
@@ -334,12 +330,12 @@ class EngineClient:
                         choice.generation.end(shutting_down())
 
     def _deliver(self, outputs: Outputs, is_late: bool) -> None:
-        now = time.monotonic()
+        now, router = time.monotonic(), self._up.router
         for output in outputs.items:
             choice = self._choices.get(output.request)
             if choice is not None:
-                if self._router is not None and output.cached_tokens is not None:
-                    self._router.note_computed(output.request)
+                if router is not None and output.cached_tokens is not None:
+                    router.note_computed(output.request)
                 generation, number = choice
                 generation.arrive(number, output, now, is_late=is_late)
 
@@ -358,93 +354,43 @@ class EngineClient:
 
     def _peer_up(self, message: PeerUp) -> None:
         self._peer_down(message.replica)
-        if self.replicas > 1 and self._router is None:
-            self._router = Router(message.ready.device)
-        connection = Connection(self._context, self.directory, message)
-        self._up = dict(sorted({**self._up, message.replica: connection}.items()))
+        self._up.open(message)
         self.epoch = message.epoch
-        self._look_at_replicas()
-        if message.ready.adapter_places:
-            known = list(self.adapters.values()) if self._knows_adapters else None
-            connection.send(WatchAdapters(self.client, known))
-            self._take_adapters(message.epoch, message.ready.adapters if known is None else known)
+        self._inbox.move_to(*(each.epoch for each in self._up))
         self.knows_replica.set()
         for generation in self._open_generations(None):
             self._send_on(generation)
 
-    def _peer_down(self, number: int) -> None:
-        connection = self._up.pop(number, None)
-        if connection is None:
+    def _peer_down(self, replica: int) -> None:
+        if self._up.find(replica) is None:
             return
-        connection.close(linger_ms=0)
-        self._look_at_replicas()
-        if self._router is not None:
-            self._router.forget(number)
-        for generation in self._open_generations(number):
-            has_begun = generation.token_left
-            if not generation.lose_replica() or (has_begun and not self._up):
+        self._up.close(replica)
+        self._inbox.move_to(*(each.epoch for each in self._up))
+        for generation in self._open_generations(replica):
+            if not generation.lose_replica() or (generation.token_left and not self._up):
                 generation.fail(_unavailable("The model stopped while it answered.", "model_died"))
             elif self._up:
                 self._send_on(generation)
-
-    def _look_at_replicas(self) -> None:
-        """Receives from the replicas that are up. Of their descriptions of the model, takes the narrowest."""
-        self._inbox.move_to(*(each.epoch for each in self._up.values()))
-        models = [each.model for each in self._up.values()]
-        self.model = min(models, key=lambda model: model.max_model_len, default=self.model)
-
-    def _take_adapters(self, epoch: int, adapters: list[Adapter]) -> None:
-        """Takes the adapters of the replica of an epoch. Requests may use those that all replicas have."""
-        self._knows_adapters = True
-        for connection in self._up.values():
-            if connection.epoch == epoch:
-                connection.set_adapters(adapters)
-        self.adapters = list_common_adapters([each.adapters for each in self._up.values()])
 
     def _open_generations(self, replica: int | None) -> set[Generation]:
         """The open generations at a replica; None: those that wait for one."""
         found = {choice.generation for choice in self._choices.values() if choice.generation.is_open}
         return {generation for generation in found if generation.replica == replica}
 
-    def _choose(self, requests: Sequence[Generate]) -> Connection:
-        if self._router is None:
-            return next(iter(self._up.values()))
-        responding = [number for number, each in self._up.items() if each.responds]
-        return self._up[self._router.choose(requests, responding or self.numbers_up)]
-
-    def _find(self, replica: int) -> Connection:
-        if replica not in self._up:
-            raise _unavailable(
-                "A replica of the model is starting; try again in a moment.", "model_not_ready"
-            )
-        return self._up[replica]
-
     def _send_on(self, generation: Generation) -> None:
-        """Sends the choices of a generation whose replica has died to another one."""
-        connection = self._choose(generation.requests)
+        """Sends the choices of a generation whose replica has died to another one, or to its next start."""
+        connection = self._up.choose(generation.requests)
         generation.move(connection.number, connection.send)
         self._send_all(generation, connection)
 
     def _send_all(self, generation: Generation, connection: Connection) -> None:
         self.idle.clear()
-        if self._router is not None:
-            self._note_route(generation, connection, self._router)
+        keys = self._up.note_route(generation.requests, connection)
+        if keys and self._others:
+            self._tell_others(PrefixesSent(connection.number, connection.epoch, keys))
         for index, request in generation.choices_to_send:
             self._choices[request.request] = Choice(generation, index)
             connection.send(request)
-
-    def _note_route(self, generation: Generation, connection: Connection, router: Router) -> None:
-        """Remembers where a request goes, also in the other tokenizer processes. A lease that it moves to this
-        replica, by its key, ends at the others."""
-        keys = router.send(generation.requests, connection.number)
-        if self._others and keys:
-            self._tell_others(PrefixesSent(connection.number, connection.epoch, keys))
-        first = generation.requests[0]
-        for terms in first.leases:
-            if terms.key and terms.most == 1 and first.namespace is not None:
-                for other in self._up.values():
-                    if other is not connection:
-                        other.send(EndLease(first.namespace, first.tenant, terms.key))
 
     def _tell_others(self, message: Message) -> None:
         for other in self._others.values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 from msgspec.structs import asdict, replace
@@ -17,10 +17,14 @@ MAX_LISTED = 200
 T = TypeVar("T", Stats, GroupPages, StoreCounts, CacheReport, HitRate)
 
 
-def list_common_adapters(known: Sequence[Mapping[str, Adapter]]) -> dict[str, Adapter]:
-    """The adapters that all replicas list with the same content."""
-    first, *others = known or ({},)
-    return {name: each for name, each in first.items() if all(_has(other, each) for other in others)}
+def list_common_adapters(lists: Sequence[Sequence[Adapter]]) -> dict[str, Adapter]:
+    """The adapters that all replicas list with the same content, by name."""
+    first, *others = [{adapter.name: adapter for adapter in each} for each in lists] or [{}]
+    return {
+        name: adapter
+        for name, adapter in first.items()
+        if all(name in other and other[name].digest == adapter.digest for other in others)
+    }
 
 
 def merge_request_lists(lists: Sequence[RequestList]) -> RequestList | None:
@@ -60,8 +64,3 @@ def add_counts(items: Sequence[T]) -> T:
 def number_node(page: int, replica: int, replicas: int) -> int:
     """The id of a node for clients, in which its first page and its replica are."""
     return page * replicas + replica
-
-
-def _has(adapters: Mapping[str, Adapter], wanted: Adapter) -> bool:
-    found = adapters.get(wanted.name)
-    return found is not None and found.digest == wanted.digest
