@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from hashlib import blake2b
 from typing import NamedTuple, TypeAlias
 
@@ -99,10 +99,11 @@ class Router:
         self.remember(keys, replica)
         return keys
 
-    def remember(self, keys: Iterable[PrefixKey], replica: int) -> None:
-        """Remembers that prefixes were sent to a replica, maybe by another tokenizer process."""
+    def remember(self, keys: Sequence[PrefixKey], replica: int) -> None:
+        """Remembers that prefixes of a prompt, the shortest first, were sent to a replica, maybe by another
+        tokenizer process. Long prefixes are forgotten first, because fewer prompts begin with them."""
         known = self._known.setdefault(replica, {})
-        for key in keys:
+        for key in reversed(keys):
             known.pop(key, None)
             known[key] = None
         while len(known) > MAX_KEYS:

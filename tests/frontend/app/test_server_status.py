@@ -14,14 +14,15 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from arbora.frontend.core.replica.engine_client import ReplicaStats
 from arbora.frontend.core.text.prompt_memo import PromptMemo
 from arbora.frontend.core.text.tokenizer import Tokenizer
 from arbora.frontend.http import request_records
 from arbora.frontend.http.history import MAX_SAMPLES, SERIES, History, find_quantile
-from arbora.frontend.core.replica.engine_client import ReplicaStats
 from arbora.frontend.http.metrics import Metrics, SchedulerStats
 from arbora.runtime.api_keys import ApiKey, key_hash
 from arbora.runtime.messages import Stats, StoreCounts
+from fake_scheduler import ready
 from http_world import HELLO, HttpWorld, error_of, http_world
 from tiny_model import write_tiny_model
 

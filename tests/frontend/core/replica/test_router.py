@@ -103,7 +103,7 @@ def test_no_match_is_worth_a_longer_wait_than_the_bound() -> None:
     long = request(*range(4000))
     send(router, long)
     finish(router, long)
-    router.send([request(*range(10_000, 10_000 + 4000 + 2000))], 0)
+    router.send([request(*range(10_000, 10_000 + 4000 + 1700))], 0)
     assert router.choose([request(*range(4000))], BOTH) == 0
     router.send([request(*range(20_000, 20_200))], 0)
     assert router.choose([request(*range(4000))], BOTH) == 1
@@ -131,7 +131,7 @@ def test_a_key_with_limits_has_one_replica_and_keys_are_spread() -> None:
     router = Router("cpu")
     homes = {}
     for number in range(40):
-        quota = Quota(key=f"key{number}", requests_per_minute=10)
+        quota = Quota(f"key{number}", prompt_tokens=40, requests_per_minute=10)
         homes[number] = {send(router, request(*range(at, at + 40), quota=quota)) for at in (0, 100, 200)}
     assert all(len(home) == 1 for home in homes.values())
     spread = Counter(next(iter(home)) for home in homes.values())
@@ -150,7 +150,7 @@ def test_prefixes_are_cut_at_the_same_places_in_all_prompts_and_not_too_often() 
 def test_the_number_of_remembered_prefixes_is_bounded(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(router_module, "MAX_KEYS", 20)
     router = Router("cpu")
-    first, last = request(*range(160)), request(*range(1000, 1320))
+    first, last = request(*range(160)), request(*range(1000, 1410))
     router.send([first], 1)
     assert router.find(first, BOTH) == 1
     router.send([last], 1)
