@@ -370,6 +370,14 @@ class ServeConfig:
         whole_number(1, 64),
     )
 
+    replicas: int = option(
+        "copies of the model that serve side by side, each with its own cache on its own GPU or part of the "
+        "CPU's cores; --kv-memory, --host-cache, --pin-memory and --max-… are for each of them",
+        1,
+        "REPLICAS",
+        whole_number(1, 64),
+    )
+
     has_several_keys: bool = False
     """whether clients are told apart by their keys; derived"""
 

@@ -13,6 +13,9 @@ from .cgroups import find_cgroups
 
 NO_LIMIT = 1 << 62
 """Version 1 of control groups says that there is no limit by a larger one."""
+SHARERS_VARIABLE = "ARBORA_MEMORY_SHARERS"
+"""environment variable with the number of processes that divide the free memory, for one of several replicas
+whose KV cache takes what is free"""
 POPULATE_WRITE = 23  # Linux's madvise, since 5.14: allocates a span, without changing what it has already
 _FILES_OF_VERSIONS = (
     ("memory.max", "memory.current", ""),
@@ -44,8 +47,9 @@ def give_back_freed_memory() -> None:
 
 
 def free_host_memory() -> int:
-    """Bytes that can be allocated without swapping, within the container's limit."""
-    return min([_available(), *(limit.free for limit in _find_limits())])
+    """Bytes that this process can allocate without swapping, within the container's limit."""
+    free = min([_available(), *(limit.free for limit in _find_limits())])
+    return free // int(os.environ.get(SHARERS_VARIABLE, 1))
 
 
 def memory_limit() -> int | None:

@@ -177,7 +177,7 @@ async def _show_version(http: HttpService, request: Request) -> Response:
 
 async def _show_metrics(http: HttpService, request: Request) -> Response:
     engine = http.service.engine
-    http.metrics.scheduler.update(await engine.stats(), engine.epoch)
+    http.metrics.scheduler.update(await engine.stats(), engine.replicas)
     return Response(http.metrics.exposition(), headers={"content-type": CONTENT_TYPE_LATEST})
 
 

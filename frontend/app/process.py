@@ -1,4 +1,4 @@
-"""The tokenizer process: `python -m arbora.frontend.app.process DIRECTORY EPOCH CLIENT SUPERVISOR_PID`.
+"""The tokenizer process: `python -m arbora.frontend.app.process DIRECTORY EPOCH NUMBER SUPERVISOR_PID`.
 
 It serves HTTP on the listening socket that it inherits as the file descriptor ARBORA_LISTEN_FD.
 """
@@ -59,9 +59,9 @@ def main() -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(arguments, config, tokenizer, supervisor, heartbeat))
     except ConfigError as error:
-        _send_last(context, supervisor, Failed("tokenizer", str(error), arguments.client))
+        _send_last(context, supervisor, Failed("tokenizer", str(error), arguments.number))
         sys.exit(1)
-    _send_last(context, supervisor, Drained("tokenizer", arguments.client))
+    _send_last(context, supervisor, Drained("tokenizer", arguments.number))
 
 
 async def _serve(
@@ -77,7 +77,7 @@ async def _serve(
     replaces a dead one refuses no request that the model could answer.
     """
     with short_slices():  # ZeroMQ's I/O thread, started by the first socket, inherits them
-        engine = EngineClient(arguments.directory, arguments.client, config.api_workers)
+        engine = EngineClient(arguments.directory, arguments.number, config.api_workers, config.replicas)
     use_short_slices()
     http = HttpService.build(Service.load(config, engine, tokenizer))
     listener = socket.socket(fileno=int(os.environ[LISTEN_FD_VARIABLE]))
@@ -86,9 +86,9 @@ async def _serve(
         receiving = tasks.create_task(engine.run())
         living = tasks.create_task(_show_life(heartbeat))
         stopping = tasks.create_task(_stop_when_drained(engine, server))
-        telling = tasks.create_task(_report_replica(engine, supervisor, arguments.client))
+        telling = tasks.create_task(_report_replica(engine, supervisor, arguments.number))
         await engine.informed.wait()
-        supervisor.send(Ready("tokenizer", arguments.client))
+        supervisor.send(Ready("tokenizer", arguments.number))
         leave_out_existing_objects()
         await server.serve(listener)
         await http.close()

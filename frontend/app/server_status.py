@@ -6,6 +6,7 @@ import math
 import time
 
 from msgspec import Struct
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -22,8 +23,8 @@ from ..http.tenants import caller_of, owner_of, tenant_of
 
 
 class LayerPages(Struct):
-    """The pages of the KV cache of `layers` layers. Their attention reads the latest `reach` tokens; null
-    means all tokens. total = free + cached + used."""
+    """The pages of the KV cache of `layers` layers, in all replicas. Their attention reads the latest `reach`
+    tokens; null means all tokens. total = free + cached + used."""
 
     layers: int
     reach: int | None
@@ -46,6 +47,8 @@ class ServerStatus(Struct):
     uptime_s: int
     max_model_len: int | None
     http_processes: int
+    replicas: int
+    replicas_up: int
     pages: list[LayerPages] | None
 
 
@@ -63,6 +66,7 @@ async def show_server(http: HttpService, request: Request) -> Response:
     check_query(request)
     service, engine = http.service, http.service.engine
     model, stats = engine.model, await engine.stats()
+    listed = [_list_pages(each.model, each.stats) for each in stats]
     return json_response(
         ServerStatus(
             state=engine.state,
@@ -74,7 +78,9 @@ async def show_server(http: HttpService, request: Request) -> Response:
             uptime_s=int(time.time()) - service.started,
             max_model_len=None if model is None else model.max_model_len,
             http_processes=service.config.api_workers,
-            pages=None if model is None or stats is None else _list_pages(model, stats),
+            replicas=engine.replicas,
+            replicas_up=len(engine.numbers_up),
+            pages=[_add_pages(group) for group in zip(*listed, strict=True)] or None,
         )
     )
 
@@ -86,6 +92,12 @@ def _list_pages(model: ModelReady, stats: Stats) -> list[LayerPages]:
         LayerPages(group.layers, group.reach, group.num_pages, free, cached, group.num_pages - free - cached)
         for group, (free, cached) in zip(model.groups, unused, strict=True)
     ]
+
+
+def _add_pages(group: tuple[LayerPages, ...]) -> LayerPages:
+    """The pages of the same layers in all replicas."""
+    sums = {name: sum(getattr(each, name) for each in group) for name in ("total", "free", "cached", "used")}
+    return replace(group[0], **sums)
 
 
 async def list_requests(http: HttpService, request: Request) -> Response:

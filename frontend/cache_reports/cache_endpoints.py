@@ -27,6 +27,7 @@ from ...runtime.messages import (
 )
 from ..core import leases
 from ..core.prepare import cache_namespace, is_shared_by_keys
+from ..core.replica.questions import Answer as AnyAnswer
 from ..core.service import Service
 from ..core.validation import check_salt
 from ..http.apis import json_response
@@ -34,6 +35,7 @@ from ..http.http_service import HttpService
 from ..http.tenants import cache_scope, caller_of, tenant_of
 from .cache_answers import Decode, LeaseEnds, NodeText, make_status, make_tree, show_freed
 from .node_labels import make_label
+from .report_merging import merge_dropped, merge_reports
 
 ANSWER_SECONDS = 10.0
 DROP_SECONDS = 600.0
@@ -54,22 +56,24 @@ class _View(NamedTuple):
 async def show_cache(http: HttpService, request: Request) -> Response:
     service, view = http.service, _find_view(http.service, request)
     tenant = tenant_of(request, None, service.config) or None
-    report = await ask_scheduler(
+    reports = await ask_schedulers(
         service,
         CacheReport,
         lambda query: QueryCache(service.engine.client, query, view.scope, view.own, tenant),
     )
+    report = merge_reports(reports, service.engine.replicas)
     is_isolated = service.config.isolate_keys
     return json_response(make_status(report, view.model, view.own, view.decode, is_isolated=is_isolated))
 
 
 async def show_tree(http: HttpService, request: Request) -> Response:
     service, view = http.service, _find_view(http.service, request)
-    report = await ask_scheduler(
+    reports = await ask_schedulers(
         service,
         CacheReport,
         lambda query: QueryCache(service.engine.client, query, view.scope, view.own, nodes=True),
     )
+    report = merge_reports(reports, service.engine.replicas)
     caller = caller_of(request, service.config)
     label = partial(make_label, tokenizer=service.tokenizer)
     return json_response(await service.work.call(caller, make_tree, report, view.model, view.decode, label))
@@ -79,16 +83,17 @@ async def show_node(http: HttpService, request: Request) -> Response:
     service, view = http.service, _find_view(http.service, request)
     given: str = request.path_params["id"]
     if given.isascii() and given.isdigit() and len(given) < 10 and view.decode is not None:
-        page = int(given)
+        page, replica = divmod(int(given), service.engine.replicas)  # as `number_node` made it
         found = await ask_scheduler(
             service,
             NodeTokens,
             lambda query: QueryNode(service.engine.client, query, view.scope, view.own, page),
+            replica,
         )
         if found.tokens is not None:
             caller = caller_of(request, service.config)
             text = await service.work.call(caller, view.decode, found.tokens)
-            return json_response(NodeText(page, len(found.tokens) // 4, text))
+            return json_response(NodeText(int(given), len(found.tokens) // 4, text))
     raise RequestError(
         f"There is no node {given[:20]} in your namespace: it may have been evicted or split, or several API "
         "keys share the namespace. GET /cache/tree lists the present nodes; both need the same cache_salt.",
@@ -109,12 +114,12 @@ async def drop_cache(http: HttpService, request: Request) -> Response:
     namespace = None if salt is None and adapter is None else cache_namespace(scope, salt, adapter)
     client = service.engine.client
     try:
-        dropped = await ask_scheduler(
+        dropped = await ask_schedulers(
             service, CacheDropped, lambda query: DropCache(client, query, scope, namespace), DROP_SECONDS
         )
     finally:  # pages may be dropped even if no answer comes
         service.forget_prompts(scope, namespace)
-    return json_response(show_freed(dropped, model))
+    return json_response(show_freed(merge_dropped(list(dropped.values())), model))
 
 
 async def end_lease(http: HttpService, request: Request) -> Response:
@@ -176,11 +181,31 @@ async def ask_scheduler(
     service: Service,
     kind: type[Answer],
     question: Callable[[int], CacheControl],
-    seconds: float = ANSWER_SECONDS,
+    replica: int,
     param: str | None = None,
 ) -> Answer:
-    """The scheduler's answer to a question. `param` is the field at fault if a refusal names none."""
-    answer = await service.engine.ask(question, seconds)
+    """The answer of one replica's scheduler to a question. `param` is the field at fault if a refusal names
+    none."""
+    answer = await service.engine.ask(question, ANSWER_SECONDS, replica)
+    return check_answer(kind, answer, param)
+
+
+async def ask_schedulers(
+    service: Service,
+    kind: type[Answer],
+    question: Callable[[int], CacheControl],
+    seconds: float = ANSWER_SECONDS,
+    param: str | None = None,
+) -> dict[int, Answer]:
+    """The answers of the schedulers of all replicas that are up, by the replica's number."""
+    answers = await service.engine.ask_all(question, seconds)
+    if not answers:
+        check_answer(kind, None, param)
+    return {replica: check_answer(kind, answer, param) for replica, answer in answers.items()}
+
+
+def check_answer(kind: type[Answer], answer: AnyAnswer | None, param: str | None = None) -> Answer:
+    """The answer, if it is of the kind. Otherwise raises a `RequestError`."""
     if isinstance(answer, QueryRefused):
         raise RequestError(
             answer.message, status=answer.status, param=answer.param or param, code=answer.code

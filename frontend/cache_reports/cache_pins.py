@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from hashlib import blake2b
 from typing import TypeAlias
 
 from msgspec.structs import replace
@@ -32,7 +33,7 @@ from ..http.http_service import HttpService
 from ..http.tenants import cache_scope, key_of, tenant_of
 from ..http.time_limit import TimeLimit
 from .cache_answers import PinDeleted, show_pin
-from .cache_endpoints import ask_scheduler, check_query
+from .cache_endpoints import ANSWER_SECONDS, ask_scheduler, ask_schedulers, check_answer, check_query
 
 PIN_ATTEMPTS = 3
 """Attempts to pin a prefix, because computed pages may be evicted before they are pinned."""
@@ -52,11 +53,12 @@ async def pin_prefix(read_pin: PinReader, http: HttpService, request: Request) -
 
 
 async def _pin(service: Service, request: Request, order: PinPrefix, param: str, adapter: str) -> Pin:
-    """Computes and pins a prefix. `param` is the field with the prefix, for errors."""
+    """Computes and pins a prefix in all replicas, because a request with it may go to any of them. `param` is
+    the field with the prefix, for errors."""
     key = key_of(request)
     page_bytes = service.engine.check_serving().page_size * TOKEN_BYTES
     computing = Generate(
-        f"{new_id('pinning')}-0",
+        "",
         order.client,
         # Whole pages are pinned, so a recurrent state must be kept at their end.
         order.tokens[: len(order.tokens) // page_bytes * page_bytes] or order.tokens,
@@ -68,12 +70,27 @@ async def _pin(service: Service, request: Request, order: PinPrefix, param: str,
         adapter=adapter,
     )
     check = CheckPin(order.client, 0, order.scope, order.namespace, order.tokens)
-    await ask_scheduler(service, PinFits, lambda query: replace(check, query=query), param=param)
+    await ask_schedulers(service, PinFits, lambda query: replace(check, query=query), param=param)
+    if service.engine.replicas > 1:
+        order.pin = _name_pin(order)
+    pins = []
+    for replica in service.engine.numbers_up:
+        pins.append(await _pin_at(service, request, order, computing, replica, param))
+        computing = replace(computing, quota=None)  # a pin is one request of its key
+    pages = sum(pin.pages for pin in pins)
+    return replace(pins[0], pages=pages)
+
+
+async def _pin_at(
+    service: Service, request: Request, order: PinPrefix, computing: Generate, replica: int, param: str
+) -> Pin:
+    """Computes and pins a prefix in one replica."""
+    computing = replace(computing, request=f"{new_id('pinning')}-0")
     for attempt in range(1, PIN_ATTEMPTS + 1):
-        await _compute(service, request, computing)
+        await _compute(service, request, computing, replica)
         try:
             answer = await ask_scheduler(
-                service, PrefixPinned, lambda query: replace(order, query=query), param=param
+                service, PrefixPinned, lambda query: replace(order, query=query), replica, param
             )
         except RequestError as error:
             if error.code != NOT_CACHED or attempt == PIN_ATTEMPTS:
@@ -83,19 +100,29 @@ async def _pin(service: Service, request: Request, order: PinPrefix, param: str,
     raise AssertionError("the last attempt raises or returns")
 
 
+def _name_pin(order: PinPrefix) -> str:
+    """The same name for a prefix in all replicas, also in one that has started again since it was pinned."""
+    parts = (order.scope.encode(), order.namespace.encode(), order.tokens)
+    return f"pin-{blake2b(b'/'.join(parts), digest_size=16).hexdigest()}"
+
+
 async def unpin_prefix(http: HttpService, request: Request) -> Response:
     service = http.service
     check_query(request)
     service.engine.check_serving()
     scope = cache_scope(request, service.config)
     pin, client = request.path_params["id"], service.engine.client
-    await ask_scheduler(service, PrefixPinned, lambda query: UnpinPrefix(client, query, pin, scope))
+    answers = await service.engine.ask_all(
+        lambda query: UnpinPrefix(client, query, pin, scope), ANSWER_SECONDS
+    )
+    if not any(isinstance(answer, PrefixPinned) for answer in answers.values()):
+        check_answer(PrefixPinned, next(iter(answers.values()), None))
     return json_response(PinDeleted(pin))
 
 
-async def _compute(service: Service, request: Request, computing: Generate) -> None:
+async def _compute(service: Service, request: Request, computing: Generate, replica: int) -> None:
     """Computes a prefix by sampling a token, also if all is cached: that fails for a damaged KV cache."""
-    generation = service.engine.start([computing])
+    generation = service.engine.start([computing], replica)
     watch = asyncio.create_task(close_when_gone(request.receive, generation))
     try:
         await generation.accepted()

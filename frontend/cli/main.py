@@ -20,6 +20,7 @@ from ..http.key_file import NAME_FORM, as_json, is_name, line_of, new_key
 from ..launch.child_process import server_commands
 from ..launch.listening import check_address
 from ..launch.options import Setting, build_config, from_environment, unknown_variables
+from ..launch.placement import place_replicas
 from ..launch.program_name import name_program, program_name
 from ..launch.serve import serve
 from ..model_files.known_models import find_known
@@ -88,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_log("warning")  # shows warnings about the options themselves
         config = serve_config(vars(parsed), os.environ, _check_before_model)
         getLogger().setLevel(config.log_level.upper())
-        return serve(config, server_commands(config.api_workers))
+        return serve(config, server_commands(config.api_workers, place_replicas(config)))
     except ConfigError as error:
         print(f"arbora: error: {name_program(str(error))}", file=sys.stderr)
         return 2

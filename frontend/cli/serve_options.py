@@ -52,6 +52,7 @@ GROUPS = {
         "data_dir",
     ),
     "limits and scheduling": (
+        "replicas",
         "max_running",
         "max_waiting",
         "request_timeout",

@@ -59,14 +59,21 @@ def _check_shared(service: Service) -> None:
 
 
 async def _order(service: Service, order: Callable[[int], LoadAdapter | UnloadAdapter]) -> Adapter:
-    service.engine.check_serving()
-    answer = await service.engine.ask(order, LOAD_SECONDS)
-    if isinstance(answer, QueryRefused):
-        raise RequestError(answer.message, status=answer.status, param=answer.param, code=answer.code)
-    if not isinstance(answer, AdapterChanged):
+    """Orders the same of all replicas. If one of them can't load an adapter, the others drop it again."""
+    engine = service.engine
+    engine.check_serving()
+    answers = await engine.ask_all(order, LOAD_SECONDS)
+    changed = [each for each in answers.values() if isinstance(each, AdapterChanged)]
+    refused = next((each for each in answers.values() if isinstance(each, QueryRefused)), None)
+    if refused is not None and changed and isinstance(order(0), LoadAdapter):
+        name = changed[0].adapter.name
+        await engine.ask_all(lambda query: UnloadAdapter(engine.client, query, name), LOAD_SECONDS)
+    if refused is not None and not (changed and isinstance(order(0), UnloadAdapter)):
+        raise RequestError(refused.message, status=refused.status, param=refused.param, code=refused.code)
+    if not changed:
         raise RequestError(
             "The model did not answer in time. GET /v1/models shows whether the adapter is loaded.",
             status=503,
             code="no_answer",
         )
-    return answer.adapter
+    return changed[0].adapter

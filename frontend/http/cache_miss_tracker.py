@@ -24,6 +24,7 @@ from ..core.cache_misses.message_places import find_message_places
 from ..core.cache_misses.outline import Outline
 from ..core.cache_misses.recent_prompts import Place, Seen
 from ..core.prepare import Job, is_shared_by_keys
+from ..core.replica.merging import number_node
 from ..core.reply import Reply
 from ..core.validation import invalid_field
 from .http_service import HttpService
@@ -81,7 +82,9 @@ class CacheMissTracker:
         if name is None:
             return 0
         answer = await engine.ask(
-            lambda query: ExplainPrompt(engine.client, query, name, request.prompt, [*ends]), QUERY_SECONDS
+            lambda query: ExplainPrompt(engine.client, query, name, request.prompt, [*ends]),
+            QUERY_SECONDS,
+            replica := engine.find_replica(request),
         )
         if not isinstance(answer, PromptExplained):
             raise RequestError(
@@ -95,6 +98,8 @@ class CacheMissTracker:
                 comparison, remembered=answer.remembered, behind=behind, paged=answer.paged
             )
             self._shared_by, self._nodes = answer.shared_by or None, answer.nodes
+            for node in self._nodes:
+                node.id = None if node.id is None else number_node(node.id, replica, engine.replicas)
         return min(answer.matched, self._comparisons[0].length - 1)
 
     async def explain(self, matched: int) -> Explanation:

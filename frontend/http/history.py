@@ -17,6 +17,7 @@ from msgspec import Struct
 from ...runtime.messages import Stats
 from ..core.cache_misses.causes import Cause
 from ..core.replica.engine_client import EngineClient
+from ..core.replica.merging import merge_stats
 from .metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -79,8 +80,9 @@ class History:
         """Takes a sample after each interval until cancelled."""
         while True:
             await asyncio.sleep(INTERVAL_S)
-            stats = await engine.stats()
-            self._metrics.scheduler.update(stats, engine.epoch)
+            answers = await engine.stats()
+            self._metrics.scheduler.update(answers, engine.replicas)
+            stats = merge_stats([each.stats for each in answers]) if answers else None
             try:
                 self.add(time.time(), stats)
             except Exception:  # no descriptor is left, or another process is creating its file

@@ -22,6 +22,8 @@ from ...runtime.errors import RequestError
 from ...runtime.messages import DRAFT_SOURCES, TOKEN_BYTES, Generate, LeaseKind, Output, Stats, Tokens
 from ...runtime.processes.child import METRICS_VARIABLE
 from ...runtime.sampling_params import SamplingParams
+from ..core.replica.engine_client import ReplicaStats
+from ..core.replica.merging import merge_stats
 from ..core.reply import Reply, Usage
 from ..core.text.prompt_memo import PromptMemo
 
@@ -82,8 +84,8 @@ _DRAFT_COUNTERS = {
 
 
 class SchedulerStats:
-    """The scheduler's last counters. A new replica counts from zero, but the totals here include earlier
-    ones.
+    """The schedulers' last counters. A replica that starts again counts from zero, but the totals here
+    include its earlier starts. With several replicas, gauges are the sums of those that answer.
 
     Where several processes serve HTTP, the counters of each replica are in a file in `directory`, because
     Prometheus may ask any process, also one that has just started. A single process opens no files (None).
@@ -91,21 +93,29 @@ class SchedulerStats:
 
     def __init__(self, directory: Path | None) -> None:
         self._last: Stats | None = None
+        self._replicas = 1
+        self._answering: Sequence[int] = ()  # the replicas that have answered last
         self._directory = directory
         self._counts: dict[int, dict[str, int]] = {}  # counters by the replica's epoch
         self._read()
 
-    def update(self, stats: Stats | None, epoch: int) -> None:
-        """Takes the counters of the replica of `epoch`; None when no replica answers."""
-        if stats is None:
-            return
+    def update(self, answers: Sequence[ReplicaStats], replicas: int = 1) -> None:
+        """Takes the counters of those of the server's `replicas` that answer."""
+        self._replicas, self._answering = replicas, [answer.replica for answer in answers]
+        for _, epoch, _, stats in answers:
+            self._count(stats, epoch)
+        if answers:
+            self._last = merge_stats([answer.stats for answer in answers])
+
+    def _count(self, stats: Stats, epoch: int) -> None:
+        """Takes the counters of a replica's start."""
         if epoch not in self._counts:
             self._read()
         counts = {name: getattr(stats, name) for name in _COUNTERS}
         counts |= {name: getattr(stats.store, name) for name in _STORE_COUNTERS}
         for kind in _DRAFT_COUNTERS:
             counts |= {f"{kind}_{source}": count for source, count in getattr(stats, kind).items()}
-        self._last, self._counts[epoch] = stats, counts
+        self._counts[epoch] = counts
         if self._directory is None:
             return
         file = self._directory / f"{_COUNTS_FILE}{epoch}"
@@ -141,6 +151,11 @@ class SchedulerStats:
             yield leases
             free = self._last.pages_total - self._last.pages_used - self._last.pages_cached
             yield GaugeMetricFamily("arbora_kv_pages_free", "Pages that hold nothing.", value=free)
+        if self._replicas > 1:
+            up = GaugeMetricFamily("arbora_replica_up", "Whether the replica answers.", labels=["replica"])
+            for number in range(self._replicas):
+                up.add_metric([str(number)], number in self._answering)
+            yield up
         totals = self._totals()
         for field, (name, documentation) in (_COUNTERS | _STORE_COUNTERS).items():
             yield CounterMetricFamily(name, documentation, value=totals[field])

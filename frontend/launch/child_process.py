@@ -158,11 +158,13 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 class Commands(NamedTuple):
-    """The commands of one replica (scheduler and model) and of any number of tokenizer processes."""
+    """The commands of a replica (scheduler and model) and of any number of tokenizer processes. `replicas`
+    has the environment variables of each replica's processes."""
 
     scheduler: Command
     model: Command
     tokenizers: tuple[Command, ...]
+    replicas: tuple[Mapping[str, str], ...] = (MappingProxyType({}),)
 
 
 def replica_commands() -> Commands:
@@ -171,9 +173,13 @@ def replica_commands() -> Commands:
     return Commands(_module("scheduler", "runtime.scheduler"), model, ())
 
 
-def server_commands(tokenizers: int = 1) -> Commands:
-    """The commands of a replica and of `tokenizers` tokenizer processes, which serve HTTP."""
-    return replica_commands()._replace(tokenizers=(_module("tokenizer", "frontend.app"),) * tokenizers)
+def server_commands(
+    tokenizers: int = 1, replicas: tuple[Mapping[str, str], ...] = (MappingProxyType({}),)
+) -> Commands:
+    """The commands of replicas, given by their environments, and of `tokenizers` tokenizer processes, which
+    serve HTTP."""
+    serving_http = (_module("tokenizer", "frontend.app"),) * tokenizers
+    return replica_commands()._replace(tokenizers=serving_http, replicas=replicas)
 
 
 def _module(role: str, folder: str) -> Command:

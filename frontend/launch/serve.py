@@ -90,6 +90,9 @@ def ready_line(config: ServeConfig, ready: ModelReady, url: str) -> str:
     if ready.pooling is not None and ready.pooling.takes_whole:
         return f"{serves} (inputs of up to {ready.max_model_len:,} tokens)"
     cache = f"KV cache {ready.num_pages * ready.page_size:,} tokens"
+    if config.replicas > 1:
+        each = f"each with context {ready.max_model_len:,} tokens, {cache}"
+        return f"{serves} ({config.replicas} replicas, {each})"
     return f"{serves} (context {ready.max_model_len:,} tokens, {cache})"
 
 

@@ -8,8 +8,9 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import zmq
 import zmq.asyncio
@@ -27,7 +28,6 @@ from ...runtime.messages import (
     NewKeys,
     PeerDown,
     PeerResponds,
-    PeerUp,
     Ready,
     SupervisorInbox,
 )
@@ -36,27 +36,16 @@ from ...runtime.processes.async_inbox import AsyncInbox
 from ...runtime.processes.awake_clock import AwakeClock
 from ...runtime.processes.child import LISTEN_FD_VARIABLE, METRICS_VARIABLE, SIGN_OF_LIFE_S, ChildArguments
 from .child_process import ChildProcess, Command, Commands, describe_exit, start_child
+from .domains import Domain, ReplicaDomain
 from .errors import CannotStartError, ServerError
-from .watchdog import TIMEOUTS, Restarts, Timeouts, Watchdog, read_process
+from .watchdog import TIMEOUTS, WINDOW_SECONDS, Timeouts, Watchdog, read_process
 
 FAILED_GRACE_SECONDS = 1.0
 GIVING_UP_SECONDS = 2.0
 SAVING_SECONDS = 60.0
 HEAD_START_SECONDS = 1.0  # maximum seconds that tokenizer processes wait for the replica to begin
+NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 logger = logging.getLogger(__name__)
-
-
-class Domain:
-    """Processes that start and die together: the replica, or one tokenizer process."""
-
-    def __init__(self) -> None:
-        self.restarts = Restarts()
-        self.ready_at: float | None = None
-        self.was_ready = asyncio.Event()
-
-    def mark_ready(self) -> None:
-        self.ready_at = time.monotonic()
-        self.was_ready.set()
 
 
 class Supervisor:
@@ -64,7 +53,8 @@ class Supervisor:
 
     `directory` has config.json already. Tokenizer processes take over the bound socket `listener`; a replica
     whose client is in this process (client 0) has no listener and no tokenizer process. `timeouts` limits how
-    long a child may show no sign of life. `pass_on` gets the children's output.
+    long a child may show no sign of life. `pass_on` gets the children's output. Each replica is a failure
+    domain of its own; the epoch of a message tells the replica that sent it.
     """
 
     def __init__(
@@ -87,14 +77,10 @@ class Supervisor:
             sockets.ANY_EPOCH,
         )
         self._epochs = itertools.count(sockets.ANY_EPOCH + 1)
-        self._running = sockets.Replica(directory, sockets.ANY_EPOCH)
-        self._replica = Domain()
+        self._replicas = [ReplicaDomain(directory, *each) for each in enumerate(commands.replicas)]
         self._tokenizers = {client: Domain() for client in range(len(commands.tokenizers))}
         self._to_tokenizers: dict[int, sockets.Outbox] = {}
-        self._to_scheduler: sockets.Outbox | None = None
-        self._model: ModelReady | None = None  # None while no replica serves
         self._known_model: ModelReady | None = None  # the last description, also of a dead replica
-        self._replica_responds = True
         self._replica_lives = asyncio.Event()
         self._watchdog = Watchdog(timeouts)
         self._awake = AwakeClock(2 * SIGN_OF_LIFE_S, time.monotonic())
@@ -102,10 +88,9 @@ class Supervisor:
         self._tasks: list[asyncio.Task[None]] = []
         self._knows_replica = {client: asyncio.Event() for client in self._tokenizers}
         self._drained = {client: asyncio.Event() for client in self._tokenizers}
-        self._scheduler_drained = asyncio.Event()
         self._new_keys: NewKeys | None = None  # None: the keys of the configuration
         self._draining = False
-        self._saving = False  # whether the replica saves its pages and then ends
+        self._saving = False  # whether the replicas save their pages and then end
         self._at_once = False
         self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -116,7 +101,8 @@ class Supervisor:
             self._connect_tokenizer(0)
         self._run(self._receive())
         self._run(self._watch())
-        self._run(self._keep_replica())
+        for replica in self._replicas:
+            self._run(self._keep_replica(replica))
         for client in self._tokenizers:
             self._run(self._keep_tokenizer(client))
         ready: asyncio.Future[None] = asyncio.ensure_future(self._all_ready())
@@ -146,8 +132,8 @@ class Supervisor:
         self._tell_tokenizers(self._new_keys)
 
     async def drain(self, seconds: float = 0.0, saving_seconds: float = SAVING_SECONDS) -> None:
-        """Lets open requests finish, for at most `seconds`, then lets the replica save its cache, then calls
-        `end`."""
+        """Lets open requests finish, for at most `seconds`, then lets the replicas save their caches, then
+        calls `end`."""
         self._draining = True
         if all(domain.was_ready.is_set() for domain in self._domains()):
             if self._listener is not None:
@@ -163,15 +149,18 @@ class Supervisor:
         return await _all_within(seconds, *self._drained.values())
 
     async def _save(self, seconds: float) -> None:
-        """Lets the replica save its pages for the next start. Requests that are still open are given up."""
-        if self._to_scheduler is None or self._model is None or not self._model.page_model:
-            return
-        self._saving = True
-        for client, drained in self._drained.items():
-            if not drained.is_set():
-                self._to_scheduler.send(PeerDown("tokenizer", client))
-        self._to_scheduler.send(Drain())
-        if not await _all_within(seconds, self._scheduler_drained):
+        """Lets the replicas save their pages for the next start. Open requests are given up."""
+        saving = [
+            replica for replica in self._replicas if replica.model is not None and replica.model.page_model
+        ]
+        self._saving = bool(saving)
+        for replica in saving:
+            assert replica.to_scheduler is not None, "a replica that serves has an outbox"
+            for client, drained in self._drained.items():
+                if not drained.is_set():
+                    replica.to_scheduler.send(PeerDown("tokenizer", client))
+            replica.to_scheduler.send(Drain())
+        if not await _all_within(seconds, *(replica.has_drained for replica in saving)):
             logger.warning("not all of the cache could be saved within %.0f s", seconds)
 
     def end(self, *, at_once: bool = False) -> None:
@@ -190,8 +179,8 @@ class Supervisor:
         self._inbox.close()
         for outbox in self._to_tokenizers.values():
             outbox.close(linger_ms=0)
-        if self._to_scheduler is not None:
-            self._to_scheduler.close(linger_ms=0)
+        for replica in self._replicas:
+            replica.close()
         self._context.term()
 
     async def _receive(self) -> None:
@@ -202,11 +191,12 @@ class Supervisor:
         match message:
             case Ready(role="scheduler", model=model):
                 assert model is not None, "a scheduler is ready when its model is"
-                if self._known_model is not None:
-                    logger.info("the model serves again")
-                self._model = self._known_model = model
-                self._replica.mark_ready()
-                self._tell_tokenizers(PeerUp(self._running.epoch, model))
+                replica = self._find_sender()
+                if replica.was_ready.is_set():
+                    logger.info("%s serves again", self._name(replica, "the model"))
+                replica.model = self._known_model = model
+                replica.mark_ready()
+                self._tell_tokenizers(replica.describe())
             case Ready(client=client):
                 self._tokenizers[client].mark_ready()
             case KnowsReplica(client):
@@ -215,66 +205,66 @@ class Supervisor:
                 self._replica_lives.set()
                 self._watchdog.heard(pid, stalled_s, self._awake.tick(time.monotonic()))
             case Drained(role="scheduler"):
-                self._scheduler_drained.set()
+                self._find_sender().has_drained.set()
             case Drained(client=client):
                 self._drained[client].set()
             case Failed(role=role, message=text, client=client):
-                domain = self._tokenizers[client] if role == "tokenizer" else self._replica
+                domain = self._tokenizers[client] if role == "tokenizer" else self._find_sender()
                 if not domain.was_ready.is_set():
                     raise CannotStartError(text)
                 logger.error("the %s process could not start again: %s", role, text)
+
+    def _find_sender(self) -> ReplicaDomain:
+        """The replica that sent the last message, which the inbox would have dropped if it were over."""
+        return next(each for each in self._replicas if each.running.epoch == self._inbox.sender)
+
+    def _name(self, replica: ReplicaDomain, name: str) -> str:
+        """The name of a replica's part for the log, with the replica's number if there are several."""
+        return name if len(self._replicas) == 1 else f"{name} of replica {replica.number}"
 
     async def _watch(self) -> None:
         """Ends children that hang. The task that waits for a child's exit then starts another one."""
         while True:
             await asyncio.sleep(SIGN_OF_LIFE_S)
             now = self._awake.tick(time.monotonic())
-            responds = True
-            for child in list(self._children):
-                finding = self._watchdog.look(child.role, child.pid, read_process(child.pid), now)
-                responds = responds and (finding.responds or child.role == "tokenizer")
-                if finding.hung:
-                    logger.error("the %s process (pid %d) %s; ending it", child.role, child.pid, finding.hung)
-                    child.kill_now()
-                    self._watchdog.begin(child.pid, now)
-            self._tell_whether_it_responds(responds)
+            silent = {child for child in list(self._children) if not self._check(child, now)}
+            for replica in self._replicas:
+                responds = silent.isdisjoint(replica.children)
+                if responds != replica.responds:
+                    replica.responds = responds
+                    self._tell_tokenizers(PeerResponds(responds, replica.number))
 
-    def _tell_whether_it_responds(self, responds: bool) -> None:
-        if responds != self._replica_responds:
-            self._replica_responds = responds
-            self._tell_tokenizers(PeerResponds(responds))
+    def _check(self, child: ChildProcess, now: float) -> bool:
+        """Returns whether a child responds. Ends one that hangs."""
+        finding = self._watchdog.look(child.role, child.pid, read_process(child.pid), now)
+        if finding.hung:
+            logger.error("the %s process (pid %d) %s; ending it", child.role, child.pid, finding.hung)
+            child.kill_now()
+            self._watchdog.begin(child.pid, now)
+        return finding.responds
 
-    async def _keep_replica(self) -> None:
+    async def _keep_replica(self, replica: ReplicaDomain) -> None:
         while True:
-            children = await self._start_replica()
-            dead = await _first_exit(children)
-            self._model = None
-            self._tell_tokenizers(PeerDown("replica"))
-            await asyncio.gather(*(child.kill() for child in children))
-            self._forget_replica(children)
+            await self._start_replica(replica)
+            dead = await _first_exit(replica.children)
+            replica.model = None
+            self._tell_tokenizers(replica.describe())
+            await asyncio.gather(*(child.kill() for child in replica.children))
+            for child in replica.children:
+                self._forget(child)
+            replica.end()
             if self._saving:
                 logger.warning("the %s process died while it saved its cache", dead.role)
-                self._scheduler_drained.set()
+                replica.has_drained.set()
                 return
-            await self._pause_after(self._replica, dead)
+            await self._pause_after(replica, dead)
 
-    async def _start_replica(self) -> list[ChildProcess]:
-        self._running = sockets.Replica(self._directory, next(self._epochs))
-        self._inbox.move_to(self._running.epoch)
-        self._replica.ready_at = None
-        self._to_scheduler = sockets.Outbox(self._context, self._running.scheduler, sockets.ANY_EPOCH)
-        return [
-            await self._start(self._commands.scheduler, self._running.epoch),
-            await self._start(self._commands.model, self._running.epoch),
-        ]
-
-    def _forget_replica(self, children: list[ChildProcess]) -> None:
-        for child in children:
-            self._forget(child)
-        assert self._to_scheduler is not None
-        self._to_scheduler.close(linger_ms=0)
-        self._to_scheduler = None
-        self._running.remove_files()
+    async def _start_replica(self, replica: ReplicaDomain) -> None:
+        replica.begin(self._context, next(self._epochs))
+        self._inbox.move_to(*(each.running.epoch for each in self._replicas))
+        for command in (self._commands.scheduler, self._commands.model):
+            child = await self._start(command, replica.running.epoch, replica.number, replica.environment)
+            replica.children.append(child)
 
     async def _keep_tokenizer(self, client: int) -> None:
         domain = self._tokenizers[client]
@@ -296,8 +286,9 @@ class Supervisor:
         await _all_within(HEAD_START_SECONDS, self._replica_lives)
 
     def _forget_tokenizer(self, child: ChildProcess, client: int) -> None:
-        if self._to_scheduler is not None:
-            self._to_scheduler.send(PeerDown("tokenizer", client))
+        for replica in self._replicas:
+            if replica.to_scheduler is not None:
+                replica.to_scheduler.send(PeerDown("tokenizer", client))
         self._forget(child)
         self._to_tokenizers.pop(client).close(linger_ms=0)
         for gauges in (self._directory / "metrics").glob(f"gauge_live*_{child.pid}.db"):
@@ -313,21 +304,23 @@ class Supervisor:
         outbox = sockets.Outbox(self._context, address, sockets.ANY_EPOCH)
         if self._new_keys is not None:
             outbox.send(self._new_keys)
-        up = None if self._model is None else PeerUp(self._running.epoch, self._model)
-        outbox.send(up or PeerDown("replica"))
-        if not self._replica_responds:
-            outbox.send(PeerResponds(False))
+        for replica in sorted(self._replicas, key=lambda each: each.model is None):  # serving ones first
+            outbox.send(replica.describe())
+            if not replica.responds:
+                outbox.send(PeerResponds(False, replica.number))
         self._to_tokenizers[client] = outbox
 
-    async def _start(self, command: Command, epoch: int, client: int = 0) -> ChildProcess:
+    async def _start(
+        self, command: Command, epoch: int, number: int, variables: Mapping[str, str] = NO_VARIABLES
+    ) -> ChildProcess:
         descriptors: list[int] = []
-        environment: dict[str, str] = {}
+        environment = dict(variables)
         if command.role == "tokenizer" and self._listener is not None:
             descriptors.append(self._listener.fileno())
             environment[LISTEN_FD_VARIABLE] = str(self._listener.fileno())
             if len(self._tokenizers) > 1:
                 environment[METRICS_VARIABLE] = str(self._metrics_directory())
-        arguments = ChildArguments(self._directory, epoch, client, os.getpid())
+        arguments = ChildArguments(self._directory, epoch, number, os.getpid())
         child = await start_child(command, arguments, environment, descriptors, self._pass_on)
         self._children.add(child)
         self._watchdog.begin(child.pid, self._awake.time)
@@ -344,6 +337,11 @@ class Supervisor:
             await asyncio.sleep(FAILED_GRACE_SECONDS)  # its last message may explain the death
         how = f"the {dead.role} process (pid {dead.pid}) {describe_exit(returncode)}"
         delay = domain.restarts.delay_after(time.monotonic(), domain.ready_at, returncode)
+        if delay is None and domain in self._replicas and any(each.model for each in self._replicas):
+            logger.error(
+                "%s, again and again; the other replicas serve. Its last lines:\n%s", how, dead.last_lines()
+            )
+            delay = WINDOW_SECONDS
         if delay is None:
             raise ServerError(f"{how}, again and again. Its last lines:\n{dead.last_lines()}")
         logger.warning("%s; starting it again", how)
@@ -354,7 +352,7 @@ class Supervisor:
             outbox.send(message)
 
     def _domains(self) -> list[Domain]:
-        return [self._replica, *self._tokenizers.values()]
+        return [*self._replicas, *self._tokenizers.values()]
 
     def _run(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)

@@ -21,7 +21,8 @@
     | | StoreReport | page_store |
     | supervisor → tokenizer | PeerUp, PeerDown, PeerResponds, NewKeys, Drain, GiveUp | supervision |
     | supervisor → scheduler | PeerDown, Drain | supervision |
-    | tokenizer → other tokenizers | RememberReply, ForgetPrompts, QueryRecords, RecordList | tokenizers |
+    | tokenizer → other tokenizers | RememberReply, ForgetPrompts, PrefixesSent | tokenizers |
+    | | QueryRecords, RecordList | tokenizers |
     | any child → supervisor | Ready, Alive, Failed, Drained | supervision |
     | tokenizer → supervisor | KnowsReplica | supervision |
 
@@ -152,7 +153,7 @@ from .supervision import (
     PeerUp,
     Ready,
 )
-from .tokenizers import ForgetPrompts, QueryRecords, RecordList, RememberReply
+from .tokenizers import ForgetPrompts, PrefixesSent, QueryRecords, RecordList, RememberReply
 
 CacheControl = QueryCache | QueryNode | DropCache | CheckPin | PinPrefix | UnpinPrefix | ExplainPrompt
 CacheAnswer = (
@@ -172,6 +173,7 @@ TokenizerInbox = (
     | AdapterChanged
     | FromSupervisor
     | FromTokenizer
+    | PrefixesSent
     | QueryRecords
     | RecordList
 )
@@ -294,6 +296,7 @@ __all__ = [
     "Pooling",
     "PredictionCounts",
     "PrefixPinned",
+    "PrefixesSent",
     "PromptExplained",
     "PropertyOrder",
     "QueryCache",

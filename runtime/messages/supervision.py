@@ -10,10 +10,11 @@ from .steps import ModelReady
 
 
 class PeerUp(Message):
-    """The replica (scheduler and model) serves now, in the given epoch."""
+    """A replica (scheduler and model) serves now, in the given epoch."""
 
     epoch: int
     ready: ModelReady
+    replica: int = 0
 
 
 class PeerDown(Message):
@@ -21,12 +22,14 @@ class PeerDown(Message):
 
     role: Literal["replica", "tokenizer"]
     client: int = 0
+    replica: int = 0
 
 
 class PeerResponds(Message):
-    """Whether the replica, which is up, gives signs of life. The supervisor ends a stuck one later."""
+    """Whether a replica, which is up, gives signs of life. The supervisor ends a stuck one later."""
 
     responds: bool
+    replica: int = 0
 
 
 class NewKeys(Message):

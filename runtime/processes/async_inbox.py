@@ -11,14 +11,14 @@ from typing import Generic, TypeVar, cast
 import zmq
 import zmq.asyncio
 
-from .sockets import MessageDecoder
+from .sockets import ANY_EPOCH, MessageDecoder
 
 MAX_IN_A_ROW = 64
 T = TypeVar("T")
 
 
 class AsyncInbox(Generic[T]):
-    """Receives on an asyncio loop. `epoch` changes when the peer starts again. `has_more`: whether another
+    """Receives on an asyncio loop. The epochs change when a peer starts again. `has_more`: whether another
     message was already waiting when the last one was received."""
 
     def __init__(self, context: zmq.asyncio.Context, address: str, kind: object, epoch: int) -> None:
@@ -29,8 +29,14 @@ class AsyncInbox(Generic[T]):
         self.has_more = False
         self._in_a_row = 0
 
-    def move_to(self, epoch: int) -> None:
-        self._decoder.epoch = epoch
+    def move_to(self, *epochs: int) -> None:
+        """From now on, receives messages of these epochs, beside those of the supervisor."""
+        self._decoder.epochs = (*epochs, ANY_EPOCH)
+
+    @property
+    def sender(self) -> int:
+        """The epoch of the last message."""
+        return self._decoder.sender
 
     async def receive(self) -> T:
         """Waits for the next message. Before it is received, the event loop runs other tasks; while messages

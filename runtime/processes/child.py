@@ -15,28 +15,32 @@ from .sockets import Replica
 
 LISTEN_FD_VARIABLE = "ARBORA_LISTEN_FD"  # the descriptor of the socket on which a tokenizer process listens
 METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # prometheus_client reads this variable when it is imported
+CPUS_VARIABLE = "ARBORA_CPUS"  # the numbers of the CPUs of one of several replicas, with commas between
 PR_SET_PDEATHSIG = 1
 SIGN_OF_LIFE_S = 1.0  # seconds between two messages that a child is alive
 
 
 class ChildArguments(NamedTuple):
-    """`directory` holds config.json, the vocabulary file and the ipc sockets."""
+    """`directory` holds config.json, the vocabulary file and the ipc sockets. `number` is that of the
+    tokenizer process, or of the replica of a scheduler or model process."""
 
     directory: Path
     epoch: int
-    client: int
+    number: int
     supervisor_pid: int
 
     @property
     def replica(self) -> Replica:
-        return Replica(self.directory, self.epoch)
+        return Replica(self.directory, self.epoch, self.number)
 
 
 def child_arguments() -> ChildArguments:
-    """Parses `DIRECTORY EPOCH CLIENT SUPERVISOR_PID` and makes this process end with its supervisor."""
-    directory, epoch, client, supervisor_pid = sys.argv[1:]
-    arguments = ChildArguments(Path(directory), int(epoch), int(client), int(supervisor_pid))
+    """Parses `DIRECTORY EPOCH NUMBER SUPERVISOR_PID`, makes this process end with its supervisor, and keeps
+    it on its replica's CPUs."""
+    directory, epoch, number, supervisor_pid = sys.argv[1:]
+    arguments = ChildArguments(Path(directory), int(epoch), int(number), int(supervisor_pid))
     _die_with_parent(arguments.supervisor_pid)
+    _stay_on_cpus(os.environ.get(CPUS_VARIABLE, ""))
     raise_descriptor_limit()
     return arguments
 
@@ -46,6 +50,13 @@ def raise_descriptor_limit() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # macOS reports a hard limit that it does not grant
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _stay_on_cpus(numbers: str) -> None:
+    """Keeps this process, and the threads that it starts later, on the CPUs; without numbers on any."""
+    if numbers and hasattr(os, "sched_setaffinity"):
+        for thread in os.listdir("/proc/self/task"):  # libraries may have started threads when imported
+            os.sched_setaffinity(int(thread), map(int, numbers.split(",")))
 
 
 def _die_with_parent(supervisor_pid: int) -> None:

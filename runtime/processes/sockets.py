@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar, cast
@@ -41,7 +41,7 @@ def remove_ipc_file(address: str) -> None:
 class Replica(NamedTuple):
     """One start of a scheduler and its model process: the `epoch` of their messages, and their addresses.
 
-    A server has one replica, number 0, whose model has one rank.
+    A server has replicas from number 0 on, and no two starts have the same epoch. A model has one rank.
     """
 
     directory: Path
@@ -95,15 +95,17 @@ class Outbox:
 
 
 class MessageDecoder(Generic[T]):
-    """Decodes frames to messages of the inbox's type; None for another epoch."""
+    """Decodes frames to messages of the inbox's type; None for an epoch that is not among `epochs`. `sender`
+    is the epoch of the last message."""
 
     def __init__(self, kind: object, epoch: int) -> None:
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(cast("type[T]", kind))
-        self.epoch = epoch
+        self.epochs: Collection[int] = (epoch, ANY_EPOCH)
+        self.sender = ANY_EPOCH
 
     def decode(self, frames: list[bytes]) -> T | None:
-        (epoch,) = _EPOCH.unpack(frames[0])
-        if epoch not in (self.epoch, ANY_EPOCH):
+        (self.sender,) = _EPOCH.unpack(frames[0])
+        if self.sender not in self.epochs:
             return None
         return self._decoder.decode(frames[1])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 from ...grammars import BusyError, CompilerError, GrammarError
 from ...radix_cache import PrefixCache
 from ..messages import Accepted, Generate, LeftOutKeyword, Refused
@@ -85,6 +87,9 @@ class Arrivals:
             if isinstance(compiled, GrammarError | CompilerError | BusyError):
                 self._refuse(request, refuse_grammar(request, compiled))
             else:
+                if request.output_length:  # made by a replica that has died
+                    output = request.slice(request.prompt_length, request.length)
+                    compiled.append(array("i", output).tolist())
                 request.constraint = compiled
                 self._compiled[request.id] = request
         for request in list(self._compiled.values()):

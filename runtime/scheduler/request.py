@@ -99,6 +99,7 @@ class Request:
     @classmethod
     def from_message(cls, message: Generate, arrival: int) -> Request:
         prompt_length = len(message.prompt) // TOKEN_BYTES
+        tokens = message.prompt + message.output
         return cls(
             id=message.request,
             client=message.client,
@@ -114,8 +115,8 @@ class Request:
             wants_text_stream=message.is_streamed and not (message.grammar and message.grammar.makes_value),
             second=message.second,
             prediction=message.prediction,
-            tokens=message.prompt,
-            sent=prompt_length,
+            tokens=tokens,
+            sent=len(tokens) // TOKEN_BYTES,
         )
 
     @property

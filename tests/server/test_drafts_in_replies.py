@@ -57,7 +57,7 @@ def text_of(answer: Any) -> str:
 
 def test_forced_runs_agree_and_disagree_with_drafts(servers: list[Served]) -> None:
     plain, drafting = servers
-    asked = [{"json_schema": SCHEMA, "temperature": 1.0, "seed": seed} for seed in range(6)]
+    asked: list[dict[str, Any]] = [{"json_schema": SCHEMA, "temperature": 1.0, "seed": seed} for seed in range(6)]
     expected = [ask(plain, **fields) for fields in asked]
     predicted = [text_of(answer).replace("kitchen", "kitchens") for answer in expected]
     with ThreadPoolExecutor(4) as pool:  # four at a time, each with what another one has said
@@ -76,7 +76,7 @@ def test_forced_runs_agree_and_disagree_with_drafts(servers: list[Served]) -> No
 def test_a_stop_string_in_a_draft_ends_the_reply(servers: list[Served], place: int) -> None:
     plain, drafting = servers
     whole = text_of(ask(plain, temperature=0, ignore_eos=True))
-    fields = {"temperature": 0, "ignore_eos": True, "stop": [whole[place : place + 3]]}
+    fields: dict[str, Any] = {"temperature": 0, "ignore_eos": True, "stop": [whole[place : place + 3]]}
     expected = ask(plain, **fields)
     assert expected[0][0]["finish_reason"] == "stop"
     for _ in range(2):  # the second time the reply is also drafted from

@@ -1,6 +1,6 @@
 """A child of the supervisor that speaks the protocol and behaves as the test asks.
 
-    python fake_child.py ROLE BEHAVIOUR DIRECTORY EPOCH CLIENT SUPERVISOR_PID
+    python fake_child.py ROLE BEHAVIOUR DIRECTORY EPOCH NUMBER SUPERVISOR_PID
 
 Roles: scheduler, model, tokenizer. Each writes its pid to DIRECTORY/ROLE.pid. A tokenizer appends
 to DIRECTORY/events what it is told, a scheduler likewise.
@@ -44,7 +44,7 @@ def main() -> None:
     context: Context = zmq.Context()
     supervisor = sockets.Outbox(context, sockets.supervisor_address(arguments.directory), arguments.epoch)
     if behaviour == "refuse":
-        supervisor.send(messages.Failed(role, "the model has a field that no one can read", arguments.client))
+        supervisor.send(messages.Failed(role, "the model has a field that no one can read", arguments.number))
         supervisor.close()
         sys.exit(1)
     if behaviour == "crash":
@@ -88,22 +88,22 @@ def tokenizer(
 ) -> None:
     inbox: sockets.Inbox[messages.TokenizerInbox] = sockets.Inbox(
         context,
-        sockets.tokenizer_address(arguments.directory, arguments.client),
+        sockets.tokenizer_address(arguments.directory, arguments.number),
         messages.TokenizerInbox,
         sockets.ANY_EPOCH,
     )
     listener = socket.socket(fileno=int(os.environ["ARBORA_LISTEN_FD"]))
     note(arguments, f"tokenizer listens on {listener.getsockname()}")
-    supervisor.send(messages.Ready("tokenizer", arguments.client))
+    supervisor.send(messages.Ready("tokenizer", arguments.number))
     while True:
         message = inbox.receive()
         note(arguments, f"tokenizer {type(message).__name__} {getattr(message, 'epoch', '')}".rstrip())
         if isinstance(message, messages.PeerUp) and behaviour != "unaware":
-            supervisor.send(messages.KnowsReplica(arguments.client))
+            supervisor.send(messages.KnowsReplica(arguments.number))
         if isinstance(message, messages.Drain) and behaviour == "chatty":
             sys.stderr.write(40_000 * f"{99 * 'x'}\n")
         if isinstance(message, messages.Drain) and behaviour != "deaf":
-            supervisor.send(messages.Drained("tokenizer", arguments.client))
+            supervisor.send(messages.Drained("tokenizer", arguments.number))
             supervisor.close()
             return
 

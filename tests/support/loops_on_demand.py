@@ -1,6 +1,6 @@
 """A real process of a server, whose main loop makes no more progress after SIGUSR1.
 
-    python loops_on_demand.py loops_on_demand.ROLE DIRECTORY EPOCH CLIENT SUPERVISOR_PID
+    python loops_on_demand.py loops_on_demand.ROLE DIRECTORY EPOCH NUMBER SUPERVISOR_PID
 
 A scheduler or model process loops over the next message that it takes, a tokenizer process at once.
 """

@@ -1,4 +1,4 @@
-"""The tokenizer process's connection to the scheduler: sends requests and distributes the answers.
+"""The tokenizer process's connection to the schedulers: sends requests and distributes the answers.
 
 One loop receives, and one dictionary maps a request id to its choice; requests and tokens need no tasks.
 `Engine` uses it too, in the caller's own process, on any asyncio loop, without HTTP.
@@ -39,6 +39,7 @@ from ....runtime.messages import (
     PeerResponds,
     PeerUp,
     PinFits,
+    PrefixesSent,
     PrefixPinned,
     PromptExplained,
     QueryRecords,
@@ -51,16 +52,16 @@ from ....runtime.messages import (
     RequestList,
     Stats,
     TokenizerInbox,
-    WatchAdapters,
 )
 from ....runtime.processes.async_inbox import AsyncInbox
 from ....runtime.processes.sockets import (
     ANY_EPOCH,
     Outbox,
-    Replica,
     tokenizer_address,
 )
+from .connections import Connection, Connections
 from .generation import Generation
+from .merging import merge_request_lists
 from .questions import Answer, Questions
 
 STATS_TIMEOUT_SECONDS = 2.0
@@ -73,25 +74,35 @@ class Choice(NamedTuple):
     number: int
 
 
-class EngineClient:
-    """The connection to the replica that is up. `model` describes the last model, None before the first;
-    `adapters` are those that requests may use, by name; `epoch` is the epoch of the last replica.
+class ReplicaStats(NamedTuple):
+    """The counters of a replica."""
 
-    `informed` is set once the supervisor has said whether the replica is up, or has asked to drain, and
+    replica: int
+    epoch: int
+    model: ModelReady
+    stats: Stats
+
+
+class EngineClient:
+    """The connections to the replicas that are up. `model` describes the model, None before the first replica
+    was up; `adapters` are those that requests may use, by name; `epoch` is the epoch of the last replica.
+
+    With several replicas, `Router` chooses that of a request, to which all messages about it go; questions go
+    to all replicas, and their answers are merged.
+
+    `informed` is set once the supervisor has said whether a replica is up, or has asked to drain, and
     `knows_replica` once a replica has been up. `drain_requested` is set when the supervisor asks the process
     to finish its open requests, and `idle` while no request is open. `on_new_keys` is called with the known
     API keys when they change. `on_shared` is called with messages of the other tokenizer processes; `clients`
     is the number of all. `read_records` returns this process's records of the requests of a key.
     """
 
-    def __init__(self, directory: Path, client: int, clients: int = 1) -> None:
+    def __init__(self, directory: Path, client: int, clients: int = 1, replicas: int = 1) -> None:
         self.client = client
         self.directory = directory
         self.on_shared: Callable[[FromTokenizer], None] = lambda message: None
         self.on_new_keys: Callable[[tuple[ApiKey, ...]], None] = lambda keys: None
         self.read_records: Callable[[str | None], bytes] = lambda owner: b'{"recent":[],"failed":[]}'
-        self.model: ModelReady | None = None
-        self.adapters: dict[str, Adapter] = {}
         self.epoch = ANY_EPOCH
         self.informed = asyncio.Event()
         self.knows_replica = asyncio.Event()
@@ -105,7 +116,7 @@ class EngineClient:
             TokenizerInbox,
             ANY_EPOCH,
         )
-        self._outbox: Outbox | None = None
+        self._up = Connections(self._context, directory, client, replicas)
         self._others = {
             other: Outbox(self._context, tokenizer_address(directory, other), ANY_EPOCH)
             for other in range(clients)
@@ -113,47 +124,68 @@ class EngineClient:
         }
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0  # the id of the event loop's thread
-        self._responds = True
         self._choices: dict[str, Choice] = {}
         self._questions = Questions()
-        self._knows_adapters = False
+
+    @property
+    def replicas(self) -> int:
+        """The number of the server's replicas, those that are down too."""
+        return self._up.replicas
+
+    @property
+    def model(self) -> ModelReady | None:
+        return self._up.model
+
+    @property
+    def adapters(self) -> dict[str, Adapter]:
+        return self._up.adapters
 
     @property
     def is_up(self) -> bool:
-        return self._outbox is not None
+        """Whether a replica is up."""
+        return bool(self._up)
+
+    @property
+    def numbers_up(self) -> list[int]:
+        """The numbers of the replicas that are up."""
+        return [connection.number for connection in self._up]
 
     @property
     def state(self) -> EngineState:
         """What the process knows of the model. A process that replaces a dead one begins with `starting`."""
         if self.drain_requested.is_set():
             return "draining"
-        if self._outbox is None:
+        if not self._up:
             return "restarting" if self.knows_replica.is_set() else "starting"
-        return "ready" if self._responds else "not responding"
+        return "ready" if self._up.responds else "not responding"
 
     def check_serving(self) -> ModelReady:
         """The running model's description. Raises a 503 `RequestError` if no model can take requests."""
         if self.drain_requested.is_set():
             raise shutting_down()
-        if self._outbox is None or self.model is None:
+        if not self._up or self.model is None:
             raise _unavailable("The model is starting; try again in a moment.", "model_not_ready")
         return self.model
 
     def check_responding(self) -> None:
         """Raises a 503 `RequestError` unless the model is up and responds."""
         self.check_serving()
-        if not self._responds:
+        if not self._up.responds:
             raise _unavailable(
                 "The model does not respond; it is ended and started again unless it soon does.",
                 "model_not_responding",
             )
 
-    def start(self, requests: Sequence[Generate]) -> Generation:
-        """Send a request's choices. No open request may have their ids. Raises a 503 `RequestError` while
-        the replica is down."""
+    def start(self, requests: Sequence[Generate], replica: int | None = None) -> Generation:
+        """Send a request's choices, to the given replica if one is named. No open request may have their ids.
+        Raises a 503 `RequestError` while no replica is up."""
         self.check_serving()
-        generation = Generation(requests, self._send)
-        self._send_all(generation)
+        connection = self._up.choose(requests) if replica is None else self._up.find(replica)
+        if connection is None:
+            raise _unavailable("A replica is starting again; try again in a moment.", "model_not_ready")
+        can_continue = self._up.router is not None
+        generation = Generation(requests, connection.send, connection.number, can_continue=can_continue)
+        self._send_all(generation, connection)
         return generation
 
     def forget(self, generation: Generation) -> None:
@@ -161,6 +193,8 @@ class EngineClient:
         generation.close()
         for request in generation.requests:
             self._choices.pop(request.request, None)
+            if self._up.router is not None:
+                self._up.router.note_end(request.request)
         if not self._choices:
             self.idle.set()
 
@@ -168,17 +202,22 @@ class EngineClient:
     def open_requests(self) -> int:
         return len({choice.generation for choice in self._choices.values()})
 
-    async def stats(self) -> Stats | None:
-        """The scheduler's counters; None if it doesn't answer."""
-        answer = await self.ask(lambda query: QueryStats(self.client, query), STATS_TIMEOUT_SECONDS)
-        return answer if isinstance(answer, Stats) else None
+    async def stats(self) -> list[ReplicaStats]:
+        """The counters of the replicas that answer."""
+        asked = list(self._up)
+        answers = await self.ask_all(lambda query: QueryStats(self.client, query), STATS_TIMEOUT_SECONDS)
+        return [
+            ReplicaStats(each.number, each.epoch, each.model, answer)
+            for each in asked
+            if isinstance(answer := answers[each.number], Stats)
+        ]
 
     async def list_requests(self, tenant: str | None) -> RequestList | None:
-        """The open requests of a tenant, or of all; None if the scheduler doesn't answer."""
-        answer = await self.ask(
+        """The open requests of a tenant, or of all; None if no scheduler answers."""
+        answers = await self.ask_all(
             lambda query: QueryRequests(self.client, query, tenant), STATS_TIMEOUT_SECONDS
         )
-        return answer if isinstance(answer, RequestList) else None
+        return merge_request_lists([each for each in answers.values() if isinstance(each, RequestList)])
 
     async def list_records(self, owner: str | None) -> list[bytes]:
         """The records of all tokenizer processes that answer in time."""
@@ -192,9 +231,20 @@ class EngineClient:
         others = [answer.records for answer in answers if isinstance(answer, RecordList)]
         return [self.read_records(owner), *others]
 
-    async def ask(self, question: Callable[[int], Message], seconds: float) -> Answer | None:
-        """Sends the message that `question` makes from a number. Returns None if no answer comes in time."""
-        return None if self._outbox is None else await self._questions.ask(question, self._send, seconds)
+    async def ask_all(self, question: Callable[[int], Message], seconds: float) -> dict[int, Answer | None]:
+        """Sends the message that `question` makes from a number to all replicas that are up. Returns their
+        answers by the replica's number, None for those that don't come in time."""
+        return await self._up.ask_all(question, seconds)
+
+    async def ask(self, question: Callable[[int], Message], seconds: float, replica: int) -> Answer | None:
+        """The answer of one replica; None if none comes in time or the replica is down."""
+        connection = self._up.find(replica)
+        return None if connection is None else await connection.ask(question, seconds)
+
+    def find_replica(self, request: Generate) -> int:
+        """The replica that has most of the request's prompt. Raises a 503 `RequestError` while none is up."""
+        self.check_serving()
+        return self._up.find_prompt(request)
 
     def share(self, message: FromTokenizer) -> None:
         """Sends a message to the other tokenizer processes. May be called from any thread."""
@@ -206,8 +256,9 @@ class EngineClient:
             self._loop.call_soon_threadsafe(self._tell_others, message)
 
     def tell(self, message: Message) -> None:
-        """Sends a message that gets no answer. While the replica is down the message is lost."""
-        self._send(message)
+        """Sends a message that gets no answer to all replicas. It is lost to those that are down."""
+        for connection in self._up:
+            connection.send(message)
 
     async def run(self) -> None:
         """Receive until cancelled."""
@@ -218,8 +269,8 @@ class EngineClient:
 
     def close(self) -> None:
         self._inbox.close()
-        if self._outbox is not None:
-            self._outbox.close()
+        for connection in self._up:
+            connection.close()
         for other in self._others.values():
             other.close(linger_ms=0)
         self._context.term()
@@ -249,17 +300,23 @@ class EngineClient:
                 | AdapterChanged()
             ):
                 self._questions.answer(message)
+                self._up.answer(message)
             case AdapterList(adapters):
-                self._set_adapters(adapters)
+                self._up.take_adapters(self._inbox.sender, adapters)
             case PeerUp():
                 self._peer_up(message)
                 self.informed.set()
-            case PeerDown(role):
+            case PeerDown(role, _, replica):
                 if role == "replica":
-                    self._peer_down()
+                    self._peer_down(replica)
                     self.informed.set()
-            case PeerResponds(responds):
-                self._responds = responds
+            case PeerResponds(responds, replica):
+                if (connection := self._up.find(replica)) is not None:
+                    connection.responds = responds
+            case PrefixesSent(replica, epoch, keys):
+                connection = self._up.find(replica)
+                if self._up.router is not None and connection is not None and connection.epoch == epoch:
+                    self._up.router.remember(keys, replica)
             case RememberReply() | ForgetPrompts():
                 self.on_shared(message)
             case NewKeys(keys):
@@ -268,14 +325,17 @@ class EngineClient:
                 self.drain_requested.set()
                 self.informed.set()
             case GiveUp():
-                for generation in self._open_generations():
-                    generation.end(shutting_down())
+                for choice in list(self._choices.values()):
+                    if choice.generation.is_open:
+                        choice.generation.end(shutting_down())
 
     def _deliver(self, outputs: Outputs, is_late: bool) -> None:
-        now = time.monotonic()
+        now, router = time.monotonic(), self._up.router
         for output in outputs.items:
             choice = self._choices.get(output.request)
             if choice is not None:
+                if router is not None and output.cached_tokens is not None:
+                    router.note_computed(output.request)
                 generation, number = choice
                 generation.arrive(number, output, now, is_late=is_late)
 
@@ -293,54 +353,48 @@ class EngineClient:
             choice.generation.refuse(choice.number, error)
 
     def _peer_up(self, message: PeerUp) -> None:
-        if self._outbox is not None:
-            self._peer_down()
-        self.model = message.ready
-        self._responds = True
+        self._peer_down(message.replica)
+        self._up.open(message)
         self.epoch = message.epoch
-        self._inbox.move_to(message.epoch)
-        self._outbox = Outbox(self._context, Replica(self.directory, message.epoch).scheduler, message.epoch)
-        if message.ready.adapter_places:
-            known = list(self.adapters.values()) if self._knows_adapters else None
-            self._send(WatchAdapters(self.client, known))
-            if known is None:
-                self._set_adapters(message.ready.adapters)
+        self._inbox.move_to(*(each.epoch for each in self._up))
         self.knows_replica.set()
-        for generation in self._open_generations():
-            self._send_all(generation)
+        for generation in self._open_generations(None):
+            self._send_on(generation)
 
-    def _set_adapters(self, adapters: Sequence[Adapter]) -> None:
-        self._knows_adapters = True
-        self.adapters = {adapter.name: adapter for adapter in adapters}
-
-    def _peer_down(self) -> None:
-        if self._outbox is not None:
-            self._outbox.close(linger_ms=0)
-            self._outbox = None
-        self._inbox.move_to(ANY_EPOCH)
-        self._questions.give_up()
-        for generation in self._open_generations():
-            if generation.can_restart():
-                generation.restart()
-            else:
+    def _peer_down(self, replica: int) -> None:
+        if self._up.find(replica) is None:
+            return
+        self._up.close(replica)
+        self._inbox.move_to(*(each.epoch for each in self._up))
+        for generation in self._open_generations(replica):
+            if not generation.lose_replica() or (generation.token_left and not self._up):
                 generation.fail(_unavailable("The model stopped while it answered.", "model_died"))
+            elif self._up:
+                self._send_on(generation)
 
-    def _open_generations(self) -> set[Generation]:
-        return {choice.generation for choice in self._choices.values() if choice.generation.is_open}
+    def _open_generations(self, replica: int | None) -> set[Generation]:
+        """The open generations at a replica; None: those that wait for one."""
+        found = {choice.generation for choice in self._choices.values() if choice.generation.is_open}
+        return {generation for generation in found if generation.replica == replica}
 
-    def _send_all(self, generation: Generation) -> None:
+    def _send_on(self, generation: Generation) -> None:
+        """Sends the choices of a generation whose replica has died to another one, or to its next start."""
+        connection = self._up.choose(generation.requests)
+        generation.move(connection.number, connection.send)
+        self._send_all(generation, connection)
+
+    def _send_all(self, generation: Generation, connection: Connection) -> None:
         self.idle.clear()
-        for index, request in enumerate(generation.requests):
+        keys = self._up.note_route(generation.requests, connection)
+        if keys and self._others:
+            self._tell_others(PrefixesSent(connection.number, connection.epoch, keys))
+        for index, request in generation.choices_to_send:
             self._choices[request.request] = Choice(generation, index)
-            self._send(request)
+            connection.send(request)
 
     def _tell_others(self, message: Message) -> None:
         for other in self._others.values():
             other.send(message)
-
-    def _send(self, message: Message) -> None:
-        if self._outbox is not None:
-            self._outbox.send(message)
 
 
 def shutting_down() -> RequestError:

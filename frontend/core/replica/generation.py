@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from typing import NamedTuple, TypeAlias
 
+from msgspec.structs import replace
+
 from ....runtime.api_keys import Allowances
 from ....runtime.errors import RequestError
 from ....runtime.messages import (
@@ -47,15 +49,26 @@ def early_end(output: Output) -> RequestError:
 class Generation:
     """The choices of one request, each a `Generate` of its own.
 
-    The engine client feeds it, and one consumer reads it with `accepted` and `next`. If the replica dies
+    The engine client feeds it, and one consumer reads it with `accepted` and `next`. If its replica dies
     before a token has left the server, all choices are sent again: `attempt` grows, and the consumer must
-    forget the outputs it has read. `left_out`, and the `allowances` of a key with limits, are known once all
-    choices are accepted.
+    forget the outputs it has read. With `can_continue` the open choices of a reply that has begun are sent to
+    another replica, which goes on after their outputs; the consumer notices nothing. `left_out`, and the
+    `allowances` of a key with limits, are known once all choices are accepted.
     """
 
-    def __init__(self, requests: Sequence[Generate], send: Callable[[Message], None]) -> None:
+    def __init__(
+        self,
+        requests: Sequence[Generate],
+        send: Callable[[Message], None],
+        replica: int = 0,
+        *,
+        can_continue: bool = False,
+    ) -> None:
         self.requests = requests
+        self.replica: int | None = replica  # None while no replica is up for it
         self.attempt = 1
+        self._deaths = 0
+        self._outputs = [bytearray() for _ in requests] if can_continue else None
         self.token_left = False
         self.left_out: Sequence[LeftOutKeyword] = ()
         self.allowances: Allowances | None = None
@@ -134,6 +147,8 @@ class Generation:
         """Adds an output. `is_late`: more messages wait, so the consumer will read several at once."""
         if output.finish is not None:
             self._open.discard(index)
+        if self._outputs is not None:
+            self._outputs[index] += output.tokens
         if self._take is not None and not (is_late or self._arrivals or self._failure):
             try:
                 if self._take(index, output, time):
@@ -144,15 +159,39 @@ class Generation:
             self._arrivals.append(Arrival(index, output, time))
         self._wake()
 
-    def can_restart(self) -> bool:
-        return not self.token_left and self.attempt < MAX_ATTEMPTS
+    @property
+    def choices_to_send(self) -> list[tuple[int, Generate]]:
+        """The open choices with their numbers. A choice that goes on has its outputs so far."""
+        if self._outputs is None:
+            return [(index, self.requests[index]) for index in sorted(self._open)]
+        return [
+            (index, replace(self.requests[index], output=bytes(self._outputs[index])))
+            for index in sorted(self._open)
+        ]
 
-    def restart(self) -> None:
-        """Forget all outputs. The caller sends `requests` again."""
+    def lose_replica(self) -> bool:
+        """Notes that its replica has died. Returns whether another one may get the choices to send.
+
+        Forgets all outputs, unless a token has left the server. A second death ends the request, because the
+        request may be what kills replicas.
+        """
+        self.replica = None
+        self._deaths += 1
+        if self._deaths == MAX_ATTEMPTS:
+            return False
+        if self.token_left:
+            return self._outputs is not None
         self.attempt += 1
         self._open = set(range(len(self.requests)))
         self._unanswered = set(self._open)
         self._arrivals.clear()
+        for tokens in self._outputs or ():
+            tokens.clear()
+        return True
+
+    def move(self, replica: int, send: Callable[[Message], None]) -> None:
+        """From now on, messages go to this replica, to which the caller sends `choices_to_send`."""
+        self.replica, self._send = replica, send
 
     def fail(self, error: RequestError | ClientGoneError) -> None:
         self._open.clear()

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from arbora.frontend.core.replica.engine_client import ReplicaStats
 from arbora.frontend.core.text.prompt_memo import PromptMemo
 from arbora.frontend.core.text.tokenizer import Tokenizer
 from arbora.frontend.http import request_records
@@ -21,6 +22,7 @@ from arbora.frontend.http.history import MAX_SAMPLES, SERIES, History, find_quan
 from arbora.frontend.http.metrics import Metrics, SchedulerStats
 from arbora.runtime.api_keys import ApiKey, key_hash
 from arbora.runtime.messages import Stats, StoreCounts
+from fake_scheduler import ready
 from http_world import HELLO, HttpWorld, error_of, http_world
 from tiny_model import write_tiny_model
 
@@ -200,7 +202,7 @@ def test_rates_survive_a_restart_of_the_counters(metrics: Metrics) -> None:
     for number, tokens in enumerate((100, 150, 40)):
         stats = msgspec.structs.replace(STATS, output_tokens=tokens)
         metrics.scheduler = SchedulerStats(None)
-        metrics.scheduler.update(stats, 1)
+        metrics.scheduler.update([ReplicaStats(0, 1, ready(256, 256), stats)])
         history.add(10.0 * (number + 1), stats)
     assert history.show(5, 0, 30.0).series["output_tokens"] == [None, 5, 2]
 

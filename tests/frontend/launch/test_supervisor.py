@@ -326,7 +326,7 @@ async def test_the_cache_is_saved_though_requests_are_still_open_and_within_a_ti
         await supervisor.start()
         drain = asyncio.create_task(supervisor.drain(seconds=0.1, saving_seconds=0.5))
         await until_event(directory, "scheduler Drain()")
-        assert "scheduler PeerDown(role='tokenizer', client=0)" in events(directory)
+        assert "scheduler PeerDown(role='tokenizer', client=0, replica=0)" in events(directory)
         async with asyncio.timeout(PATIENCE):
             await drain
     assert "not all of the cache could be saved within" in caplog.text

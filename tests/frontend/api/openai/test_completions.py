@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from arbora.frontend.api.openai.completion_answers import STEP_TOKENS
-from arbora.frontend.core.replica.engine_client import EngineClient
+from arbora.frontend.core.replica.connections import Connection
 from arbora.frontend.core.reply import MANY_TOKENS
 from arbora.frontend.core.text.detokenizer import Detokenizer, TextDelta
 from arbora.runtime.messages import Finish, Generate, Message, Tokens
@@ -211,13 +211,13 @@ async def test_streamed_echoed_logprobs_are_those_of_the_whole_text(world: HttpW
 
 async def test_only_the_event_loop_sends_to_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
     senders: list[tuple[type[Message], threading.Thread]] = []
-    send = EngineClient._send
+    send = Connection.send
 
-    def noted(engine: EngineClient, message: Message) -> None:
+    def noted(connection: Connection, message: Message) -> None:
         senders.append((type(message), threading.current_thread()))
-        send(engine, message)
+        send(connection, message)
 
-    monkeypatch.setattr(EngineClient, "_send", noted)
+    monkeypatch.setattr(Connection, "send", noted)
     async with http_world(context_length=4096) as world:
         world.script = world.says("one two three")
         world.running.pauses = True  # the scheduler must not end the reply before its stop string is found

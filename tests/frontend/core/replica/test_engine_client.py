@@ -35,7 +35,7 @@ class Inbox:
     def has_more(self) -> bool:
         return bool(self._messages)
 
-    def move_to(self, epoch: int) -> None:
+    def move_to(self, *epochs: int) -> None:
         pass
 
     async def receive(self) -> TokenizerInbox:

@@ -1,0 +1,90 @@
+"""Divides the machine among the replicas of a server: CPU cores and memory, or GPUs."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+
+from ...runtime.byte_sizes import as_given, in_units
+from ...runtime.config import ServeConfig
+from ...runtime.errors import ConfigError
+from ...runtime.processes.child import CPUS_VARIABLE
+from ...runtime.system_cores import Core, find_cores, find_quota
+from ...runtime.system_memory import SHARERS_VARIABLE, free_host_memory
+
+DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
+THREADS_VARIABLE = "OMP_NUM_THREADS"
+
+
+def place_replicas(config: ServeConfig) -> tuple[Mapping[str, str], ...]:
+    """The environment variables of each replica's processes. Raises ConfigError if the machine has too little
+    for them."""
+    if config.replicas == 1:
+        return ({},)
+    return _divide_gpus(config) if config.device == "cuda" else _divide_cpu(config)
+
+
+def _divide_gpus(config: ServeConfig) -> tuple[Mapping[str, str], ...]:
+    """Gives each replica a GPU. Replicas share GPUs only if --kv-memory says how much of them each takes."""
+    gpus = find_gpus(os.environ)
+    if config.replicas > len(gpus) and config.kv_memory is None:
+        raise ConfigError(
+            f"--replicas {config.replicas}: there {_count(len(gpus), 'GPU')}, and each replica takes all of "
+            f"one. Lower it to {len(gpus)}, or give --kv-memory, so that several replicas fit on a GPU."
+        )
+    return tuple({DEVICES_VARIABLE: gpus[number % len(gpus)]} for number in range(config.replicas))
+
+
+def find_gpus(environment: Mapping[str, str], devices: Path = Path("/dev")) -> list[str]:
+    """The GPUs that the server may use, as CUDA_VISIBLE_DEVICES names them."""
+    visible = environment.get(DEVICES_VARIABLE)
+    if visible is not None:
+        return [name.strip() for name in visible.split(",") if name.strip()]
+    numbered = sorted(
+        int(file.name[6:]) for file in devices.glob("nvidia[0-9]*") if file.name[6:].isdecimal()
+    )
+    return [str(index) for index in range(len(numbered))] or ["0"]  # WSL has no such files
+
+
+def _divide_cpu(config: ServeConfig) -> tuple[Mapping[str, str], ...]:
+    if config.kv_memory is not None:
+        whole, free = config.replicas * config.kv_memory, free_host_memory()
+        if whole > free:
+            raise ConfigError(
+                f"--kv-memory {as_given(config.kv_memory)}: {config.replicas} replicas take "
+                f"{in_units(whole)}, but only {in_units(free)} are free. Lower --kv-memory or --replicas."
+            )
+    sharing = {} if config.kv_memory is not None else {SHARERS_VARIABLE: str(config.replicas)}
+    cores, quota = find_cores(), find_quota()
+    parts = divide_cores(cores, config.replicas)
+    return tuple(
+        sharing | _bind(part, None if quota is None else quota.cpus / config.replicas) for part in parts
+    )
+
+
+def divide_cores(cores: list[Core], replicas: int) -> list[list[Core]]:
+    """A part of the cores for each replica, on as few memory nodes as possible. With fewer cores than
+    replicas some share a core."""
+    if not cores:
+        return [[] for _ in range(replicas)]
+    if len(cores) < replicas:
+        return [[cores[number % len(cores)]] for number in range(replicas)]
+    bounds = [number * len(cores) // replicas for number in range(replicas + 1)]
+    return [cores[start:end] for start, end in pairwise(bounds)]
+
+
+def _bind(cores: list[Core], quota: float | None) -> dict[str, str]:
+    """The variables that keep a replica on its cores, and its threads within its part of a quota of CPUs."""
+    variables = {}
+    if cores:
+        variables[CPUS_VARIABLE] = ",".join(str(cpu) for core in cores for cpu in core.cpus)
+    if quota is not None and THREADS_VARIABLE not in os.environ and quota < len(cores):
+        variables[THREADS_VARIABLE] = str(max(1, math.ceil(quota)))
+    return variables
+
+
+def _count(number: int, name: str) -> str:
+    return f"is {number} {name}" if number == 1 else f"are {number} {name}s"

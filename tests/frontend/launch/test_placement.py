@@ -1,0 +1,80 @@
+"""The machine is divided among replicas: cores, quotas and memory, or GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from arbora.frontend.launch import placement
+from arbora.frontend.launch.placement import divide_cores, find_gpus, place_replicas
+from arbora.runtime.config import ServeConfig
+from arbora.runtime.errors import ConfigError
+from arbora.runtime.processes.child import CPUS_VARIABLE
+from arbora.runtime.system_cores import Core, Quota
+from arbora.runtime.system_memory import SHARERS_VARIABLE
+
+CORES = [Core((number, number + 4), number // 2) for number in range(4)]
+
+
+def config(**fields: Any) -> ServeConfig:
+    return ServeConfig(model=Path("/nowhere"), served_model_name="m", **fields)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setattr(placement, "find_cores", lambda: CORES)
+    monkeypatch.setattr(placement, "find_quota", lambda: None)
+    monkeypatch.setattr(placement, "free_host_memory", lambda: 10 << 30)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    return monkeypatch
+
+
+def test_one_replica_gets_the_whole_machine(machine: pytest.MonkeyPatch) -> None:
+    assert place_replicas(config()) == ({},)
+
+
+def test_cores_are_divided_by_memory_nodes(machine: pytest.MonkeyPatch) -> None:
+    placed = place_replicas(config(replicas=2))
+    assert [each[CPUS_VARIABLE] for each in placed] == ["0,4,1,5", "2,6,3,7"]
+
+
+def test_replicas_share_cores_if_there_are_too_few() -> None:
+    assert divide_cores(CORES[:2], 3) == [[CORES[0]], [CORES[1]], [CORES[0]]]
+    assert divide_cores(CORES, 3) == [[CORES[0]], [CORES[1]], [CORES[2], CORES[3]]]
+    assert divide_cores([], 2) == [[], []]
+
+
+def test_a_quota_is_divided_unless_the_user_sets_the_threads(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(placement, "find_quota", lambda: Quota(2.0, Path("cpu.max")))
+    assert [each["OMP_NUM_THREADS"] for each in place_replicas(config(replicas=2))] == ["1", "1"]
+    machine.setenv("OMP_NUM_THREADS", "2")
+    assert all("OMP_NUM_THREADS" not in each for each in place_replicas(config(replicas=2)))
+
+
+def test_the_default_kv_memory_is_divided_and_a_given_one_is_not(machine: pytest.MonkeyPatch) -> None:
+    assert [each[SHARERS_VARIABLE] for each in place_replicas(config(replicas=2))] == ["2", "2"]
+    assert all(SHARERS_VARIABLE not in each for each in place_replicas(config(replicas=2, kv_memory=1 << 30)))
+    with pytest.raises(ConfigError, match="--kv-memory 6GiB: 2 replicas take 12GiB, but only 10GiB are free"):
+        place_replicas(config(replicas=2, kv_memory=6 << 30))
+
+
+def test_each_replica_gets_a_gpu_of_those_that_are_visible(machine: pytest.MonkeyPatch) -> None:
+    machine.setenv("CUDA_VISIBLE_DEVICES", "GPU-a, GPU-b")
+    placed = place_replicas(config(replicas=2, device="cuda"))
+    assert placed == ({"CUDA_VISIBLE_DEVICES": "GPU-a"}, {"CUDA_VISIBLE_DEVICES": "GPU-b"})
+
+
+def test_replicas_share_gpus_only_with_kv_memory(machine: pytest.MonkeyPatch) -> None:
+    machine.setenv("CUDA_VISIBLE_DEVICES", "3")
+    with pytest.raises(ConfigError, match="--replicas 2: there is 1 GPU"):
+        place_replicas(config(replicas=2, device="cuda"))
+    placed = place_replicas(config(replicas=2, device="cuda", kv_memory=1 << 30))
+    assert placed == ({"CUDA_VISIBLE_DEVICES": "3"},) * 2
+
+
+def test_gpus_are_counted_without_a_library(tmp_path: Path) -> None:
+    for name in ("nvidia0", "nvidia2", "nvidia10", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    assert find_gpus({}, tmp_path) == ["0", "1", "2"]
+    assert find_gpus({"CUDA_VISIBLE_DEVICES": "1,0"}, tmp_path) == ["1", "0"]
