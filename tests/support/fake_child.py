@@ -2,8 +2,8 @@
 
     python fake_child.py ROLE BEHAVIOUR DIRECTORY EPOCH NUMBER SUPERVISOR_PID
 
-Roles: scheduler, model, tokenizer. Each writes its pid to DIRECTORY/ROLE.pid. A tokenizer appends
-to DIRECTORY/events what it is told, a scheduler likewise.
+Roles: scheduler, model, tokenizer. Each writes its pid to DIRECTORY/ROLE.pid, or ROLE1.pid if its
+number is 1. A tokenizer appends to DIRECTORY/events what it is told, a scheduler likewise.
 
 Behaviours: work; refuse (Failed, then exits); crash (exits with 3 after some words on stderr);
 crash-later (the same, once it has been ready); mute (a model that is never ready); stores (a model with
@@ -40,7 +40,7 @@ READY = messages.ModelReady(
 def main() -> None:
     role, behaviour = cast(Role, sys.argv.pop(1)), sys.argv.pop(1)
     arguments = child_arguments()
-    (arguments.directory / f"{role}.pid").write_text(str(os.getpid()))
+    (arguments.directory / f"{role}{arguments.number or ''}.pid").write_text(str(os.getpid()))
     context: Context = zmq.Context()
     supervisor = sockets.Outbox(context, sockets.supervisor_address(arguments.directory), arguments.epoch)
     if behaviour == "refuse":

@@ -210,6 +210,7 @@ class SchedulerBench:
         leases: Sequence[LeaseTerms] = (),
         is_streamed: bool = True,
         kind: GrammarKind = "regex",
+        output: Sequence[int] = (),
         **sampling: object,
     ) -> None:
         spec = GrammarSpec(kind, grammar, "regex") if grammar is not None else None
@@ -226,6 +227,7 @@ class SchedulerBench:
                 tenant,
                 leases=list(leases),
                 is_streamed=is_streamed,
+                output=pack(list(output)),
             )
         )
 

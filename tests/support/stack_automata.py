@@ -24,6 +24,7 @@ from arbora.runtime.automaton_format import (
     MASK,
     OPEN,
     OWN,
+    POP,
     PUSH,
     RESERVE,
     ROW_START,
@@ -33,6 +34,7 @@ from arbora.runtime.automaton_format import (
     AutomatonTables,
 )
 from arbora.runtime.messages import LoadGrammar
+from fake_model import VOCAB
 from msgspec import structs
 from numpy.typing import NDArray
 from random_machines import RandomMachine, random_machine
@@ -290,3 +292,18 @@ def random_configurations(grammar: Grammar, seed: int, count: int) -> list[Confi
         Configuration(state, grammar.stack_for(state, depth, int(rng.integers(0, 9999))))
         for state, depth in zip(states, depths, strict=True)
     ]
+
+
+def two_brackets() -> Automaton:
+    """Tokens 4n + 1 and 4n + 2 open two kinds of bracket, 4n + 3 closes either; 4n is not allowed directly
+    inside the second kind."""
+    pushes = [(PUSH, target, operand, 1) for target, operand in ((0, 0), (0, 1), (1, 0), (1, 1))]
+    made = tables(
+        (np.arange(256) % 4).astype(np.uint8),
+        np.array([[0, -2, -4, -6], [-1, -3, -5, -6]]),
+        [0, 0],
+        np.zeros((1, VOCAB // 32), np.int32),
+        actions=[*pushes, (POP, 0, 0, -2)],
+        returns=[0, 1],
+    )
+    return automaton("brackets", made)

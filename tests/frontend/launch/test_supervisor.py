@@ -45,9 +45,11 @@ def no_head_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def supervising(directory: Path, **behaviours: str) -> AsyncIterator[Supervisor]:
+async def supervising(directory: Path, replicas: int = 1, **behaviours: str) -> AsyncIterator[Supervisor]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        supervisor = Supervisor(directory, fake_commands(**behaviours), listener)
+        environments = tuple({"ARBORA_PART": str(number)} for number in range(replicas))
+        commands = fake_commands(**behaviours)._replace(replicas=environments)
+        supervisor = Supervisor(directory, commands, listener)
         try:
             yield supervisor
         finally:
@@ -174,6 +176,41 @@ async def test_scheduler_and_model_die_together(directory: Path, victim: str, ot
         await kill_and_see_it_back(directory, victim)
         await until(lambda: pid_of(directory, other) != before)
         assert not is_alive(before)
+
+
+async def test_a_replica_dies_alone(directory: Path) -> None:
+    async with supervising(directory, replicas=2) as supervisor:
+        await supervisor.start()
+        others = [pid_of(directory, role) for role in ("model", "scheduler", "tokenizer")]
+        for epoch, victim in ((3, "model1"), (4, "scheduler1")):
+            await kill_and_see_it_back(directory, victim)
+            await until_event(directory, f"tokenizer PeerUp {epoch}")
+        assert [pid_of(directory, role) for role in ("model", "scheduler", "tokenizer")] == others
+        told = [event for event in events(directory) if "Peer" in event]
+        assert told.count("tokenizer PeerDown") == 2 + 2  # at first both are down
+        assert {f"tokenizer PeerUp {epoch}" for epoch in (1, 2, 3, 4)} <= set(told)
+
+
+async def test_each_replica_has_its_own_environment(directory: Path) -> None:
+    async with supervising(directory, replicas=2) as supervisor:
+        await supervisor.start()
+        for role in ("scheduler", "model"):
+            for number, name in enumerate((role, f"{role}1")):
+                variables = Path(f"/proc/{pid_of(directory, name)}/environ").read_bytes().split(b"\0")
+                assert b"ARBORA_PART=%d" % number in variables
+
+
+async def test_a_replica_that_crashes_again_and_again_leaves_the_server_to_the_others(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with supervising(directory, replicas=2) as supervisor:
+        await supervisor.start()
+        before = pid_of(directory, "model")
+        monkeypatch.setattr(watchdog, "MAX_FAILURES", 1)
+        supervisor._replicas[1].ready_at = None  # as if it had not been ready
+        os.kill(pid_of(directory, "model1"), signal.SIGKILL)
+        await until(lambda: "again and again; the other replicas serve" in caplog.text)
+        assert pid_of(directory, "model") == before
 
 
 async def test_the_sockets_of_a_dead_epoch_are_removed(directory: Path) -> None:

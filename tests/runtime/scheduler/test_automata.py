@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from arbora.grammars import Automaton, CompilerError
-from arbora.runtime.automaton_format import POP, PUSH
+from arbora.grammars import CompilerError
 from arbora.runtime.messages import BACKGROUND_PRIORITY, SlotSetup
 from arbora.runtime.scheduler import grammar_loader
 from arbora.runtime.scheduler.constraint import AutomatonConstraint, DeviceState
 from arbora.runtime.scheduler.fairness import MAX_OVERTAKEN
-from fake_model import VOCAB, pack
+from fake_model import pack
 from followed_rows import FollowedRows
 from scheduler_bench import EvenTokens, SchedulerBench
-from stack_automata import automaton, tables
-
-
-def two_brackets() -> Automaton:
-    """Tokens 4n + 1 and 4n + 2 open two kinds of bracket, 4n + 3 closes either; 4n is not allowed directly
-    inside the second kind."""
-    pushes = [(PUSH, target, operand, 1) for target, operand in ((0, 0), (0, 1), (1, 0), (1, 1))]
-    made = tables(
-        (np.arange(256) % 4).astype(np.uint8),
-        np.array([[0, -2, -4, -6], [-1, -3, -5, -6]]),
-        [0, 0],
-        np.zeros((1, VOCAB // 32), np.int32),
-        actions=[*pushes, (POP, 0, 0, -2)],
-        returns=[0, 1],
-    )
-    return automaton("brackets", made)
+from stack_automata import two_brackets
 
 
 def bench_with_brackets(num_pages: int) -> SchedulerBench:
