@@ -57,7 +57,9 @@ def text_of(answer: Any) -> str:
 
 def test_forced_runs_agree_and_disagree_with_drafts(servers: list[Served]) -> None:
     plain, drafting = servers
-    asked: list[dict[str, Any]] = [{"json_schema": SCHEMA, "temperature": 1.0, "seed": seed} for seed in range(6)]
+    asked: list[dict[str, Any]] = [
+        {"json_schema": SCHEMA, "temperature": 1.0, "seed": seed} for seed in range(6)
+    ]
     expected = [ask(plain, **fields) for fields in asked]
     predicted = [text_of(answer).replace("kitchen", "kitchens") for answer in expected]
     with ThreadPoolExecutor(4) as pool:  # four at a time, each with what another one has said
