@@ -129,8 +129,8 @@ for function in (multiply_blocks, multiply_strip):
         "tilestored",
         "tilerelease",
         "vcvtneps2bf16",
-        "vcvtph2ps",
-        "vcvtps2ph",
+        "vcvtph2psx",
+        "vcvtps2phx",
     ):
         assert re.search(rf"\b{name}\b", assembly), name
 
