@@ -182,7 +182,7 @@ def pack_strips(parts: Sequence[torch.Tensor]) -> Strips:
 
 def _pack_part(weight: torch.Tensor, packed: torch.Tensor) -> None:
     """Writes the first strips of `packed`, int32 [strips, pairs, OUTPUTS]."""
-    outputs, inputs = weight.shape
+    (outputs, inputs), pairs = weight.shape, packed.shape[1]
     step = max(1, PACKED_ELEMENTS // (OUTPUTS * inputs))
     for strip in range(0, -(-outputs // OUTPUTS), step):
         part = weight[strip * OUTPUTS : (strip + step) * OUTPUTS]
@@ -191,13 +191,12 @@ def _pack_part(weight: torch.Tensor, packed: torch.Tensor) -> None:
             part = F.pad(part, (0, inputs % 2, 0, lacking))
         elif part.data_ptr() % 4 or part.storage_offset() % 2:  # tensors in a file may be unaligned
             part = part.clone()
-        words = part.view(torch.int32).view(-1, OUTPUTS, packed.shape[1])
-        target = packed[strip : strip + step][: len(words)]
+        target = packed[strip : strip + step][: len(part) // OUTPUTS]
         if weight.dtype == torch.bfloat16:
-            target.copy_(words.transpose(1, 2))
+            target[:] = part.view(torch.int32).view(-1, OUTPUTS, pairs).transpose(1, 2)
         else:
-            vectors = words.transpose(1, 2).contiguous().view(torch.int16).view(-1, LANES, 2)
-            target.view(torch.int16).view(-1, 2, LANES).copy_(vectors.transpose(1, 2))
+            values = part.view(torch.int16).view(-1, VECTORS, LANES, pairs, 2)
+            target.view(torch.int16).view(-1, pairs, VECTORS, 2, LANES)[:] = values.permute(0, 3, 1, 4, 2)
 
 
 _multiply_few = tiles(range(1, STREAM_ROWS + 1), VECTORS)
