@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import zmq
@@ -249,8 +248,7 @@ async def test_a_client_in_this_process_needs_no_tokenizer_process(directory: Pa
 async def test_a_child_that_says_why_it_can_not_start_ends_the_start_at_once(
     directory: Path, role: str
 ) -> None:
-    refusing: Any = {role: "refuse"}
-    async with supervising(directory, **refusing) as supervisor:
+    async with supervising(directory, 1, **{role: "refuse"}) as supervisor:
         with pytest.raises(CannotStartError, match="the model has a field that no one can read"):
             await supervisor.start()
 
