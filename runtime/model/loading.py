@@ -144,8 +144,14 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
 
 def _count_drafts(config: ServeConfig, source: ModelSource, device: torch.device) -> int:
     """The most drafts of a step. Recurrent layers allow none, because their states can't be taken back."""
-    is_off = config.speculate is None and device.type == "cuda"
-    if is_off or source.pooling is not None or source.config.cache_spec.states:
+    reason = ""
+    if source.pooling is not None:
+        reason = "the model generates no tokens"
+    elif source.config.cache_spec.states:
+        reason = "the states of the model's recurrent layers can't be taken back"
+    if reason and config.speculate not in (None, "off"):
+        log.warning("--speculate %s has no effect: %s.", config.speculate, reason)
+    if reason or (config.speculate is None and device.type == "cuda"):
         return 0
     return min(MAX_DRAFTS[device.type], config.max_running * config.max_drafts)
 

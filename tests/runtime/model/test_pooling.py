@@ -81,6 +81,15 @@ def test_a_model_that_pools_has_no_adapters(tmp_path: Path, kind: str) -> None:
         PoolingRunner(tmp_path, max_loras=1)
 
 
+def test_the_log_says_that_a_model_that_pools_makes_no_drafts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(tiny_encoder("qwen3"), tmp_path)
+    write_modules(tmp_path, "mean_tokens")
+    PoolingRunner(tmp_path, speculate=4)
+    assert "--speculate 4 has no effect: the model generates no tokens." in caplog.text
+
+
 def test_an_encoder_without_modules_pools_by_the_mean(tmp_path: Path) -> None:
     model = tiny_encoder("bert", AutoModelForMaskedLM)
     save(model, tmp_path)

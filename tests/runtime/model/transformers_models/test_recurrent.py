@@ -12,6 +12,7 @@ from arbora.runtime.model.loading import load_model
 from arbora.runtime.model.transformers_models.architecture import TransformersArchitecture
 from fake_model import EOS, FakeModel
 from scheduler_bench import SchedulerBench
+from served_model import ServedModel
 from step_driver import no_vocabulary, refusal, serve_config
 from tiny_models import VOCABULARY, tiny_config, tiny_model
 from transformers import PreTrainedModel
@@ -131,3 +132,12 @@ def test_the_log_does_not_ask_for_kernels_that_are_not_used(
     type(library).warning_once.cache_clear()  # type: ignore[attr-defined]
     open_bench(tmp_path)
     assert told == []
+
+
+def test_the_log_says_that_recurrent_layers_allow_no_drafts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tiny_model(tiny_config("qwen3_next")).save_pretrained(tmp_path)
+    served = ServedModel(tmp_path, max_running=2, max_model_len=64, speculate=4)
+    assert served.ready.max_sampled == 1
+    assert "--speculate 4 has no effect: the states of the model's recurrent layers" in caplog.text
