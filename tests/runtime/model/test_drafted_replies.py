@@ -56,7 +56,8 @@ def servers(model: Path) -> Servers:
 
 def start_servers(model: Path, **fields: Any) -> Servers:
     sizes = {"page_size": PAGE, "max_model_len": CONTEXT, "max_running": 4, "deterministic": True, **fields}
-    return Servers(ServedModel(model, **sizes), ServedModel(model, **sizes, speculate=DRAFTS))
+    plain = ServedModel(model, **sizes, speculate="off")
+    return Servers(plain, ServedModel(model, **sizes, speculate=DRAFTS))
 
 
 def read_reply(server: ServedModel, name: str) -> Reply:
