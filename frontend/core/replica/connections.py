@@ -26,10 +26,13 @@ class Connection:
         self.questions = Questions()
         self.adapters: list[Adapter] = []
         scheduler = Replica(directory, up.epoch, up.replica).scheduler
-        self._outbox = Outbox(context, scheduler, up.epoch)
+        self._outbox: Outbox | None = Outbox(context, scheduler, up.epoch)
 
     def send(self, message: Message) -> None:
-        self._outbox.send(message)
+        """Sends a message. It is lost once the connection is closed: a request whose replica has died may
+        still end, before another replica is up."""
+        if self._outbox is not None:
+            self._outbox.send(message)
 
     async def ask(self, question: Callable[[int], Message], seconds: float) -> Answer | None:
         """Sends the message that `question` makes from a number. Returns None if no answer comes in time."""
@@ -37,7 +40,9 @@ class Connection:
 
     def close(self, linger_ms: int = 500) -> None:
         self.questions.give_up()
-        self._outbox.close(linger_ms)
+        if self._outbox is not None:
+            self._outbox.close(linger_ms)
+            self._outbox = None
 
 
 class Connections:
