@@ -80,6 +80,11 @@ async def one_turn() -> None:
     await asyncio.sleep(0)
 
 
+async def long_turn() -> None:
+    """Waits until the reader has most likely read the step's outputs."""
+    await asyncio.sleep(0.02)
+
+
 def ready(vocab_size: int, context_length: int, pooling: Pooling | None = None) -> ModelReady:
     groups = [CacheGroup(2, None, 64, 1024)]
     return ModelReady(groups, PAGE_SIZE, context_length, 8, vocab_size, "cpu", pooling=pooling)

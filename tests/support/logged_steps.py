@@ -125,8 +125,9 @@ class _LoggedCapture:
 
 
 def started(model: Path, device: str) -> StepDriver:
+    """On both devices it makes no drafts, as on a GPU by default."""
     fields = {"page_size": 4, "max_model_len": 60, "max_running": SLOTS, "enforce_eager": True}
-    loaded = load_model(serve_config(model, device=device, **fields), byte_vocabulary)
+    loaded = load_model(serve_config(model, device=device, speculate="off", **fields), byte_vocabulary)
     return StepDriver(loaded.runner, loaded.ready)
 
 

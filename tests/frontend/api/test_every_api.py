@@ -14,6 +14,7 @@ import pytest_asyncio
 from apis import APIS, Api, events_of
 from arbora.frontend.http.body import MAX_BODY_BYTES
 from arbora.runtime.messages import Abort
+from fake_scheduler import long_turn
 from http_world import HELLO, HttpWorld, http_world
 from raw_http import asked
 
@@ -43,7 +44,10 @@ async def world(shared: HttpWorld) -> HttpWorld:
 
 
 @EACH
-async def test_a_stream_has_the_text_in_pieces(world: HttpWorld, api: Api) -> None:
+async def test_a_stream_has_the_text_in_pieces(
+    world: HttpWorld, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world.running, "after_step", long_turn)
     for _ in range(ATTEMPTS):
         answer = await world.http.post(api.path, json={**api.body, "stream": True})
         texts = [api.text_of(event) for event in events_of(answer.text)]

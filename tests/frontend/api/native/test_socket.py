@@ -19,6 +19,7 @@ from arbora.frontend.http.server.limits import Limits
 from arbora.runtime.api_keys import plain_key
 from arbora.runtime.messages import Abort
 from connection_objects import alive, without_collector
+from fake_scheduler import long_turn
 from http_world import HttpWorld, eventually, http_world, last_generate
 from reply_schemas import check, schema_of
 from websockets.asyncio.client import ClientConnection, connect
@@ -86,7 +87,10 @@ async def test_a_socket_that_has_closed_is_freed_without_the_garbage_collector()
             await eventually(lambda: alive() == before)
 
 
-async def test_a_stream_has_the_events_of_post_generate(world: HttpWorld) -> None:
+async def test_a_stream_has_the_events_of_post_generate(
+    world: HttpWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world.running, "after_step", long_turn)
     fields: Any = {"prompt": "Hello", "logprobs": 1, "seed": 1}
     whole = (await world.http.post("/generate", json=fields)).json()
     async with opened(world) as socket:
