@@ -193,7 +193,7 @@ def build_step_inputs(
 
 
 def _join_tokens(rows: Sequence[Row], drafts: Drafts | None) -> NDArray[np.int32]:
-    """The tokens of a step: of each row the given ones, or in decode a 0 and its drafts."""
+    """The tokens of a step: of each row the given ones, or in decode a 0, and its drafts."""
     if drafts is None:
         return np.frombuffer(b"".join([row.tokens or ONE_TOKEN for row in rows]), np.int32).copy()
     parts, ends = [], np.cumsum(drafts.counts).tolist()

@@ -62,7 +62,7 @@ class PageTables:
     def find_written(self, row: Row, group: int = 0) -> NDArray[np.int32]:
         """A view of the group's pages that the row of the next step writes."""
         start = row.start if row.tokens else int(self.lengths[row.slot])
-        end = start + (len(row.tokens) // TOKEN_BYTES or max(1, row.samples))
+        end = start + max(1, len(row.tokens) // TOKEN_BYTES) + max(0, row.samples - 1)
         return self.table(row.slot, group)[start // self.page_size : -(-end // self.page_size)]
 
     def starts(self, slots: NDArray[np.int64], group: int = 0) -> NDArray[np.int64]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from ...kernels.common.drafts import Drafts
@@ -167,11 +168,11 @@ class Runner:
         """The drafts of the plan's rows; None if no row has any."""
         if self._drafter is None:
             return None
-        rows = sum(row.samples > 1 and not row.tokens for row in plan.rows)
+        rows = sum(row.samples > 1 and not row.targets for row in plan.rows)
         if not rows:
             return None
         share = self._states.max_drafts // rows
-        most = [0 if row.tokens else min(share, max(0, row.samples - 1)) for row in plan.rows]
+        most = [0 if row.targets else min(share, max(0, row.samples - 1)) for row in plan.rows]
         slots = np.array([row.slot for row in plan.rows], np.int32)
         drafts = self._drafter.propose(slots, np.array(most, np.int32))
         drafts = self._states.cut_drafts(drafts)
@@ -194,10 +195,22 @@ class Runner:
             self._tables.accept(kept.sampled_slots.astype(np.int64), kept.more)
             self._states.sampling.accept(kept.sampled_slots, kept.more)
         self._states.undrafted[kept.sampled_slots] = kept.more < 0
+        if (kept.more < 0).any():
+            self._compute_again(self._sampled.plan, kept.sampled_slots[kept.more < 0])
         self._drafter.add(kept.slots, kept.tokens)
         if self._controller is not None and self._sampled.proposed is not None:
             self._controller.learn(self._sampled.proposed, kept.counts, kept.tokens)
         self._sampled = None
+
+    def _compute_again(self, plan: StepPlan, slots: NDArray[np.int32]) -> None:
+        """Computes the chunks of slots without drafts. The next row of each begins with its last token."""
+        rows = [replace(row, samples=0) for row in plan.rows if row.tokens and row.slot in slots]
+        inputs = self._executor.build_inputs(StepPlan(plan.step, rows), None)
+        if inputs is not None:
+            self._executor.run(inputs, None)
+        for row in rows:
+            self._tables.lengths[row.slot] -= 1
+            self._states.sampling.last_tokens[row.slot] = int(np.frombuffer(row.tokens, np.int32)[-1])
 
     def _prepare(self, plan: StepPlan) -> StepMoves | None:
         for end in plan.ended:

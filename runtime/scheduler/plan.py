@@ -85,7 +85,8 @@ class StepPlanner:
     def ensure_pages(self, request: Request) -> bool:
         """Allocates pages for the request's next tokens; False if too few are available."""
         allocation = request.allocation
-        lock, sampled = allocation.lock, min(allocation.planned + self._max_sampled, request.max_length)
+        last = allocation.prefill_end - 1 if allocation.has_forced else allocation.planned
+        lock, sampled = allocation.lock, min(last + self._max_sampled, request.max_length)
         end = max(sampled, allocation.prefill_end)
         if end > lock.capacity:
             if self._cache.available() > self._many_available:
@@ -219,8 +220,7 @@ class StepPlanner:
 
     def _add_decode(self, plan: StepPlan, flight: StepInFlight, request: Request) -> None:
         allocation = request.allocation
-        left = request.max_length - request.length - allocation.sampling
-        samples = min(self._max_sampled, 1 + request.max_drafts, left)
+        samples = self._count_samples(request)
         row = self._add_row(plan, flight, request, samples, samples)
         if allocation.planned % self._page_size == 0:  # the page store keeps only states at ends of pages
             self._save_state(row, allocation, DECODE_CHECKPOINT_TOKENS)
@@ -232,7 +232,11 @@ class StepPlanner:
         allocation = request.allocation
         start, end = allocation.planned, allocation.planned + tokens
         may_sample = request.phase is Phase.RUNNING and request.output_length < request.sampling.max_tokens
-        row = self._add_row(plan, flight, request, tokens, int(may_sample and end == allocation.prefill_end))
+        samples = int(may_sample and end == allocation.prefill_end)
+        if samples and allocation.has_forced:
+            samples = self._count_samples(request)
+            samples += self._cache.extend_windows(allocation.lock, end + samples - 1) - (end + samples - 1)
+        row = self._add_row(plan, flight, request, tokens + max(0, samples - 1), samples)
         row.start, row.tokens = start, request.slice(start, end)
         row.pools, row.second = self._pools and end == allocation.prefill_end, request.second
         if request.wants_prompt_logprobs:
@@ -242,6 +246,11 @@ class StepPlanner:
         is_last = end in (allocation.last_page_end, allocation.prefill_end)
         self._save_state(row, allocation, 1 if is_last else self._checkpoint_tokens)
         self._cache.commit(allocation.lock, request.slice(0, end))
+
+    def _count_samples(self, request: Request) -> int:
+        """The most tokens that a row of the request samples: one, and its drafts."""
+        left = request.max_length - request.length - request.allocation.sampling
+        return min(self._max_sampled, 1 + request.max_drafts, left)
 
     def _add_row(
         self, plan: StepPlan, flight: StepInFlight, request: Request, tokens: int, samples: int

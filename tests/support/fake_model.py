@@ -196,16 +196,14 @@ class FakeModel:
                 if offset > 0 or not row.tokens:
                     self._write(row.slot, [self.slots[row.slot].last])
                 sampled.append(self._sample(plan.step, row.slot))
-            if not row.tokens:
-                self._write(row.slot, [REJECTED] * (row.samples - counts[-1]))
-                self.slots[row.slot].length -= row.samples - counts[-1]
+            self._reject(row, counts[-1])
         for row in plan.rows:
             if row.save_state != NO_STATE:
                 self.states[row.save_state] = list(self.states[self.slots[row.slot].place])
         self._check_groups(plan, starts)
         for message in self.saves_after.pop(plan.step, []):
             self._save(message)
-        forward = sum(len(row.tokens) // 4 or row.samples for row in plan.rows)
+        forward = sum(max(1, len(row.tokens) // 4) + max(0, row.samples - 1) for row in plan.rows)
         return StepResult(
             step=plan.step,
             counts=pack(counts),
@@ -227,6 +225,15 @@ class FakeModel:
 
     def _choose_count(self, row: Row) -> int:
         return self._count(row.samples) if row.samples and not row.host_mask else min(row.samples, 1)
+
+    def _reject(self, row: Row, count: int) -> None:
+        """Writes the drafts that the row does not sample, and goes back behind its last kept token."""
+        slot = self.slots[row.slot]
+        rejected = max(0, row.samples - max(1, count)) if row.tokens else row.samples - count
+        self._write(row.slot, [REJECTED] * rejected)
+        slot.length -= rejected
+        if row.tokens and row.samples and not count:
+            slot.length, slot.last = slot.length - 1, unpack(row.tokens)[-1]
 
     def _begin(self, row: Row) -> int:
         """Writes the tokens of a chunk. Returns where the row begins."""

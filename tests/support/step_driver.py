@@ -120,7 +120,7 @@ class StepDriver:
     def row(self, slot: int, tokens: Sequence[int] = (), **fields: Any) -> Row:
         """The next row of `slot`: a chunk, or the token that it sampled last."""
         start = self.lengths[slot] if len(tokens) else 0
-        self.lengths[slot] += len(tokens) or fields.get("samples", 1)
+        self.lengths[slot] += max(1, len(tokens)) + max(0, fields.get("samples", 1) - 1)
         while len(self.pages[slot]) * self.ready.page_size < self.lengths[slot]:
             self._give(slot, [self._free.pop()])
         pages, self._unsent[slot] = self._unsent[slot], []
@@ -135,8 +135,7 @@ class StepDriver:
         self._setups, self._copies = [], []
         result = self.runner.run(plan, masks)
         for row, count in zip(rows, unpacked(result.counts), strict=True):
-            if not row.tokens:
-                self.lengths[row.slot] -= row.samples - count
+            self.lengths[row.slot] -= row.samples - count
         return result
 
     def prefill(self, slot: int, tokens: Sequence[int], chunk: int = 1 << 30) -> int:

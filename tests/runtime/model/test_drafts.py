@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from arbora.runtime.messages import RowGroup
+from arbora.runtime.messages import RowGroup, StepResult
 from arbora.runtime.model.loading import load_model
 from arbora.runtime.sampling_params import SamplingParams
 from byte_grammars import byte_vocabulary, nested
@@ -28,16 +28,18 @@ REPORTED = msgspec.structs.replace(FILTERED, logprobs=3)
 CONSTRAINED = SamplingParams(max_tokens=64, temperature=1.0, seed=4, logprobs=0)
 REPEATING = msgspec.structs.replace(PENALISED, temperature=0.0, repetition_penalty=1.0, frequency_penalty=0.2)
 KINDS = [GREEDY, REPORTED, PENALISED, BIASED, CONSTRAINED, REPEATING]
+FIELDS: dict[str, dict[str, Any]] = {"plain": {}, "windowed": WINDOWED, "with NaN": {}}
+NAN_TOKEN = 255  # in no prompt of the first slot
 guesses = pytest.mark.parametrize("guess", [right, wrong, half_right])
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    fields = {"plain": {}, "windowed": WINDOWED}
-    return {
-        name: save_model(random_model("qwen3", **given), tmp_path_factory.mktemp(name))
-        for name, given in fields.items()
-    }
+    """One of them has an embedding that is NaN."""
+    models = {name: random_model("qwen3", **given) for name, given in FIELDS.items()}
+    with torch.no_grad():
+        models["with NaN"].get_input_embeddings().get_parameter("weight")[NAN_TOKEN] = float("nan")
+    return {name: save_model(model, tmp_path_factory.mktemp("model")) for name, model in models.items()}
 
 
 def start_driver(
@@ -153,6 +155,59 @@ def test_chunks_and_rows_without_drafts_share_steps_with_drafts(models: dict[str
     rows = [driver.row(3, PROMPTS[3][9:]), driver.row(2, samples=3), driver.row(1)]
     second = read_tokens(driver.run(rows), [3, 2, 1])
     assert second == {3: [prompted], 2: alone[2][1:2], 1: alone[1][1:2]}
+
+
+def run_chunks(driver: StepDriver, samples: int) -> StepResult:
+    """Runs prompts whose last tokens are a chunk that drafts may follow. One wants log-probabilities of its
+    tokens, and gets no drafts."""
+    rows = []
+    for slot, params in enumerate(KINDS[:5]):
+        prompt = PROMPTS[slot][::-1]
+        setup = {"banned_tokens": packed([7, 9]), "grammar": 1 if params is CONSTRAINED else None}
+        targets = packed(prompt[3:]) if slot == 3 else b""
+        params = msgspec.structs.replace(params, prompt_logprobs=2 if targets else None)
+        driver.start(slot, params, prompt=packed(prompt), **setup)
+        driver.run([driver.row(slot, prompt[:2], samples=0)])
+        rows.append(driver.row(slot, prompt[2:] or [5], samples=samples, targets=targets))
+    return driver.run(rows)
+
+
+@guesses
+@pytest.mark.parametrize("model", ["plain", "windowed"])
+def test_chunks_sample_the_same_with_drafts(models: dict[str, Path], model: str, guess: Guess) -> None:
+    """Tokens that a grammar forces come in such chunks."""
+    slots, last = range(5), TOKENS - DRAFTS
+    plain = start_driver(models[model], KINDS[:5])
+    chunk = run_chunks(plain, 1)
+    expected = read_tokens(chunk, slots)
+    for slot, tokens in decode(plain, slots, TOKENS).items():
+        expected[slot] += tokens
+    driver = start_driver(models[model], KINDS[:5], DRAFTS)
+    drafter = draft(driver, expected, guess)
+    drafted = run_chunks(driver, 1 + DRAFTS)
+    assert drafted.prompt_logprobs == chunk.prompt_logprobs and len(chunk.prompt_logprobs) == 1
+    found = read_tokens(drafted, slots)
+    longest = {right: 1 + DRAFTS, half_right: 1 + DRAFTS // 2, wrong: 1}[guess]
+    assert [len(found[slot]) for slot in slots if slot not in (3, 4)] == [longest] * 3
+    assert len(found[3]) == 1
+    drafter.known = {slot: len(tokens) for slot, tokens in found.items()}
+    for slot, tokens in decode(driver, slots, last, 1 + DRAFTS).items():
+        assert (found[slot] + tokens)[:last] == expected[slot][:last]
+
+
+def test_a_chunk_whose_draft_leads_to_nan_is_repeated_from_its_last_token(models: dict[str, Path]) -> None:
+    prompt = [1, 2, 3, 4, 5]
+    for wanted in (1, 6):  # a chunk that is followed by a single token, and one by several
+        plain = start_driver(models["with NaN"], [GREEDY])
+        plain.start(0)
+        expected = read_tokens(plain.run([plain.row(0, prompt)]), [0])
+        expected[0] += decode(plain, [0], wanted)[0]
+        driver = start_driver(models["with NaN"], [GREEDY], DRAFTS)
+        draft(driver, expected, lambda tokens: [*tokens[:2], NAN_TOKEN])
+        driver.start(0)
+        result = driver.run([driver.row(0, prompt, samples=1 + DRAFTS)])
+        assert unpacked(result.counts) == [0] and not result.errors
+        assert decode(driver, [0], 1 + wanted, wanted)[0] == expected[0]
 
 
 def test_a_slot_may_be_set_up_again_after_a_step_with_drafts(models: dict[str, Path]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from arbora.grammars import Automaton, ForcedText
 from arbora.grammars.machine.stack_automaton import StackAutomaton
 from arbora.runtime.automaton_format import DEAD
-from arbora.runtime.messages import Abort, StepPlan
+from arbora.runtime.messages import Abort, StepPlan, StepResult
 from fake_model import EOS, VOCAB, long_reply_prompt, next_token, pack, unpack
 from followed_rows import FollowedRows
 from hypothesis import given, settings
@@ -107,6 +107,27 @@ def test_a_forced_run_is_computed_in_one_step_with_the_token_after_it() -> None:
     assert [token for token in reply if token > 2] == [5, 6, 7, 8] * 5
     assert bench.scheduler.stats().forced_tokens == 20
     assert bench.scheduler.stats().steps <= 11, "one for each token that is sampled and one beside it"
+
+
+@pytest.mark.parametrize("max_drafts", [0, 1, 15])
+def test_drafts_may_follow_a_forced_run_but_no_prompt(
+    max_drafts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = bench_with(chain(5, 6, 7, 8), max_sampled=4)
+    bench.submit("a", [1, 2, 3], 29, "automaton", max_drafts=max_drafts)
+    bench.compiler.finish_all()
+    run_step, samples = bench.model.run_step, list[int]()
+
+    def note_chunks() -> StepResult:
+        samples.extend(row.samples for row in bench.model.plans[0].rows if row.tokens)
+        return run_step()
+
+    monkeypatch.setattr(bench.model, "run_step", note_chunks)
+    bench.run()
+    prompt, *forced = samples
+    assert prompt == 1
+    assert forced[:4] == [min(4, 1 + max_drafts)] * 4
+    assert len(bench.tokens("a")) == 29
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
