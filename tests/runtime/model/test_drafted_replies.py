@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from arbora.runtime.messages import Abort
+from arbora.runtime.messages import Abort, DraftCounts
 from checkpoints import WINDOWED, random_model, save_model
 from served_model import ServedModel
 
@@ -103,6 +103,21 @@ def count_drafts(server: ServedModel) -> tuple[int, int]:
     """How many tokens were drafted, and how many of them were sampled."""
     stats = server.scheduler.stats()
     return sum(stats.drafted.values()), sum(stats.accepted.values())
+
+
+def test_outputs_tell_the_steps_and_the_drafts_of_a_reply(servers: Servers) -> None:
+    reply = ask(servers.plain, "counted", PROMPTS[0], 40)
+    drafted, accepted = count_drafts(servers.drafting)
+    steps = servers.drafting.scheduler.stats().reply_steps
+    ask(servers.drafting, "counted", PROMPTS[0], 40, prediction=expect(reply.tokens))
+    told = DraftCounts()
+    for output in servers.drafting.outputs["counted"]:
+        told.add(output.drafts or DraftCounts())
+    stats = servers.drafting.scheduler.stats()
+    assert told.steps == stats.reply_steps - steps < 40
+    assert (drafted + told.drafted, accepted + told.accepted) == count_drafts(servers.drafting)
+    assert told.steps + told.accepted == len(reply.tokens) == 40
+    assert all(output.drafts is None for output in servers.plain.outputs["counted"])
 
 
 def test_replies_of_all_kinds_up_to_the_context_are_the_same(servers: Servers) -> None:
