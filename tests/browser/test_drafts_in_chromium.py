@@ -67,7 +67,7 @@ def test_a_reply_says_what_drafts_gain_while_it_is_written(page: Page) -> None:
     page.add_init_script(HOLD_REPLIES)
     page.reload()
     say(page, "Count.")
-    gains = page.locator(".message.reply .waiting").last
+    gains = page.locator(".message.reply .gain")
     send(page, "One", {"completion_tokens": 1})
     expect(page.locator(".message.reply")).to_contain_text("One")
     expect(gains).to_have_text("")

@@ -50,7 +50,7 @@ export class ReplyView {
   #reasoningBox = element("details", { class: "reasoning", hidden: true }, element("summary", {}, "Reasoning"), this.#reasoning);
   #content = element("div", { class: "content" });
   #calls = element("div", { class: "calls" });
-  #drafts = element("p", { class: "waiting" }); // what drafts gain while the reply is written
+  #drafts = element("p", { class: "gain" }); // what drafts gain while the reply is written
   #end = element("div", { class: "end" });
   #actions = element("div", { class: "actions" });
   #foot = element("div", { class: "foot", hidden: true }, this.#actions);
