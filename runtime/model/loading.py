@@ -155,9 +155,8 @@ def _count_drafts(config: ServeConfig, source: ModelSource, device: torch.device
     if reason:
         return 0
     most = 0 if chosen == "off" else config.max_drafts
-    log.info(
-        "--speculate %s: %s", chosen, f"at most {most} drafts of a request in a step" if most else "no drafts"
-    )
+    made = f"drafts of at most {most} tokens for each request" if most else "no drafts"
+    log.info("--speculate %s: %s", chosen, made)
     return min(MAX_DRAFTS[device.type], config.max_running * most)
 
 

@@ -159,8 +159,8 @@ def test_replies_of_two_adapters_and_of_none_in_the_same_steps_are_the_same(tmp_
 @pytest.mark.parametrize(
     ("speculate", "told"),
     [
-        (None, "--speculate auto: at most 12 drafts of a request in a step"),
-        (3, "--speculate 3: at most 3 drafts of a request in a step"),
+        (None, "--speculate auto: drafts of at most 12 tokens for each request"),
+        (3, "--speculate 3: drafts of at most 3 tokens for each request"),
         ("off", "--speculate off: no drafts"),
     ],
 )
