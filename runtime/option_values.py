@@ -107,7 +107,9 @@ def read_drafts(text: str) -> int | str:
     try:
         return whole_number(1, MAX_DRAFTS)(text)
     except ValueError:
-        raise ValueError(f"expected off, auto, or a whole number from 1 to {MAX_DRAFTS}.") from None
+        raise ValueError(
+            f"expected auto or a whole number from 1 to {MAX_DRAFTS}; for no drafts, write off."
+        ) from None
 
 
 def read_token_count(text: str) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ...runtime.messages import LeftOutKeyword, Logprobs, Output, Tokens
+from ...runtime.messages import DraftCounts, LeftOutKeyword, Logprobs, Output, Tokens
 from .cache_misses.explanation import Explanation
 from .logprobs import TokenLogprob, unpack
 from .parts import Parts, Piece
@@ -70,6 +70,7 @@ class ChoiceReply:
         self.reasoning_tokens = 0
         self.cached_tokens = 0
         self.accepted_prediction = self.rejected_prediction = 0
+        self.drafts = DraftCounts()
         self.prompt_logprobs: Logprobs | None = None
         self.finish: str | None = None
         self.stop_reason: str | int | None = None
@@ -118,6 +119,7 @@ class ChoiceReply:
             and output.cached_tokens is None
             and output.prompt_logprobs is None
             and output.prediction is None
+            and output.drafts is None
             and len(output.tokens) == 4
         )
 
@@ -142,6 +144,8 @@ class ChoiceReply:
         if output.prediction is not None:
             self.accepted_prediction += output.prediction.accepted
             self.rejected_prediction += output.prediction.rejected
+        if output.drafts is not None:
+            self.drafts.add(output.drafts)
         self._tokens += output.tokens
         hidden = 1 if output.stop_token is not None and not self._shows_stop_token else 0
         shown = output.tokens[: len(output.tokens) - 4 * hidden] if hidden else output.tokens
@@ -291,6 +295,13 @@ class Reply:
         return [UnenforcedKeyword(*each) for each in misspelt] + [
             UnenforcedKeyword(each.keyword, each.path) for each in left_out
         ]
+
+    def count_drafts(self) -> DraftCounts:
+        """The steps and drafts of all choices; zeros if there were no drafts."""
+        counts = DraftCounts()
+        for choice in self.choices:
+            counts.add(choice.drafts)
+        return counts
 
     def usage(self) -> Usage:
         """Counts the request's tokens. A prompt and its cached tokens count once, not for each choice."""

@@ -14,7 +14,7 @@ from typing import TypeAlias, get_args
 
 from msgspec import Struct
 
-from ...runtime.messages import Stats
+from ...runtime.messages import DRAFT_SOURCES, Stats
 from ..core.cache_misses.causes import Cause
 from ..core.replica.engine_client import EngineClient
 from ..core.replica.merging import merge_stats
@@ -38,6 +38,8 @@ SERIES = (
     "prompt_tokens_computed",
     "prompt_tokens_cached",
     "hit_rate",
+    "tokens_a_step",
+    "drafts_accepted",
     *(f"missed_{cause}" for cause in CAUSES),
     *_ERRORS,
     "requests_running",
@@ -49,7 +51,9 @@ SERIES = (
     "pages_host",
     "pages_disk",
 )
-"""The series of the plots. Latencies are in seconds. Tokens, missed tokens and errors count per second."""
+"""The series of the page. Latencies are in seconds. Tokens, missed tokens and errors count per second.
+`tokens_a_step` counts the tokens that a reply got in a step, and `drafts_accepted` is a share; both are null
+without drafts."""
 _HISTOGRAMS = {
     "first_token": "arbora_time_to_first_token_seconds_bucket",
     "between_tokens": "arbora_inter_token_latency_seconds_bucket",
@@ -123,9 +127,20 @@ def _measure(before: Counts, after: Counts, seconds: float) -> Iterator[float]:
     looked_up = grown.get(("arbora_prompt_tokens_looked_up_total", ""), 0.0)
     cached = grown.get(("arbora_prompt_tokens_cached_total", ""), 0.0)
     yield cached / looked_up if looked_up and seconds else math.nan
+    yield from _measure_drafts(grown) if seconds else (math.nan, math.nan)
     yield from (rate([("arbora_prompt_tokens_missed_total", cause)]) for cause in CAUSES)
     failed = [key for key in grown if key[0] == "arbora_requests_failed_total"]
     yield from (rate(key for key in failed if _name_error(key[1]) == name) for name in _ERRORS)
+
+
+def _measure_drafts(grown: Counts) -> tuple[float, float]:
+    """The tokens that a reply got in a step, and the share of accepted drafts; NaN without drafts."""
+    drafted, accepted = (
+        sum(grown.get((f"arbora_{kind}_tokens_total", source), 0.0) for source in DRAFT_SOURCES)
+        for kind in ("drafted", "accepted")
+    )
+    steps = grown.get(("arbora_reply_steps_total", ""), 0.0)
+    return (1 + accepted / steps, accepted / drafted) if drafted and steps else (math.nan, math.nan)
 
 
 def _list_gauges(stats: Stats | None) -> Iterator[float]:

@@ -76,6 +76,10 @@ _COUNTERS = {
         "Leases that ended early because pages or the quota ran short.",
     ),
     "steps": ("arbora_steps", "Steps of the model."),
+    "reply_steps": (
+        "arbora_reply_steps",
+        "Steps that sampled tokens of a reply, counted for each reply.",
+    ),
 }
 _DRAFT_COUNTERS = {
     "drafted": ("arbora_drafted_tokens", "Tokens that were guessed, by where they were found."),

@@ -143,6 +143,19 @@ class PredictionCounts(Part):
     rejected: int  # those that the model did not sample
 
 
+class DraftCounts(Part):
+    """A reply's steps, and the drafts in them."""
+
+    steps: int = 0  # those that sampled tokens of the reply
+    drafted: int = 0  # drafts that were computed
+    accepted: int = 0  # drafts that the model sampled
+
+    def add(self, other: DraftCounts) -> None:
+        self.steps += other.steps
+        self.drafted += other.drafted
+        self.accepted += other.accepted
+
+
 class Output(Part):
     """The tokens that one request got in a step. The last output of a request has `finish`."""
 
@@ -157,6 +170,8 @@ class Output(Part):
     queued_s: float | None = None  # seconds from the request's arrival to its start; only in the first output
     vector: bytes | None = None  # float32, from a model that pools
     prediction: PredictionCounts | None = None  # since the last output; None: there were none
+    drafts: DraftCounts | None = None
+    """steps and drafts since the last output; None before the first draft"""
 
 
 class Outputs(Message):
@@ -219,3 +234,4 @@ class Stats(Message):
     windows: list[GroupPages] = []  # by windowed group, in the order of `ModelReady.groups` after the first
     drafted: dict[str, int] = {}  # drafts, by `DRAFT_SOURCES`
     accepted: dict[str, int] = {}  # those that the model sampled
+    reply_steps: int = 0  # steps that sampled tokens of a reply, counted for each reply

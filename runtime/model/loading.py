@@ -144,8 +144,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
 
 def _count_drafts(config: ServeConfig, source: ModelSource, device: torch.device) -> int:
     """The most drafts of a step. Recurrent layers allow none, because their states can't be taken back."""
-    if config.speculate is None and device.type == "cuda":
-        return 0
+    chosen = ("off" if device.type == "cuda" else "auto") if config.speculate is None else config.speculate
     reason = ""
     if source.pooling is not None:
         reason = "the model generates no tokens"
@@ -155,7 +154,10 @@ def _count_drafts(config: ServeConfig, source: ModelSource, device: torch.device
         log.warning("--speculate %s has no effect: %s.", config.speculate, reason)
     if reason:
         return 0
-    return min(MAX_DRAFTS[device.type], config.max_running * config.max_drafts)
+    most = 0 if chosen == "off" else config.max_drafts
+    made = f"drafts of at most {most} tokens for each request" if most else "no drafts"
+    log.info("--speculate %s: %s", chosen, made)
+    return min(MAX_DRAFTS[device.type], config.max_running * most)
 
 
 def _open_graphs(

@@ -27,6 +27,7 @@ class Counts:
     forced_tokens: int = 0
     retractions: int = 0
     steps: int = 0
+    reply_steps: int = 0  # steps that sampled tokens of a reply, counted for each reply
     drafted: dict[str, int] = field(default_factory=dict)
     accepted: dict[str, int] = field(default_factory=dict)
 

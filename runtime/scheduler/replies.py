@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ..messages import TOKEN_BYTES, FinishReason, Logprobs, Message, Output, Outputs, ReplyError, Tokens
+from ..messages import (
+    TOKEN_BYTES,
+    DraftCounts,
+    FinishReason,
+    Logprobs,
+    Message,
+    Output,
+    Outputs,
+    ReplyError,
+    Tokens,
+)
 from .request import Request
 
 
@@ -36,6 +46,8 @@ class Replies:
                 output.prompt_logprobs = join_logprobs(request.prompt_logprobs)
                 request.prompt_logprobs = []
         output.prediction, request.predicted = request.predicted, None
+        if request.has_drafts and request.drafts.steps:
+            output.drafts, request.drafts = request.drafts, DraftCounts()
         self._outputs[request.client].append(output)
 
     def drop_client(self, client: int) -> None:

@@ -9,6 +9,7 @@ from enum import Enum
 from ..messages import (
     NO_STATE,
     TOKEN_BYTES,
+    DraftCounts,
     Generate,
     LeaseTerms,
     Logprobs,
@@ -90,6 +91,9 @@ class Request:
     # `Results` writes these:
     vector: bytes | None = None  # the vector that the model made of the prompt
     predicted: PredictionCounts | None = None  # drafts from `prediction` that the client does not know of yet
+
+    drafts: DraftCounts = field(default_factory=DraftCounts)  # steps that the client does not know of yet
+    has_drafts: bool = False  # whether any step had drafts of the request
 
     # `Replies` writes these, with the parts of `prompt_logprobs` from `Results`:
     sent: int = 0  # number of tokens that the client knows or gets with the next message
@@ -204,6 +208,12 @@ class Request:
         """Counts drafts from `prediction` that the reply has, and those that the model did not sample."""
         before = self.predicted or PredictionCounts(0, 0)
         self.predicted = PredictionCounts(before.accepted + accepted, before.rejected + rejected)
+
+    def count_drafts(self, drafted: int, accepted: int) -> None:
+        """Counts the drafts of a step."""
+        self.has_drafts = True
+        self.drafts.drafted += drafted
+        self.drafts.accepted += accepted
 
     def append(self, token: int) -> None:
         if isinstance(self.tokens, bytes):

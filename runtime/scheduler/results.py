@@ -171,6 +171,9 @@ class Results:
         rows = _split_rows(flight, result)
         predicted = self._count_drafts(result, rows) if result.drafted else repeat(0)
         for (request, row), (_, sampled) in zip(flight.rows, rows, strict=True):
+            if sampled:
+                request.drafts.steps += 1
+                self._counts.reply_steps += 1
             if flight.step > request.allocation.discard_until_step:
                 request.allocation.settle(row.samples, len(sampled))
         for request, sampled in rows:
@@ -240,6 +243,7 @@ class Results:
                 continue
             source, accepted = DRAFT_SOURCES[number], max(0, len(sampled) - 1)
             self._counts.count_drafts(source, count, accepted)
+            request.count_drafts(count, accepted)
             if source == "prediction":
                 predicted[row] = accepted
                 request.count_predicted(rejected=count - accepted)

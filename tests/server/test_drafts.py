@@ -69,6 +69,24 @@ def test_drafts_are_counted_by_source_and_save_steps(servers: list[Served]) -> N
     assert drafting[0]["arbora_steps_total"] < plain["arbora_steps_total"]
 
 
+def test_a_reply_tells_its_steps_and_drafts(servers: list[Served]) -> None:
+    plain, drafting, _ = servers
+    body = {"prompt": LINES + " And", "max_tokens": 60, "temperature": 0, "ignore_eos": True}
+    assert "completion_tokens_details" not in plain.http.post("/v1/completions", json=body).json()["usage"]
+    body |= {"cache_salt": "told", "n": 2}
+    drafting.http.post("/v1/completions", json=body)
+    before = drafting.metrics()
+    details = drafting.http.post("/v1/completions", json=body).json()["usage"]["completion_tokens_details"]
+    told = {
+        "arbora_reply_steps_total": details["steps"],
+        "arbora_drafted_tokens_total": details["drafted_tokens"],
+        "arbora_accepted_tokens_total": details["accepted_tokens"],
+    }
+    assert {name: drafting.metrics()[name] - before[name] for name in told} == told
+    assert 0 < details["accepted_tokens"] <= details["drafted_tokens"]
+    assert details["steps"] + details["accepted_tokens"] >= 120
+
+
 def test_a_request_limits_its_drafts(servers: list[Served]) -> None:
     _, drafting, _ = servers
     for limit in (0, 2):

@@ -21,6 +21,7 @@ from arbora.runtime.messages import (
 )
 from arbora.runtime.model.loading import load_model
 from arbora.runtime.sampling_params import SamplingParams
+from arbora.runtime.scheduler.adapters import AdapterRegistry
 from arbora.runtime.scheduler.budget import StepBudget
 from arbora.runtime.scheduler.grammar_loader import GrammarLoader
 from arbora.runtime.scheduler.refusals import Limits
@@ -60,6 +61,7 @@ class ServedModel:
             ready.vocab_size,
             (),
             ByteTokens(False),
+            adapters=AdapterRegistry(ready.adapters, ready.adapter_places),
         )
         self._to_model: deque[Message] = deque()
         self._results: list[StepResult] = []
@@ -73,11 +75,14 @@ class ServedModel:
         max_tokens: int,
         namespace: str | None = "",
         prediction: Sequence[int] = (),
+        adapter: str = "",
         **sampling: Any,
     ) -> None:
+        """adapter: a digest of those in `ready.adapters`; empty: the base model"""
         params = SamplingParams(max_tokens=max_tokens, **{"temperature": 0.0, **sampling})
         expected = pack(list(prediction))
-        self.handle(Generate(name, 0, pack(list(prompt)), params, None, namespace, prediction=expected))
+        tokens = pack(list(prompt))
+        self.handle(Generate(name, 0, tokens, params, None, namespace, prediction=expected, adapter=adapter))
 
     def handle(self, message: SchedulerInbox) -> None:
         self.scheduler.handle(message, Now())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Generic, Literal, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import astuple
 
 from ...core.cache_misses.explanation import Explanation
 from ...core.reply import Reply, UnenforcedKeyword
@@ -21,6 +22,10 @@ class CompletionTokensDetails(Struct):
     reasoning_tokens: int = 0
     accepted_prediction_tokens: int | UnsetType = UNSET
     rejected_prediction_tokens: int | UnsetType = UNSET
+    steps: int | UnsetType = UNSET
+    """steps that sampled tokens of the reply; this and the next two are there if it had drafts"""
+    drafted_tokens: int | UnsetType = UNSET
+    accepted_tokens: int | UnsetType = UNSET
 
 
 class Usage(Struct, kw_only=True):
@@ -37,12 +42,17 @@ def wire_usage(reply: Reply, *, counts_reasoning: bool = False, counts_predictio
     if counts_prediction:
         details.accepted_prediction_tokens = sum(each.accepted_prediction for each in reply.choices)
         details.rejected_prediction_tokens = sum(each.rejected_prediction for each in reply.choices)
+    drafts = reply.count_drafts()
+    if drafts.drafted:
+        details.steps, details.drafted_tokens, details.accepted_tokens = astuple(drafts)
     return Usage(
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
         total_tokens=usage.prompt_tokens + usage.completion_tokens,
         prompt_tokens_details=PromptTokensDetails(usage.cached_tokens, usage.written_tokens),
-        completion_tokens_details=details if counts_reasoning or counts_prediction else UNSET,
+        completion_tokens_details=details
+        if counts_reasoning or counts_prediction or drafts.drafted
+        else UNSET,
     )
 
 

@@ -24,6 +24,7 @@ SETTINGS: dict[str, Any] = {
     "reasoning_effort": str,
     "cache_salt": str,
     "cache_prompt": bool,
+    "speculate": int,
 }
 """The type of each field that /set takes. The server checks its range."""
 _EXPECTED: dict[Any, str] = {

@@ -82,6 +82,11 @@ export function plural(number, noun) {
   return `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 }
 
+/** What drafts gain, such as "2.4 tokens a step, 78 % of drafts accepted"; empty for null. */
+export function draftsText(drafts) {
+  return drafts ? `${decimal(drafts.tokens)} tokens a step, ${Math.round(100 * drafts.share)} % of drafts accepted` : "";
+}
+
 /** A size in bytes, such as "1.5 MiB". */
 export function size(bytes) {
   const units = ["bytes", "KiB", "MiB", "GiB", "TiB"];

@@ -1,7 +1,8 @@
 // The messages of a conversation as elements.
-import { copyButton, element, iconButton } from "./dom.js";
+import { copyButton, draftsText, element, iconButton } from "./dom.js";
 import { GrowingMarkdown } from "./markdown.js";
 import { promptView, speedText } from "./prompt_view.js";
+import { draftsOf } from "./reply.js";
 import { SchemaView } from "./schema_view.js";
 
 const ENDS = {
@@ -49,6 +50,7 @@ export class ReplyView {
   #reasoningBox = element("details", { class: "reasoning", hidden: true }, element("summary", {}, "Reasoning"), this.#reasoning);
   #content = element("div", { class: "content" });
   #calls = element("div", { class: "calls" });
+  #drafts = element("p", { class: "gain" }); // what drafts gain while the reply is written
   #end = element("div", { class: "end" });
   #actions = element("div", { class: "actions" });
   #foot = element("div", { class: "foot", hidden: true }, this.#actions);
@@ -58,7 +60,7 @@ export class ReplyView {
   constructor(schema) {
     this.element = element("article", { class: "message reply", "aria-label": "The model", "aria-busy": "true" });
     this.waiting = element("p", { class: "waiting" }); // what is said before the first token
-    this.element.append(this.#reasoningBox, this.#content, this.waiting, this.#calls, this.#end, this.#foot);
+    this.element.append(this.#reasoningBox, this.#content, this.waiting, this.#calls, this.#drafts, this.#end, this.#foot);
     if (schema) {
       this.#schema = new SchemaView(schema);
       this.#content.replaceWith(this.#schema.element);
@@ -73,6 +75,7 @@ export class ReplyView {
       this.#schema.show(reply.content, isOver);
     } else this.#markdown.show(reply.content, isOver);
     this.#calls.replaceChildren(...reply.calls.filter(Boolean).map(callView));
+    this.#drafts.textContent = isOver ? "" : draftsText(draftsOf(reply.usage));
   }
 
   /** Shows how the reply ended, how fast it was, and the cached part of its prompt. `request` returns the request. */

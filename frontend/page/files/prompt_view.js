@@ -1,8 +1,8 @@
 // The prompt of a reply: how much of it was cached, its text with the cached part shaded, and why the rest was not.
 import { postJson } from "./api.js";
-import { count, decimal, element, plural } from "./dom.js";
+import { count, decimal, draftsText, element, plural } from "./dom.js";
 import { commonStart } from "./icicle.js";
-import { cachedShare } from "./reply.js";
+import { cachedShare, draftsOf } from "./reply.js";
 
 const CAUSES = {
   new: "in no earlier prompt",
@@ -36,7 +36,7 @@ export function promptView(usage, speed, explanation, request) {
   const { prompt, cached, percent } = cachedShare(usage);
   const bar = element("meter", { min: 0, max: prompt, value: cached, "aria-label": "Cached part of the prompt", title: `${percent} %` });
   const cachedText = `${count(cached)} of ${plural(prompt, "prompt token")} cached`;
-  const text = [cachedText, plural(usage.completion_tokens, "token"), speedText(speed)].filter(Boolean).join(" · ");
+  const text = [cachedText, plural(usage.completion_tokens, "token"), speedText(speed), draftsText(draftsOf(usage))].filter(Boolean).join(" · ");
   const place = element("div");
   const view = element("details", { class: "prompt" }, element("summary", {}, bar, text), place);
   const open = async () => {

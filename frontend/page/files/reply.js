@@ -63,6 +63,12 @@ export function cachedShare(usage) {
   return { prompt, cached, percent: prompt ? Math.round((100 * cached) / prompt) : 0 };
 }
 
+/** `{tokens, share}`: the tokens that the reply got in a step so far, and the accepted share of its drafts; null without drafts. */
+export function draftsOf(usage) {
+  const { steps, drafted_tokens: drafted, accepted_tokens: accepted } = usage?.completion_tokens_details ?? {};
+  return drafted ? { tokens: 1 + accepted / steps, share: accepted / drafted } : null;
+}
+
 /** `{first, rate}`: the time to the first piece in milliseconds, and tokens a second after it; null where unknown. */
 export function speedOf({ begun, first, last, usage }) {
   if (first === null) return { first: null, rate: null };

@@ -18,6 +18,7 @@ export const FIELDS = [
   { name: "stop", label: "Stop texts", kind: "lines", usual: "none", hint: "One on each line; \\n is a line break. The reply ends before any of them." },
   { name: "cache_salt", label: "Cache salt", kind: "text", usual: "none", hint: "Prompts share cached text only with prompts of the same salt." },
   { name: "cache_prompt", label: "Cached text", kind: "choice", choices: ["false"], names: { false: "is not used" }, usual: "is used", hint: "Whether the prompt may begin with text that the cache has." },
+  { name: "speculate", label: "Drafts", isWhole: true, min: 0, max: 15, step: 1, usual: "what the server allows", hint: "Guesses at most so many tokens in a step; 0 none. The reply stays the same." },
 ];
 
 /** The value in a field's box: `{value}`, `{error}`, or neither if it is empty. */

@@ -1,6 +1,6 @@
 // The operators' view: the server's state, requests, plots of the last hour, and what the cache holds.
 import { getJson } from "./api.js";
-import { byId, count, decimal, element, plural, size } from "./dom.js";
+import { byId, count, decimal, draftsText, element, plural, size } from "./dom.js";
 import { History } from "./history.js";
 import { Plot } from "./plots.js";
 import { RequestsView, duration } from "./requests.js";
@@ -97,10 +97,12 @@ function showTiles(cache, requests, history) {
   const rateOf = cache.recent_hit_rate;
   const waiting = history.latest("requests_waiting");
   const speed = history.latest("output_tokens");
+  const [tokens, share] = [history.latest("tokens_a_step"), history.latest("drafts_accepted")];
+  const drafts = tokens === null ? "" : `; ${draftsText({ tokens, share })}`;
   const tiles = [
     ["Open requests", requests.open_total === null ? "–" : count(requests.open_total), `${waiting === null ? "–" : count(waiting)} waiting`],
     ...(rateOf ? [["Hit rate", rateOf.rate === null ? "–" : percent(rateOf.rate), `of the last ${plural(rateOf.requests, "request")}`]] : []),
-    ["Generated", speed === null ? "–" : rate(speed), "tokens, of the last 20 seconds"],
+    ["Generated", speed === null ? "–" : rate(speed), `tokens, of the last 20 seconds${drafts}`],
     ["KV cache", percent((used.pages + held.pages) / Math.max(1, all.pages)), `${count(used.pages + held.pages)} of ${count(all.pages)} pages, ${size(all.bytes)}`],
     ["Evicted", count(cache.evicted_pages), "pages"],
     ["Protected", count(pinned.pages + leased.pages), `${count(pinned.pages)} pinned, ${count(leased.pages)} leased pages`],

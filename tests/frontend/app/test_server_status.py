@@ -207,6 +207,22 @@ def test_rates_survive_a_restart_of_the_counters(metrics: Metrics) -> None:
     assert history.show(5, 0, 30.0).series["output_tokens"] == [None, 5, 2]
 
 
+def test_a_sample_tells_the_gain_of_drafts_only_if_there_were_some(metrics: Metrics) -> None:
+    history = History(metrics)
+    counts: list[tuple[int, dict[str, int], dict[str, int]]] = [
+        (100, {}, {}),
+        (200, {}, {}),
+        (250, {"request": 60, "replies": 40}, {"request": 30, "replies": 40}),
+    ]
+    for number, (steps, drafted, accepted) in enumerate(counts):
+        stats = msgspec.structs.replace(STATS, reply_steps=steps, drafted=drafted, accepted=accepted)
+        metrics.scheduler.update([ReplicaStats(0, 1, ready(256, 256), stats)])
+        history.add(10.0 * (number + 1), stats)
+    series = history.show(5, 0, 30.0).series
+    assert series["tokens_a_step"] == [None, None, pytest.approx(1 + 70 / 150, abs=0.001)]
+    assert series["drafts_accepted"] == [None, None, 0.7]
+
+
 def test_the_history_is_bounded_and_small(metrics: Metrics) -> None:
     history = History(metrics)
     for number in range(MAX_SAMPLES + 10):

@@ -129,6 +129,7 @@ def test_the_memory_for_pins_may_be_zero(model: Path) -> None:
         ("--quantize", "fp4", "--quantize fp4: expected one of int8, int4, fp8"),
         ("--step-ms", "nan", "--step-ms nan: expected milliseconds"),
         ("--max-running", "0", "--max-running 0: expected a whole number from 1"),
+        ("--speculate", "0", "--speculate 0: expected auto or a .* from 1 to 15; for no drafts, write off."),
         ("--log-level", "loud", "--log-level loud: expected one of debug"),
         ("--remote-cache", "redis://host:port", "--remote-cache redis://host:port: Port could not be cast"),
         (

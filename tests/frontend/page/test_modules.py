@@ -191,6 +191,17 @@ def test_the_speed_of_a_reply_is_that_after_its_first_piece(times: Any, tokens: 
     )
 
 
+def test_a_reply_with_drafts_says_what_they_gain() -> None:
+    details = {"reasoning_tokens": 0, "steps": 20, "drafted_tokens": 36, "accepted_tokens": 28}
+    usage: dict[str, Any] = {"completion_tokens": 48, "completion_tokens_details": details}
+    replies = PageModule("dom", "reply")
+    text = replies.run("draftsText(draftsOf(usage))", usage=usage)
+    assert text == "2.4 tokens a step, 78 % of drafts accepted"
+    without: list[Any] = [None, {"completion_tokens": 5}, {"completion_tokens_details": {"steps": 3}}]
+    for each in without:
+        assert replies.run("draftsText(draftsOf(usage))", usage=each) == ""
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

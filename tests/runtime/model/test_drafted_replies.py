@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from arbora.runtime.messages import Abort
+from arbora.runtime.messages import Abort, DraftCounts
 from checkpoints import WINDOWED, random_model, save_model
+from lora import save_adapter
 from served_model import ServedModel
 
 CONTEXT, PAGE, DRAFTS, NAN_TOKEN = 128, 4, 6, 99
@@ -105,9 +107,69 @@ def count_drafts(server: ServedModel) -> tuple[int, int]:
     return sum(stats.drafted.values()), sum(stats.accepted.values())
 
 
+def test_outputs_tell_the_steps_and_the_drafts_of_a_reply(servers: Servers) -> None:
+    reply = ask(servers.plain, "counted", PROMPTS[0], 40)
+    drafted, accepted = count_drafts(servers.drafting)
+    steps = servers.drafting.scheduler.stats().reply_steps
+    ask(servers.drafting, "counted", PROMPTS[0], 40, prediction=expect(reply.tokens))
+    told = DraftCounts()
+    for output in servers.drafting.outputs["counted"]:
+        told.add(output.drafts or DraftCounts())
+    stats = servers.drafting.scheduler.stats()
+    assert told.steps == stats.reply_steps - steps < 40
+    assert (drafted + told.drafted, accepted + told.accepted) == count_drafts(servers.drafting)
+    assert told.steps + told.accepted == len(reply.tokens) == 40
+    assert all(output.drafts is None for output in servers.plain.outputs["counted"])
+
+
 def test_replies_of_all_kinds_up_to_the_context_are_the_same(servers: Servers) -> None:
     replies = compare_all(servers, "whole", CONTEXT)
     assert {len(reply.tokens) for reply in replies.values()} == {CONTEXT - len(each) for each in PROMPTS}
+
+
+def test_replies_of_two_adapters_and_of_none_in_the_same_steps_are_the_same(tmp_path: Path) -> None:
+    base = random_model("qwen3", num_hidden_layers=2)
+    loras = tuple((f"{seed}", save_adapter(tmp_path / f"{seed}", base, seed)) for seed in (1, 2))
+    model = save_model(base, tmp_path / "model")
+    servers = start_servers(model, loras=loras, max_running=6)
+    digests = [each.digest for each in servers.plain.ready.adapters]
+    assert len(set(digests)) == 2
+    requests: dict[str, dict[str, Any]] = {
+        f"{kind} {digest or 'base'}": {"namespace": digest, "adapter": digest, **sampling}
+        for kind, sampling in (("greedy", {}), ("seeded", {"temperature": 1.0, "seed": 6, "top_k": 9}))
+        for digest in (*digests, "")
+    }
+    for name, fields in requests.items():
+        servers.plain.submit(name, PROMPTS[1], 50, **fields)
+    servers.plain.run()
+    expected = {name: read_reply(servers.plain, name) for name in requests}
+    assert len({tuple(reply.tokens) for reply in expected.values()}) == 6, "each adapter has its own replies"
+    for name, fields in requests.items():
+        predicted = expect(expected[name].tokens)
+        servers.drafting.submit(name, PROMPTS[1], 50, prediction=predicted, **fields)
+    servers.drafting.run(6)
+    assert servers.drafting.scheduler.stats().running == 6
+    servers.drafting.run()
+    assert {name: read_reply(servers.drafting, name) for name in requests} == expected
+    for name in requests:
+        counts = [output.drafts for output in servers.drafting.outputs[name] if output.drafts]
+        assert 0 < sum(each.accepted for each in counts) < sum(each.drafted for each in counts)
+
+
+@pytest.mark.parametrize(
+    ("speculate", "told"),
+    [
+        (None, "--speculate auto: drafts of at most 12 tokens for each request"),
+        (3, "--speculate 3: drafts of at most 3 tokens for each request"),
+        ("off", "--speculate off: no drafts"),
+    ],
+)
+def test_the_log_names_how_many_drafts_a_request_may_have(
+    model: Path, speculate: int | str | None, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    ServedModel(model, max_model_len=CONTEXT, speculate=speculate)
+    assert [each for each in caplog.messages if "speculate" in each] == [told]
 
 
 def test_retracted_replies_are_the_same(model: Path) -> None:
