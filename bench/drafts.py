@@ -8,25 +8,23 @@ With `--equal` a mixed load of requests at temperature 0 and above, with seeds, 
 with them. The number of replies that differ is printed, with `--deterministic` and without.
 
 Otherwise requests of several kinds are sent to two servers in turns, one of which makes drafts. Printed for
-each kind are the tokens that a row of a step gives, the share of drafts that the model sampled, and the
-ratios of tokens per second and of CPU seconds per token, the median of the rounds. A peer is any server with
-OpenAI's API; tokens per second are compared with its too.
+each kind are the tokens that a row of a step gives, the share of drafts that the model sampled, the share of
+prompt tokens that the prefix cache had, and the ratios of tokens per second and of CPU seconds per token, the
+median of the rounds. A peer is any server with OpenAI's API; tokens per second are compared with its too.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
 import shlex
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import httpx
 from arbora import Engine
@@ -34,56 +32,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 sys.path.append(str(Path(__file__).parent / "lib"))
 from compared_servers import ServerCommand
-from mixed_load import CITIES, NAMES, PERSON, differing, mixed_load, replay, shuffled
+from mixed_load import differing, mixed_load, replay, shuffled
 from process_figures import cpu_seconds
+from repeating_requests import KINDS, Body
 from reports import table
 from server_process import ServerProcess, exit_on_sigterm
 
-Body = dict[str, Any]
 PATIENCE_S = 600.0
-PROSE = Path(__file__).parent / "texts/prose.txt"
-
-
-def chat(content: str, **fields: Any) -> Body:
-    messages = [{"role": "user", "content": content}]
-    return {"messages": messages, "temperature": 0.0, "max_tokens": 120, **fields}
-
-
-def write_extraction(number: int) -> Body:
-    choose = random.Random(number)
-    name, city = choose.choice(NAMES), choose.choice(CITIES)
-    text = f"{name} is {choose.randint(18, 90)} years old, lives in {city} and likes lamps. JSON."
-    schema = {"name": "person", "strict": True, "schema": PERSON}
-    return chat(text, response_format={"type": "json_schema", "json_schema": schema})
-
-
-def write_quotation(number: int) -> Body:
-    choose = random.Random(number)
-    lines = [f"{choose.choice(NAMES)} bought {choose.randint(2, 99)} lamps." for _ in range(12)]
-    return chat("\n".join(lines) + "\nRepeat this text word for word.", ignore_eos=True)
-
-
-def write_story(number: int) -> Body:
-    return chat(f"Tell a story about {NAMES[number % 10]} in {CITIES[number % 6]}.", ignore_eos=True)
-
-
-def write_sampled_story(number: int) -> Body:
-    return {**write_story(number), "temperature": 0.8, "seed": number}
-
-
-def write_shuffled(number: int) -> Body:
-    words = PROSE.read_text().split()
-    random.Random(number).shuffle(words)
-    return chat(" ".join(words[:200]), temperature=1.5, seed=number, ignore_eos=True)
-
-
-KINDS: dict[str, Callable[[int], Body]] = {
-    "extraction": write_extraction,
-    "quotation": write_quotation,
-    "story": write_story,
-    "story at 0.8": write_sampled_story,
-    "shuffled words": write_shuffled,
-}
 
 
 class Figures(NamedTuple):
@@ -92,6 +47,8 @@ class Figures(NamedTuple):
     cpu_seconds: float
     drafted: int
     accepted: int
+    hit_rate: float
+    """the share of the prompts' tokens that the prefix cache had"""
 
 
 def count_differing(options: argparse.Namespace, deterministic: bool) -> int:
@@ -120,11 +77,11 @@ def run(server: ServerProcess, bodies: list[Body], streams: int) -> Figures:
     seconds, cpu = time.perf_counter() - started, sum(cpu_seconds(server.pid).values()) - used
     after = read_counts(server)
     tokens = sum(answer.raise_for_status().json()["usage"]["completion_tokens"] for answer in answers)
-    drafted, accepted = (
-        int(after.get(name, 0) - before.get(name, 0))
-        for name in ("arbora_drafted_tokens", "arbora_accepted_tokens")
-    )
-    return Figures(tokens, seconds, cpu, drafted, accepted)
+    grown = {name: count - before.get(name, 0) for name, count in after.items()}
+    drafted, accepted = (int(grown.get(f"arbora_{name}_tokens", 0)) for name in ("drafted", "accepted"))
+    looked_up = grown.get("arbora_prompt_tokens_looked_up", 0)
+    hit_rate = grown["arbora_prompt_tokens_cached"] / looked_up if looked_up else 0.0
+    return Figures(tokens, seconds, cpu, drafted, accepted, hit_rate)
 
 
 def read_counts(server: ServerProcess) -> dict[str, float]:
@@ -136,10 +93,11 @@ def read_counts(server: ServerProcess) -> dict[str, float]:
 def compare(options: argparse.Namespace, servers: list[ServerProcess], kind: str) -> list[object]:
     """A line of the table: the kind, and the figures with drafts compared with those without, and with those
     of a peer if there is one."""
-    write, speeds, costs, over_peer = KINDS[kind], [], [], []
+    write, speeds, costs, over_peer, hit_rates = KINDS[kind], [], [], [], []
     drafted = accepted = tokens = 0
     for number in range(options.rounds + 1):
-        bodies = [write(number * options.requests_per_round + at) for at in range(options.requests_per_round)]
+        numbers = range(options.requests_per_round)
+        bodies = [write(number * options.requests_per_round + at).body for at in numbers]
         order = servers if number % 2 else servers[::-1]
         found = {server.url: run(server, bodies, options.streams) for server in order}
         without, with_drafts, *peer = (found[server.url] for server in servers)
@@ -148,6 +106,7 @@ def compare(options: argparse.Namespace, servers: list[ServerProcess], kind: str
         speed = with_drafts.tokens / with_drafts.seconds
         speeds.append(speed / (without.tokens / without.seconds))
         over_peer += [speed / (each.tokens / each.seconds) for each in peer]
+        hit_rates.append((without.hit_rate, with_drafts.hit_rate))
         costs.append(with_drafts.cpu_seconds / with_drafts.tokens / (without.cpu_seconds / without.tokens))
         drafted += with_drafts.drafted
         accepted += with_drafts.accepted
@@ -156,7 +115,8 @@ def compare(options: argparse.Namespace, servers: list[ServerProcess], kind: str
     share = f"{accepted / drafted:.2f}" if drafted else "none drafted"
     figures = [tokens / rows, *(statistics.median(each) for each in (speeds, costs, over_peer) if each)]
     print(f"{kind}: tokens/s {speeds}, CPU {costs}, ÷ peer {over_peer}", file=sys.stderr, flush=True)
-    return [kind, share, *(f"{figure:.2f}" for figure in figures)]
+    hits = " / ".join(f"{statistics.mean(each):.3f}" for each in zip(*hit_rates, strict=True))
+    return [kind, share, hits, *(f"{figure:.2f}" for figure in figures)]
 
 
 def measure(options: argparse.Namespace) -> None:
@@ -172,7 +132,14 @@ def measure(options: argparse.Namespace) -> None:
             peer = ServerCommand("peer", shlex.split(options.peer))
             servers.append(stack.enter_context(ServerProcess(peer, Path(directory) / "peer.log")))
         lines = [compare(options, servers, kind) for kind in options.kinds]
-    headings = ["kind", "accepted", "tokens a row", "tokens/s, on ÷ off", "CPU s/token, on ÷ off"]
+    headings = [
+        "kind",
+        "accepted",
+        "prefix hits, off / on",
+        "tokens a row",
+        "tokens/s, on ÷ off",
+        "CPU s/token, on ÷ off",
+    ]
     print(table([*headings, "tokens/s ÷ peer"] if options.peer else headings, lines))
 
 

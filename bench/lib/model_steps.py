@@ -9,10 +9,22 @@ from typing import NoReturn
 
 import numpy as np
 from arbora.frontend.cli.main import build_parser, serve_config
+from arbora.kernels.common.drafts import Drafts
 from arbora.runtime.messages import Row, SlotSetup, StepPlan
 from arbora.runtime.model.devices import use_all_cores
 from arbora.runtime.model.loading import load_model
+from arbora.runtime.model.warm_up import ZeroDrafter
 from arbora.runtime.sampling_params import SamplingParams
+from numpy.typing import NDArray
+
+
+class WrongDrafter(ZeroDrafter):
+    """Drafts as many tokens as it is told, of which the first is wrong."""
+
+    drafts = 0
+
+    def propose(self, slots: NDArray[np.int32], most: NDArray[np.int32]) -> Drafts:
+        return super().propose(slots, np.full_like(most, self.drafts))
 
 
 class Steps:
@@ -27,7 +39,8 @@ class Steps:
         self._windows = len(ready.groups) - 1
         self._pages_of_slot = min(group.num_pages for group in ready.groups) // (decoding + 1)
         self._prompt, self._keys = decoding, keys
-        self._lengths: dict[int, int] = {}
+        self._lengths, self._pages = dict[int, int](), dict[int, int]()
+        self._drafter = WrongDrafter()
         self.choose_adapters(0)
 
     def choose_adapters(self, number: int) -> None:
@@ -41,6 +54,12 @@ class Steps:
     def begin_prompt(self) -> None:
         self._begin(self._prompt)
         self._run([self._row(self._prompt, self._keys // 2)])
+
+    def run_drafted(self, drafts: int) -> float:
+        """Returns the milliseconds of a step in which only the first slot decodes, with wrong drafts."""
+        self._drafter.drafts = drafts
+        with self.runner.drafting_by(self._drafter):
+            return self._run([self._row(0, 0, drafts)])
 
     def run(self, decode: int, chunk: int) -> float:
         """Returns the milliseconds of a step: a token for each of `decode` slots, and a chunk of a prompt."""
@@ -58,7 +77,7 @@ class Steps:
         sampling = SamplingParams(max_tokens=1 << 20, temperature=0.0)
         adapter = slot % self._adapters if self._adapters else None
         self._setups.append(SlotSetup(slot=slot, sampling=sampling, adapter=adapter))
-        self._lengths[slot] = 0
+        self._lengths[slot] = self._pages[slot] = 0
 
     def _run(self, rows: list[Row]) -> float:
         plan = self._plan(rows)
@@ -71,17 +90,18 @@ class Steps:
         plan, self._setups = StepPlan(self._step, rows, self._setups), []
         return plan
 
-    def _row(self, slot: int, chunk: int) -> Row:
+    def _row(self, slot: int, chunk: int, drafts: int = 0) -> Row:
         start = self._lengths[slot]
         self._lengths[slot] += chunk or 1
-        first = slot * self._pages_of_slot
-        given, needed = (-(-tokens // self._page_size) for tokens in (start, self._lengths[slot]))
+        first, given = slot * self._pages_of_slot, self._pages[slot]
+        needed = max(given, -(-(self._lengths[slot] + drafts) // self._page_size))
+        self._pages[slot] = needed
         tokens = [self._random.randrange(10, 250) for _ in range(chunk)]
         return Row(
             slot=slot,
             start=start,
             tokens=np.array(tokens, np.int32).tobytes(),
-            samples=int(not chunk),
+            samples=0 if chunk else 1 + drafts,
             new_pages=(pages := np.arange(first + given, first + needed, dtype=np.int32).tobytes()),
             new_window_pages=[pages] * self._windows,
         )

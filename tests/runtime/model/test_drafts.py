@@ -187,7 +187,7 @@ def test_chunks_sample_the_same_with_drafts(models: dict[str, Path], model: str,
     drafted = run_chunks(driver, 1 + DRAFTS)
     assert drafted.prompt_logprobs == chunk.prompt_logprobs and len(chunk.prompt_logprobs) == 1
     found = read_tokens(drafted, slots)
-    longest = {right: 1 + DRAFTS, half_right: 1 + DRAFTS // 2, wrong: 1}[guess]
+    longest = 1 + (DRAFTS if guess is right else DRAFTS // 2 if guess is half_right else 0)
     assert [len(found[slot]) for slot in slots if slot not in (3, 4)] == [longest] * 3
     assert len(found[3]) == 1
     drafter.known = {slot: len(tokens) for slot, tokens in found.items()}
