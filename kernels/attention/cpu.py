@@ -116,9 +116,9 @@ class CpuAttention:
         self._item_queries = max(repeat, tiles.AMX_QUERIES if self._by_amx else MAX_ITEM_QUERIES)
         self._item_tokens, self._kv_heads = self._item_queries // repeat, kv_heads
         self._reach, lengths = reach, batch.kv_lengths.astype(np.int64)
-        groups, cut = self._choose_groups(batch.groups), self._choose_cut(lengths)
+        groups, cut = self._choose_groups(batch.groups), self._choose_cut(len(lengths), int(lengths.max(initial=1)))
         every_row = np.ones(len(lengths), np.bool_)
-        self._items = plan_items(batch, groups, every_row, self._item_tokens, cut, reach)
+        items = self._items = plan_items(batch, groups, every_row, self._item_tokens, cut, reach)
         self._segments, self._page_size = Segments.of(kv), batch.page_size
         self._runs = Runs.find(batch.page_tables, lengths, batch.page_size, self._segments)
         self._capacities = lengths
@@ -138,8 +138,9 @@ class CpuAttention:
             self._attend = kernels[q.dtype, kv.dtype]
             self._min_tiled = float_tiles.MIN_QUERIES
         self._merge = column.MERGE_KERNELS[q.dtype]
-        self._arguments = self._fixed_arguments(kv, repeat, head_dim)
-        self._set_items()
+        self._arguments = self._first_arguments(kv, repeat, head_dim)
+        self._set_items(items.items, items.merges, self._item_runs)
+        self._set_partials()
 
     def _choose_groups(self, groups: tuple[Group, ...]) -> tuple[Group, ...]:
         """Those of the groups whose keys are read once."""
@@ -147,12 +148,13 @@ class CpuAttention:
             return ()  # a window hides a different part of the shared keys from each row, so few are shared
         return _whole_items(groups) if self._invariant else groups
 
-    def _choose_cut(self, lengths: NDArray[np.int64]) -> Cut:
-        split = _split(self._invariant, self._kv_heads, len(lengths), int(lengths.max(initial=1)))
-        return Cut(split, aligned=self._invariant)
+    def _choose_cut(self, rows: int, longest: int) -> Cut:
+        return Cut(_split(self._invariant, self._kv_heads, rows, longest), aligned=self._invariant)
 
-    def _fixed_arguments(self, kv: torch.Tensor, repeat: int, head_dim: int) -> list[int]:
+    def _first_arguments(self, kv: torch.Tensor, repeat: int, head_dim: int) -> list[int]:
         arguments = [0] * column.ARGUMENTS
+        arguments[column.RUNS] = self._runs.table.ctypes.data
+        arguments[column.REACH] = self._reach.code
         arguments[column.KV_HEADS] = kv.shape[1]
         arguments[column.REPEAT] = repeat
         arguments[column.HEAD_DIM] = head_dim
@@ -164,17 +166,15 @@ class CpuAttention:
         arguments[column.THREADS] = thread_count()
         return arguments
 
-    def _set_items(self) -> None:
+    def _set_items(self, items: np.ndarray, merges: np.ndarray, item_runs: np.ndarray) -> None:
         arguments = self._arguments
-        arguments[column.REACH] = self._reach.code
-        arguments[column.RUNS] = self._runs.table.ctypes.data
-        arguments[column.PARTIAL_OUT] = self._partial.data_ptr()
-        arguments[column.PARTIAL_SUM] = self._partial_sum.data_ptr()
-        arguments[column.ITEMS] = self._items.items.ctypes.data
-        arguments[column.ITEM_COUNT] = len(self._items.items)
-        arguments[column.ITEM_RUNS] = self._item_runs.ctypes.data
-        arguments[column.MERGES] = self._items.merges.ctypes.data
-        arguments[column.MERGE_COUNT] = len(self._items.merges)
+        arguments[column.ITEMS], arguments[column.ITEM_COUNT] = items.ctypes.data, len(items)
+        arguments[column.MERGES], arguments[column.MERGE_COUNT] = merges.ctypes.data, len(merges)
+        arguments[column.ITEM_RUNS] = item_runs.ctypes.data
+
+    def _set_partials(self) -> None:
+        self._arguments[column.PARTIAL_OUT] = self._partial.data_ptr()
+        self._arguments[column.PARTIAL_SUM] = self._partial_sum.data_ptr()
 
     @property
     def kernels(self) -> set[ParallelKernel]:
@@ -189,7 +189,7 @@ class CpuAttention:
         plan = self.copy()
         is_kept, plan._items = self._items.having(tokens)
         plan._item_runs = self._item_runs[is_kept]
-        plan._set_items()
+        plan._set_items(plan._items.items, plan._items.merges, plan._item_runs)
         return plan
 
     def copy(self) -> "CpuAttention":
@@ -206,27 +206,34 @@ class CpuAttention:
         """Sets the rows' pages, of which all may have keys."""
         self._capacities = np.array([len(table) * self._page_size for table in page_tables], np.int64)
         self._runs = Runs.find(page_tables, self._capacities, self._page_size, self._segments)
+        self._arguments[column.RUNS] = self._runs.table.ctypes.data
 
     def plan_step(
         self,
         queries: NDArray[np.int64],
         lengths: NDArray[np.int64],
+        longest: int,
         groups: tuple[Group, ...],
         reach: Reach,
     ) -> None:
         """Plans a later step of the same rows, as a new plan would.
 
-        queries, lengths: [rows], of query tokens and of keys. reach: the layers' own
+        queries, lengths: [rows], of query tokens and of keys. longest: of `lengths`. reach: the layers' own
         """
-        self._reach = reach.within(int(lengths.max()))
-        sizes = ItemSizes.of(self._item_tokens, self._choose_cut(lengths), self._reach)
+        self._reach = reach.within(longest)
+        sizes = ItemSizes.of(self._item_tokens, self._choose_cut(len(lengths), longest), self._reach)
+        later, items = self._later, self._later.items
         chosen = self._choose_groups(groups)
-        self._items, self._item_runs = self._later.plan(queries, lengths, chosen, sizes, self._runs)
-        partials = self._items.partials
+        made, merged, partials = later.plan(queries, lengths, chosen, sizes, self._runs)
         if partials > len(self._partial):
             self._partial = torch.empty(SPARE * partials, *self._partial.shape[1:])
             self._partial_sum = torch.empty(SPARE * partials, *self._partial_sum.shape[1:])
-        self._set_items()
+            self._set_partials()
+        if later.items is not items:
+            self._set_items(later.items, later.merges, later.item_runs)
+        arguments = self._arguments
+        arguments[column.ITEM_COUNT], arguments[column.MERGE_COUNT] = made, merged
+        arguments[column.REACH] = self._reach.code
 
     def run(
         self,

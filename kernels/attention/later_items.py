@@ -26,19 +26,23 @@ class LaterItems:
         groups: tuple[Group, ...],
         sizes: ItemSizes,
         runs: Runs,
-    ) -> tuple[ItemPlan, NDArray[np.int64]]:
-        """The items of rows (see `plan_items`), and the run of each item's first key."""
+    ) -> tuple[int, int, int]:
+        """Plans the items of rows (see `plan_items`). Returns the numbers of items, merges and partial
+        results."""
         rows = queries, lengths, lay_out(groups), np.ones(len(lengths), np.bool_), sizes
         of_runs = runs.table, runs.starts
-        made, merged, partials = _plan(*rows, *of_runs, self._items, self._merges, self._item_runs)
-        if made < 0:
-            self._allocate(-made * SPARE, merged * SPARE)
-            made, merged, partials = _plan(*rows, *of_runs, self._items, self._merges, self._item_runs)
-        return ItemPlan(self._items[:made], self._merges[:merged], partials), self._item_runs[:made]
+        found: tuple[int, int, int] = _plan(*rows, *of_runs, self.items, self.merges, self.item_runs)
+        if found[0] < 0:
+            self._allocate(-found[0] * SPARE, found[1] * SPARE)
+            found = _plan(*rows, *of_runs, self.items, self.merges, self.item_runs)
+        return found
 
     def _allocate(self, items: int, merges: int) -> None:
-        self._items = np.empty((items, COLUMNS), np.int64)
-        self._merges, self._item_runs = np.empty((merges, 3), np.int64), np.empty(items, np.int64)
+        self.items = np.empty((items, COLUMNS), np.int64)
+        """[places, COLUMNS]: the items, and memory for more"""
+        self.merges = np.empty((merges, 3), np.int64)
+        self.item_runs = np.empty(items, np.int64)
+        """[places]: the run of each item's first key"""
 
 
 @compiled_fast

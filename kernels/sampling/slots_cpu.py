@@ -17,6 +17,7 @@ from .batch import LOGPROB_FLOOR, SamplingBatch
 from .cpu import collect_tensors, row_floats, row_integers
 from .packed_results import INTEGERS as RESULTS
 from .packed_results import PackedResults
+from .record_cpu import NO_COUNTS, record_rows
 from .row_cpu import allocate_scratch, array, sample_row
 from .state import SamplingState
 
@@ -35,12 +36,16 @@ class SlotSampling:
     `run`, and for later tokens of the same slots `lay_out` → `run`.
 
     A token is also recorded as its slot's last one, and counted for penalties. In a step with drafts
-    `SamplingState.record_drafted` does this afterwards, when it is known which tokens are kept.
+    `record_kept` does this afterwards, when it is known which tokens are kept.
     """
 
     def __init__(self, state: SamplingState, registers: SlotRegisters, vocab: int) -> None:
         rows = len(registers.row_numbers)
-        self._state, self._registers, self._vocab = state, registers, vocab
+        self._state, self._vocab = state, vocab
+        self._last_tokens, self._registers = state.last_tokens.numpy(), registers.values.numpy()
+        self._ahead = None if registers.ahead is None else registers.ahead.numpy()
+        self._last_tokens_at, self._registers_at = state.last_tokens.data_ptr(), registers.values.data_ptr()
+        self._ahead_at = 0 if registers.ahead is None else registers.ahead.data_ptr()
         self._block = np.zeros(BLOCK_COLUMNS, np.int64)
         self._row_slots = np.zeros(rows, np.int32)
         self._drafts, self._no_drafts = np.zeros(rows, np.int32), DraftRows.without_drafts(rows)
@@ -52,7 +57,8 @@ class SlotSampling:
         self._batch: SamplingBatch | None = None
         """the loaded tensors, whose addresses the block holds"""
         self._alternatives: int | None = None
-        self._results = PackedResults.empty(0, None, torch.device("cpu"))
+        self._output_counts = NO_COUNTS
+        self._place_results(PackedResults.empty(0, None, torch.device("cpu")))
 
     def load(
         self,
@@ -67,6 +73,7 @@ class SlotSampling:
         """
         block, batch = self._block, self._state.gather(slots)
         self._batch, self._alternatives = batch, alternatives
+        self._output_counts = NO_COUNTS if batch.penalties is None else batch.penalties.output_counts.numpy()
         self._slots, self._slot_integers, self._slot_floats = slots, row_integers(batch), row_floats(batch)
         block[:] = 0
         block[column.VOCAB] = self._vocab
@@ -83,21 +90,20 @@ class SlotSampling:
         self._place_results(PackedResults.empty(len(slots), alternatives, torch.device("cpu")))
 
     def lay_out(self, drafts: DraftRows | None) -> PackedResults:
-        """Prepares the rows of a step, in which the loaded slots sample their next tokens. Returns where the
-        results will be.
+        """Prepares the rows of a step, in which the loaded slots sample their next tokens, and moves their
+        positions on by one token (see `SamplingState.accept`). Returns where the results will be.
 
         drafts: those of the loaded slots, for whose rows `SlotRegisters.ahead` has the registers; None: no
         slot has any
         """
-        block, registers, state = self._block, self._registers, self._state
+        block, state = self._block, self._state
         if drafts is None:
             rows, laid_out = len(self._slots), self._no_drafts
-            block[SLOT_REGISTERS] = registers.values.data_ptr()
-            block[LAST_TOKENS] = state.last_tokens.data_ptr()
+            block[SLOT_REGISTERS], block[LAST_TOKENS] = self._registers_at, self._last_tokens_at
         else:
-            assert registers.ahead is not None, "drafts were not announced"
+            assert self._ahead_at, "drafts were not announced"
             rows, laid_out = len(drafts.offsets), drafts
-            block[SLOT_REGISTERS], block[LAST_TOKENS] = registers.ahead.data_ptr(), 0
+            block[SLOT_REGISTERS], block[LAST_TOKENS] = self._ahead_at, 0
         _lay_out_rows(
             (self._slots, self._slot_integers, self._slot_floats, state.positions, state.banned_until),
             (laid_out.offsets, laid_out.tokens),
@@ -114,8 +120,17 @@ class SlotSampling:
         assert logits.dtype == torch.float32 and logits.is_contiguous() and logits.shape[1] == self._vocab
         sample_slots.run((len(logits), logits.data_ptr(), self._block.ctypes.data), 1)
 
+    def record_kept(self, slots: NDArray[np.int32], drafts: DraftRows) -> None:
+        """Records the tokens that are kept of the rows that were laid out. slots: of each row"""
+        assert self._ahead is not None, "drafts were not announced"
+        tokens, bad, _ = self._result_rows
+        entries = self._integers[: len(slots), column.ENTRY].astype(np.int32)
+        counts, registers = self._output_counts, (self._ahead, self._registers)
+        record_rows(slots, *drafts, tokens, bad, self._last_tokens, entries, counts, *registers, True)
+
     def _place_results(self, results: PackedResults) -> None:
         self._results = results
+        self._result_rows = results.buffer.numpy()[: RESULTS * results.capacity].reshape(RESULTS, -1)
         rows, start, tops = results.capacity, results.buffer.data_ptr(), results.alternatives
         places = [column.TOKENS, column.BAD, STATES]
         if tops is not None:
@@ -127,7 +142,8 @@ class SlotSampling:
 
 @compiled
 def _lay_out_rows(of_slots, drafts, rows, has_drafts, of_rows):
-    """Writes the parameters of each row: those of its slot, at the position after the drafts before it."""
+    """Writes the parameters of each row: those of its slot, at the position after the drafts before it. Moves
+    each slot's position on by one token."""
     slots, slot_integers, slot_floats, positions, banned_until = of_slots
     offsets, tokens = drafts
     row_slots, integers, floats, row_drafts = of_rows
@@ -136,7 +152,9 @@ def _lay_out_rows(of_slots, drafts, rows, has_drafts, of_rows):
         at += np.int64(offsets[row] == 0)
         slot = slots[at]
         integers[row], floats[row] = slot_integers[at], slot_floats[at]
-        position = positions[slot] + offsets[row]
+        if offsets[row] == 0:
+            positions[slot] += 1
+        position = positions[slot] - 1 + offsets[row]
         integers[row, column.POSITION], integers[row, column.OFFSET] = position, offsets[row]
         if position >= banned_until[slot]:
             integers[row, column.BANNED_TO] = integers[row, column.BANNED_FROM]

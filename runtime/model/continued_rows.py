@@ -29,7 +29,7 @@ class ContinuedRows:
         self._tables, self._slots, self._states = tables, slots, states
         self._table_addresses = states.table_addresses()
         self._slot_list, self._groups = slots.tolist(), inputs.groups
-        self._none, self._no_drafts = np.zeros_like(slots), np.zeros(len(slots), np.int32)
+        self._no_drafts = np.zeros(len(slots), np.int32)
         self._adapters = None if inputs.adapters is None else states.adapters[slots]
         self._attention: dict[tuple[int, Reach], CpuAttention] = {}
         for (group, reach, _), plan in loaded.plans.items():
@@ -65,17 +65,18 @@ class ContinuedRows:
         only what tells about sampling is the step's own."""
         tables, slots = self._tables, self._slots
         counts = self._no_drafts if drafts is None else drafts.counts
-        tokens = tables.extend(slots, self._none, self._none, counts)
+        tokens = tables.extend_decode(slots, counts)
         of_rows = None if drafts is None else DraftRows.of(counts, drafts.tokens)
         recorded.load_decode(tokens, tables.places(slots, tokens), of_rows)
         if self._adapters is not None:
             recorded.load_adapters([group_rows(np.repeat(self._adapters, tokens.lengths), len(tokens.slots))])
-        lengths = tables.lengths[slots] + counts
+        lengths = tokens.positions[tokens.ends - 1] + 1
+        longest = int(lengths.max())
         for (group, reach), plan in self._attention.items():
             if plan.lacks_pages(lengths):
                 plan.set_pages([tables.table(slot, group) for slot in self._slot_list])
-            visible = find_visible(self._groups, tables.groups[group], lengths)
-            plan.plan_step(tokens.lengths, lengths, tuple(visible), reach)
+            visible = tuple(find_visible(self._groups, tables.groups[group], lengths))
+            plan.plan_step(tokens.lengths, lengths, longest, visible, reach)
         recorded.set_attention({kind: self._attention[kind[:2]] for kind in recorded.attention})
         if of_rows is None:
             return self._inputs

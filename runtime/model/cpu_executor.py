@@ -63,10 +63,8 @@ class CpuExecutor:
             states.step_ahead(slots, drafts)
         self._results = self._sampling.lay_out(drafts)
         self._recorded.run(program)
-        if drafts is None:
-            states.sampling.move_on(slots)
-        else:
-            states.record(slots, self._results.rows(len(slots)), drafts)
+        if drafts is not None:
+            self._sampling.record_kept(slots, drafts)
         return program.hidden
 
     def sample(self, inputs: StepInputs, hidden: torch.Tensor, mask: HostMask | None) -> PackedResults:

@@ -6,6 +6,8 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,14 +56,19 @@ class RecordedStep:
     _attended: dict[_LayerKind, list[int]] = field(default_factory=dict)
     """these arguments in the last step"""
 
+    @cached_property
+    def arrays(self) -> list[NDArray[Any]]:
+        """Where the program reads tokens, slots, positions, and the places of each page group."""
+        batch = self.batch
+        places = [group.places for group in batch.groups]
+        return [each.numpy() for each in (batch.tokens, self.slots, batch.positions, *places)]
+
     def load(self, inputs: StepInputs) -> None:
         """Copies a step's inputs to where the program reads them."""
         batch = self.batch
-        batch.tokens.numpy()[:] = inputs.tokens
-        self.slots.numpy()[:] = inputs.slots
-        batch.positions.numpy()[:] = inputs.positions
-        for group, places in zip(batch.groups, inputs.places, strict=True):
-            group.places.numpy()[:] = places
+        given = inputs.tokens, inputs.slots, inputs.positions, *inputs.places
+        for into, values in zip(self.arrays, given, strict=True):
+            into[:] = values
         if batch.outputs is not None:
             batch.outputs.numpy()[:] = inputs.outputs
         self.load_adapters(inputs.group_adapters(inputs.size, len(inputs.outputs)))
@@ -70,13 +77,12 @@ class RecordedStep:
         self, tokens: StepTokens, places: Sequence[NDArray[np.int64]], drafts: DraftRows | None
     ) -> None:
         """As `load`, for rows in decode without adapters. places: of each page group"""
-        batch = self.batch
-        batch.positions.numpy()[:] = tokens.positions
-        for group, of_group in zip(batch.groups, places, strict=True):
-            group.places.numpy()[:] = of_group
-        self.slots.numpy()[:] = tokens.slots
+        into_tokens, into_slots, into_positions, *into_places = self.arrays
+        into_positions[:], into_slots[:] = tokens.positions, tokens.slots
+        for into, of_group in zip(into_places, places, strict=True):
+            into[:] = of_group
         if drafts is not None:  # the program replaces each row's first token
-            batch.tokens.numpy()[1:] = drafts.tokens[:-1]
+            into_tokens[1:] = drafts.tokens[:-1]
 
     def load_adapters(self, grouped: Sequence[NDArray[np.int32]]) -> None:
         """grouped: see `StepInputs.group_adapters`"""
