@@ -116,7 +116,10 @@ class CpuAttention:
         self._item_queries = max(repeat, tiles.AMX_QUERIES if self._by_amx else MAX_ITEM_QUERIES)
         self._item_tokens, self._kv_heads = self._item_queries // repeat, kv_heads
         self._reach, lengths = reach, batch.kv_lengths.astype(np.int64)
-        groups, cut = self._choose_groups(batch.groups), self._choose_cut(len(lengths), int(lengths.max(initial=1)))
+        groups, cut = (
+            self._choose_groups(batch.groups),
+            self._choose_cut(len(lengths), int(lengths.max(initial=1))),
+        )
         every_row = np.ones(len(lengths), np.bool_)
         items = self._items = plan_items(batch, groups, every_row, self._item_tokens, cut, reach)
         self._segments, self._page_size = Segments.of(kv), batch.page_size

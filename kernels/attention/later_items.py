@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from ..common.jit import compiled_fast
 from .batch import Group
-from .plan import COLUMNS, ItemPlan, ItemSizes, count_places, cut_into, lay_out
+from .plan import COLUMNS, ItemSizes, count_places, cut_into, lay_out
 from .runs import Runs, find_first_runs
 
 SPARE = 2

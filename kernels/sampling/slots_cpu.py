@@ -129,8 +129,7 @@ class SlotSampling:
         record_rows(slots, *drafts, tokens, bad, self._last_tokens, entries, counts, *registers, True)
 
     def _place_results(self, results: PackedResults) -> None:
-        self._results = results
-        self._result_rows = results.buffer.numpy()[: RESULTS * results.capacity].reshape(RESULTS, -1)
+        self._results, self._result_rows = results, results.integers(results.capacity)
         rows, start, tops = results.capacity, results.buffer.data_ptr(), results.alternatives
         places = [column.TOKENS, column.BAD, STATES]
         if tops is not None:

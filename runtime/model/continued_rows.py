@@ -12,7 +12,6 @@ from ...kernels.attention.cpu import CpuAttention
 from ...kernels.common.drafts import DraftRows, Drafts
 from ..messages import StepPlan
 from .input_batch import StepInputs, find_visible
-from .page_tables import PageTables
 from .recorded_steps import LoadedStep, RecordedStep
 from .slot_states import SlotStates
 

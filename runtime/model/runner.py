@@ -144,13 +144,13 @@ class Runner:
             self._sample(step, None)
         return step
 
-    @torch.inference_mode()
     def sample(self, step: RunningStep, masks: MasksSource) -> None:
         """Samples the step if some of its rows have masks from the host, for which it waits."""
         if step.inputs is not None and step.inputs.masked_slots:
-            self._sample(step, step.wait_for(masks))
+            received = step.wait_for(masks)
+            with torch.inference_mode():
+                self._sample(step, received)
 
-    @torch.inference_mode()
     def finish(self, step: RunningStep) -> StepResult:
         """Waits for the tokens of the oldest running step."""
         result = step.finish(self._idle_since)
