@@ -9,9 +9,10 @@ from typing import NoReturn
 
 import numpy as np
 from arbora.frontend.cli.main import build_parser, serve_config
-from arbora.runtime.messages import Row, SlotSetup, StepPlan
+from arbora.runtime.messages import TOKEN_BYTES, Row, SlotSetup, StepPlan
 from arbora.runtime.model.devices import use_all_cores
 from arbora.runtime.model.loading import load_model
+from arbora.runtime.model.warm_up import ZeroDrafter
 from arbora.runtime.sampling_params import SamplingParams
 
 
@@ -28,6 +29,8 @@ class Steps:
         self._pages_of_slot = min(group.num_pages for group in ready.groups) // (decoding + 1)
         self._prompt, self._keys = decoding, keys
         self._lengths: dict[int, int] = {}
+        self._pages: dict[int, int] = {}
+        """of each slot"""
         self.choose_adapters(0)
 
     def choose_adapters(self, number: int) -> None:
@@ -42,46 +45,53 @@ class Steps:
         self._begin(self._prompt)
         self._run([self._row(self._prompt, self._keys // 2)])
 
-    def run(self, decode: int, chunk: int) -> float:
-        """Returns the milliseconds of a step: a token for each of `decode` slots, and a chunk of a prompt."""
-        return self._run(self._rows(decode, chunk))
+    def run(self, decode: int, chunk: int, drafts: int = 0) -> float:
+        """Returns the milliseconds of a step: a token for each of `decode` slots, after which so many drafts
+        are computed, and a chunk of a prompt."""
+        rows = self._rows(decode, chunk, drafts)
+        if not drafts:
+            return self._run(rows)
+        with self.runner.drafting_by(ZeroDrafter()):
+            return self._run(rows)
 
     def plan(self, decode: int, chunk: int = 0) -> StepPlan:
         """The plan of such a step, for the runner."""
         return self._plan(self._rows(decode, chunk))
 
-    def _rows(self, decode: int, chunk: int) -> list[Row]:
-        rows = [self._row(slot, 0) for slot in range(decode)]
+    def _rows(self, decode: int, chunk: int, drafts: int = 0) -> list[Row]:
+        rows = [self._row(slot, 0, drafts) for slot in range(decode)]
         return [*rows, self._row(self._prompt, chunk)] if chunk else rows
 
     def _begin(self, slot: int) -> None:
         sampling = SamplingParams(max_tokens=1 << 20, temperature=0.0)
         adapter = slot % self._adapters if self._adapters else None
         self._setups.append(SlotSetup(slot=slot, sampling=sampling, adapter=adapter))
-        self._lengths[slot] = 0
+        self._lengths[slot] = self._pages[slot] = 0
 
     def _run(self, rows: list[Row]) -> float:
         plan = self._plan(rows)
         begin = time.perf_counter()
-        self.runner.run(plan, lambda: None)
-        return (time.perf_counter() - begin) * 1e3
+        result = self.runner.run(plan, lambda: None)
+        taken = (time.perf_counter() - begin) * 1e3
+        for row, count in zip(rows, np.frombuffer(result.counts, np.int32).tolist(), strict=True):
+            self._lengths[row.slot] += len(row.tokens) // TOKEN_BYTES or count
+        return taken
 
     def _plan(self, rows: list[Row]) -> StepPlan:
         self._step += 1
         plan, self._setups = StepPlan(self._step, rows, self._setups), []
         return plan
 
-    def _row(self, slot: int, chunk: int) -> Row:
-        start = self._lengths[slot]
-        self._lengths[slot] += chunk or 1
-        first = slot * self._pages_of_slot
-        given, needed = (-(-tokens // self._page_size) for tokens in (start, self._lengths[slot]))
+    def _row(self, slot: int, chunk: int, drafts: int = 0) -> Row:
+        start, first = self._lengths[slot], slot * self._pages_of_slot
+        given, needed = self._pages[slot], -(-(start + (chunk or 1 + drafts)) // self._page_size)
+        self._pages[slot] = max(given, needed)
         tokens = [self._random.randrange(10, 250) for _ in range(chunk)]
         return Row(
             slot=slot,
             start=start,
             tokens=np.array(tokens, np.int32).tobytes(),
-            samples=int(not chunk),
+            samples=0 if chunk else 1 + drafts,
             new_pages=(pages := np.arange(first + given, first + needed, dtype=np.int32).tobytes()),
             new_window_pages=[pages] * self._windows,
         )

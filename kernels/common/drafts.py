@@ -84,7 +84,7 @@ def find_kept(offsets, drafts, tokens, bad):
 def _count_kept(offsets, kept):
     counts, slots = np.zeros(len(offsets), np.int32), 0
     for row in range(len(offsets)):
-        slots += np.int64(offsets[row] == 0)
+        slots += 1 if offsets[row] == 0 else 0
         counts[slots - 1] += np.int32(kept[row])
     return counts[:slots].copy()
 

@@ -148,11 +148,10 @@ def _lay_out_rows(of_slots, drafts, rows, has_drafts, of_rows):
     row_slots, integers, floats, row_drafts = of_rows
     at = -1
     for row in range(rows):
-        at += np.int64(offsets[row] == 0)
+        at += 1 if offsets[row] == 0 else 0
         slot = slots[at]
         integers[row], floats[row] = slot_integers[at], slot_floats[at]
-        if offsets[row] == 0:
-            positions[slot] += 1
+        positions[slot] += 1 if offsets[row] == 0 else 0
         position = positions[slot] - 1 + offsets[row]
         integers[row, column.POSITION], integers[row, column.OFFSET] = position, offsets[row]
         if position >= banned_until[slot]:

@@ -67,7 +67,9 @@ class SampledRows(NamedTuple):
     """[slots]: how many tokens of each slot are kept"""
 
 
-NOTHING_SAMPLED = SampledRows(*[NO_SLOTS] * 5, np.zeros(0, np.bool_), NO_SLOTS)
+NOTHING_SAMPLED = SampledRows(
+    NO_SLOTS, NO_SLOTS, NO_SLOTS, NO_SLOTS, NO_SLOTS, np.zeros(0, np.bool_), NO_SLOTS
+)
 
 
 class KeptTokens(NamedTuple):
