@@ -69,7 +69,7 @@ class Replay:
         proposed = self._drafter.propose(np.zeros(1, np.int32), np.array([most], np.int32))
         chosen = self._controller.choose(proposed, 1, 1) if len(proposed.tokens) else None
         drafts = 0 if chosen is None else int(chosen.counts[0])
-        took = self._steps.run_drafted(drafts)
+        took = self._steps.run(1, 0, drafts)
         self._controller.costs.observe(1 + drafts, drafts, took)
         wrong = np.flatnonzero(proposed.tokens[:drafts] != following[:drafts])
         kept = 1 + (int(wrong[0]) if len(wrong) else drafts)
@@ -95,7 +95,7 @@ def measure(steps: Steps, tokenizer: Tokenizer, kind: str, requests: int) -> lis
     for number in range(requests):
         asked = KINDS[kind](number)
         steps.choose_adapters(0)
-        plain += [steps.run_drafted(0) for _ in range(PLAIN_STEPS)][2:]
+        plain += [steps.run(1, 0) for _ in range(PLAIN_STEPS)][2:]
         found = replay.run(tokens_of(tokenizer, prompt_of(asked)), tokens_of(tokenizer, asked.answer))
         if number:
             replayed.append(found)  # in the first request, programs are recorded

@@ -9,22 +9,11 @@ from typing import NoReturn
 
 import numpy as np
 from arbora.frontend.cli.main import build_parser, serve_config
-from arbora.kernels.common.drafts import Drafts
-from arbora.runtime.messages import Row, SlotSetup, StepPlan
+from arbora.runtime.messages import TOKEN_BYTES, Row, SlotSetup, StepPlan
 from arbora.runtime.model.devices import use_all_cores
 from arbora.runtime.model.loading import load_model
 from arbora.runtime.model.warm_up import ZeroDrafter
 from arbora.runtime.sampling_params import SamplingParams
-from numpy.typing import NDArray
-
-
-class WrongDrafter(ZeroDrafter):
-    """Drafts as many tokens as it is told, of which the first is wrong."""
-
-    drafts = 0
-
-    def propose(self, slots: NDArray[np.int32], most: NDArray[np.int32]) -> Drafts:
-        return super().propose(slots, np.full_like(most, self.drafts))
 
 
 class Steps:
@@ -39,8 +28,9 @@ class Steps:
         self._windows = len(ready.groups) - 1
         self._pages_of_slot = min(group.num_pages for group in ready.groups) // (decoding + 1)
         self._prompt, self._keys = decoding, keys
-        self._lengths, self._pages = dict[int, int](), dict[int, int]()
-        self._drafter = WrongDrafter()
+        self._lengths: dict[int, int] = {}
+        self._pages: dict[int, int] = {}
+        """of each slot"""
         self.choose_adapters(0)
 
     def choose_adapters(self, number: int) -> None:
@@ -55,22 +45,21 @@ class Steps:
         self._begin(self._prompt)
         self._run([self._row(self._prompt, self._keys // 2)])
 
-    def run_drafted(self, drafts: int) -> float:
-        """Returns the milliseconds of a step in which only the first slot decodes, with wrong drafts."""
-        self._drafter.drafts = drafts
-        with self.runner.drafting_by(self._drafter):
-            return self._run([self._row(0, 0, drafts)])
-
-    def run(self, decode: int, chunk: int) -> float:
-        """Returns the milliseconds of a step: a token for each of `decode` slots, and a chunk of a prompt."""
-        return self._run(self._rows(decode, chunk))
+    def run(self, decode: int, chunk: int, drafts: int = 0) -> float:
+        """Returns the milliseconds of a step: a token for each of `decode` slots, after which so many drafts
+        are computed, and a chunk of a prompt."""
+        rows = self._rows(decode, chunk, drafts)
+        if not drafts:
+            return self._run(rows)
+        with self.runner.drafting_by(ZeroDrafter()):
+            return self._run(rows)
 
     def plan(self, decode: int, chunk: int = 0) -> StepPlan:
         """The plan of such a step, for the runner."""
         return self._plan(self._rows(decode, chunk))
 
-    def _rows(self, decode: int, chunk: int) -> list[Row]:
-        rows = [self._row(slot, 0) for slot in range(decode)]
+    def _rows(self, decode: int, chunk: int, drafts: int = 0) -> list[Row]:
+        rows = [self._row(slot, 0, drafts) for slot in range(decode)]
         return [*rows, self._row(self._prompt, chunk)] if chunk else rows
 
     def _begin(self, slot: int) -> None:
@@ -82,8 +71,11 @@ class Steps:
     def _run(self, rows: list[Row]) -> float:
         plan = self._plan(rows)
         begin = time.perf_counter()
-        self.runner.run(plan, lambda: None)
-        return (time.perf_counter() - begin) * 1e3
+        result = self.runner.run(plan, lambda: None)
+        taken = (time.perf_counter() - begin) * 1e3
+        for row, count in zip(rows, np.frombuffer(result.counts, np.int32).tolist(), strict=True):
+            self._lengths[row.slot] += len(row.tokens) // TOKEN_BYTES or count
+        return taken
 
     def _plan(self, rows: list[Row]) -> StepPlan:
         self._step += 1
@@ -91,11 +83,9 @@ class Steps:
         return plan
 
     def _row(self, slot: int, chunk: int, drafts: int = 0) -> Row:
-        start = self._lengths[slot]
-        self._lengths[slot] += chunk or 1
-        first, given = slot * self._pages_of_slot, self._pages[slot]
-        needed = max(given, -(-(self._lengths[slot] + drafts) // self._page_size))
-        self._pages[slot] = needed
+        start, first = self._lengths[slot], slot * self._pages_of_slot
+        given, needed = self._pages[slot], -(-(start + (chunk or 1 + drafts)) // self._page_size)
+        self._pages[slot] = max(given, needed)
         tokens = [self._random.randrange(10, 250) for _ in range(chunk)]
         return Row(
             slot=slot,

@@ -1,7 +1,7 @@
 """Attention on CPUs: items of many queries in tiles, others key by key."""
 
+from collections.abc import Sequence
 from copy import copy
-from functools import partial
 
 import numpy as np
 import torch
@@ -16,8 +16,8 @@ from ..pages.segments import Segments
 from . import float_tiles, tiles
 from . import items as column
 from .batch import FULL_REACH, AttentionBatch, Group, Reach, first_keys
-from .growing import GrowingRows
-from .plan import BEGIN, END, Cut, plan_items
+from .later_items import SPARE, LaterItems
+from .plan import BEGIN, END, Cut, ItemSizes, plan_items
 from .runs import Runs
 
 MAX_ITEM_QUERIES = 64
@@ -110,23 +110,24 @@ class CpuAttention:
         assert kv.dtype in (q.dtype, torch.int8) and kv.shape[4] == cells.elements(head_dim)
         repeat = heads // kv_heads
         self._invariant = batch_invariant
-        # A window hides a different part of the shared keys from each row, so few keys are shared.
-        groups = batch.groups if reach == FULL_REACH else ()
         tiled = _has_tiles(q.dtype, head_dim)
-        if batch_invariant:
-            groups = _whole_items(groups)
         self._by_amx = tiled and amx.available() and head_dim % amx.SIDE == 0
         has_float_tiles = not (tiled or batch_invariant) and head_dim % LANES == 0
         self._item_queries = max(repeat, tiles.AMX_QUERIES if self._by_amx else MAX_ITEM_QUERIES)
-        tokens = self._item_queries // repeat
-        self._split = partial(_split, batch_invariant, kv_heads, len(batch.kv_lengths))
-        cut = Cut(self._split(int(batch.kv_lengths.max(initial=1))), aligned=batch_invariant)
-        self._batch, self._reach = batch, reach
-        every_row = np.ones(len(batch.kv_lengths), np.bool_)
-        self._items = plan_items(batch, groups, every_row, tokens, cut, reach)
-        self._segments = Segments.of(kv)
-        self._runs = Runs.find(batch, self._segments)
+        self._item_tokens, self._kv_heads = self._item_queries // repeat, kv_heads
+        self._reach, lengths = reach, batch.kv_lengths.astype(np.int64)
+        groups, cut = (
+            self._choose_groups(batch.groups),
+            self._choose_cut(len(lengths), int(lengths.max(initial=1))),
+        )
+        every_row = np.ones(len(lengths), np.bool_)
+        items = self._items = plan_items(batch, groups, every_row, self._item_tokens, cut, reach)
+        self._segments, self._page_size = Segments.of(kv), batch.page_size
+        self._runs = Runs.find(batch.page_tables, lengths, batch.page_size, self._segments)
+        self._capacities = lengths
+        """[rows]: the keys that the runs have"""
         self._item_runs = self._runs.of_items(self._items.items)
+        self._later = LaterItems()
         self._partial = torch.empty(self._items.partials, heads, head_dim)
         self._partial_sum = torch.empty(self._items.partials, heads)
         keys_read = int((self._items.items[:, END] - self._items.items[:, BEGIN]).sum())
@@ -140,65 +141,102 @@ class CpuAttention:
             self._attend = kernels[q.dtype, kv.dtype]
             self._min_tiled = float_tiles.MIN_QUERIES
         self._merge = column.MERGE_KERNELS[q.dtype]
-        self._arguments = self._fixed_arguments(kv, repeat, head_dim)
-        self._set_items()
+        self._arguments = self._first_arguments(kv, repeat, head_dim)
+        self._set_items(items.items, items.merges, self._item_runs)
+        self._set_partials()
 
-    def _fixed_arguments(self, kv: torch.Tensor, repeat: int, head_dim: int) -> list[int]:
+    def _choose_groups(self, groups: tuple[Group, ...]) -> tuple[Group, ...]:
+        """Those of the groups whose keys are read once."""
+        if not groups or self._reach != FULL_REACH:
+            return ()  # a window hides a different part of the shared keys from each row, so few are shared
+        return _whole_items(groups) if self._invariant else groups
+
+    def _choose_cut(self, rows: int, longest: int) -> Cut:
+        return Cut(_split(self._invariant, self._kv_heads, rows, longest), aligned=self._invariant)
+
+    def _first_arguments(self, kv: torch.Tensor, repeat: int, head_dim: int) -> list[int]:
         arguments = [0] * column.ARGUMENTS
         arguments[column.RUNS] = self._runs.table.ctypes.data
-        arguments[column.PARTIAL_OUT] = self._partial.data_ptr()
-        arguments[column.PARTIAL_SUM] = self._partial_sum.data_ptr()
+        arguments[column.REACH] = self._reach.code
         arguments[column.KV_HEADS] = kv.shape[1]
         arguments[column.REPEAT] = repeat
         arguments[column.HEAD_DIM] = head_dim
         arguments[column.CELL] = kv.shape[4]
         arguments[column.HEAD_CELLS] = self._segments.head
         arguments[column.MAX_QUERIES] = self._item_queries
-        arguments[column.REACH] = self._reach.code
         arguments[column.MIN_TILED] = 0 if self._invariant else self._min_tiled
         arguments[column.BY_AMX] = self._by_amx
         arguments[column.THREADS] = thread_count()
         return arguments
 
-    def _set_items(self) -> None:
+    def _set_items(self, items: np.ndarray, merges: np.ndarray, item_runs: np.ndarray) -> None:
         arguments = self._arguments
-        arguments[column.ITEMS] = self._items.items.ctypes.data
-        arguments[column.ITEM_COUNT] = len(self._items.items)
-        arguments[column.ITEM_RUNS] = self._item_runs.ctypes.data
-        arguments[column.MERGES] = self._items.merges.ctypes.data
-        arguments[column.MERGE_COUNT] = len(self._items.merges)
+        arguments[column.ITEMS], arguments[column.ITEM_COUNT] = items.ctypes.data, len(items)
+        arguments[column.MERGES], arguments[column.MERGE_COUNT] = merges.ctypes.data, len(merges)
+        arguments[column.ITEM_RUNS] = item_runs.ctypes.data
+
+    def _set_partials(self) -> None:
+        self._arguments[column.PARTIAL_OUT] = self._partial.data_ptr()
+        self._arguments[column.PARTIAL_SUM] = self._partial_sum.data_ptr()
 
     @property
     def kernels(self) -> set[ParallelKernel]:
         return {self._attend, self._merge}
 
-    def step_arguments(self) -> dict[int, int]:
-        """The arguments of `kernels` that differ between steps."""
-        return {index: self._arguments[index] for index in OF_STEP}
+    def step_arguments(self) -> list[int]:
+        """The arguments `OF_STEP` of `kernels`."""
+        return [self._arguments[index] for index in OF_STEP]
 
     def for_tokens(self, tokens: NDArray[np.int64]) -> "CpuAttention":
         """A copy of this plan that computes only the items with at least one of these query tokens."""
-        plan = copy(self)
+        plan = self.copy()
         is_kept, plan._items = self._items.having(tokens)
         plan._item_runs = self._item_runs[is_kept]
-        plan._arguments = list(self._arguments)
-        plan._set_items()
+        plan._set_items(plan._items.items, plan._items.merges, plan._item_runs)
         return plan
 
-    def growing(self) -> GrowingRows | None:
-        """This plan for later steps, in which the same rows have one more token each. None if a row has more
-        than one query token, or if keys are hidden."""
-        batch = self._batch
-        if self._reach != FULL_REACH or bool(batch.is_chunk().any()):
-            return None
-        return GrowingRows(
-            self._items.items,
-            self._runs,
-            batch.kv_lengths,
-            batch.page_size,
-            self._segments,
-            self._split,
-        )
+    def copy(self) -> "CpuAttention":
+        """A copy that may plan other steps."""
+        plan = copy(self)
+        plan._arguments, plan._later = list(self._arguments), LaterItems()
+        return plan
+
+    def lacks_pages(self, lengths: NDArray[np.int64]) -> bool:
+        """Whether rows of these lengths need `set_pages` before `plan_step`."""
+        return bool((self._capacities < lengths).any())
+
+    def set_pages(self, page_tables: Sequence[NDArray[np.int32]]) -> None:
+        """Sets the rows' pages, of which all may have keys."""
+        self._capacities = np.array([len(table) * self._page_size for table in page_tables], np.int64)
+        self._runs = Runs.find(page_tables, self._capacities, self._page_size, self._segments)
+        self._arguments[column.RUNS] = self._runs.table.ctypes.data
+
+    def plan_step(
+        self,
+        queries: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        longest: int,
+        groups: tuple[Group, ...],
+        reach: Reach,
+    ) -> None:
+        """Plans a later step of the same rows, as a new plan would.
+
+        queries, lengths: [rows], of query tokens and of keys. longest: of `lengths`. reach: the layers' own
+        """
+        self._reach = reach.within(longest)
+        sizes = ItemSizes.of(self._item_tokens, self._choose_cut(len(lengths), longest), self._reach)
+        later, items = self._later, self._later.items
+        chosen = self._choose_groups(groups)
+        made, merged, partials = later.plan(queries, lengths, chosen, sizes, self._runs)
+        if partials > len(self._partial):
+            self._partial = torch.empty(SPARE * partials, *self._partial.shape[1:])
+            self._partial_sum = torch.empty(SPARE * partials, *self._partial_sum.shape[1:])
+            self._set_partials()
+        if later.items is not items:
+            self._set_items(later.items, later.merges, later.item_runs)
+        arguments = self._arguments
+        arguments[column.ITEM_COUNT], arguments[column.MERGE_COUNT] = made, merged
+        arguments[column.REACH] = self._reach.code
 
     def run(
         self,

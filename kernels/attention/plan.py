@@ -45,6 +45,7 @@ class ItemPlan:
         return is_kept, ItemPlan(self.items[is_kept], merges, self.partials)
 
 
+NO_GROUPS = np.zeros((0, 3), np.int64)
 NOTHING = ItemPlan(np.zeros((0, COLUMNS), np.int64), np.zeros((0, 3), np.int64), 0)
 
 
@@ -56,21 +57,18 @@ class Cut:
     aligned: bool = False
 
 
-class _Rows(NamedTuple):
-    """Arrays of all rows; for layout see `_lay_out_groups`."""
+class ItemSizes(NamedTuple):
+    """What limits the keys and the query tokens of items."""
 
-    queries: np.ndarray
-    lengths: np.ndarray
-    covered: np.ndarray
-    layout: np.ndarray
-
-
-class _Sizes(NamedTuple):
     tokens: int
     split: int
     align: int
     reach: int
     """see `Reach.code`"""
+
+    @staticmethod
+    def of(tokens: int, cut: Cut, reach: Reach) -> "ItemSizes":
+        return ItemSizes(tokens, cut.split, cut.split if cut.aligned else 1, reach.code)
 
 
 def plan_items(
@@ -90,23 +88,14 @@ def plan_items(
     keys that the outer group does not share. The tokens of the rows of `groups` must see all keys of
     their rows.
     """
-    split, align = cut.split, cut.split if cut.aligned else 1
-    lengths = batch.kv_lengths.astype(np.int64)
-    table = np.asarray(groups, dtype=np.int64).reshape(-1, 3)
-    queries, first_tokens = batch.query_lengths.astype(np.int64), batch.first_tokens()
-    layout, levels, partials = _lay_out_groups(lengths, queries, table, split)
-    rows = _Rows(queries, lengths, covered, layout)
-    blocks = -(-rows.queries // tokens) * covered
-    capacity = int((blocks * (lengths // split + 2)).sum())
-    group_tokens = first_tokens[table[:, 0] + table[:, 1]] - first_tokens[table[:, 0]]
-    blocks = -(-group_tokens // tokens)
-    capacity += int((blocks * ((table[:, 2] - levels[:, 0]) // split + 1)).sum())
-    items = np.empty((capacity, COLUMNS), np.int64)
-    merges = np.empty((batch.tokens, 3), np.int64)
-    made = _cut_groups(table, first_tokens, levels, tokens, split, items)
-    sizes = _Sizes(tokens, split, align, reach.code)
-    made, merged, partials = _cut_rows(rows, sizes, partials, items, merges, made)
-    return ItemPlan(items[:made], merges[:merged], partials)
+    lengths, queries = batch.kv_lengths.astype(np.int64), batch.query_lengths.astype(np.int64)
+    sizes = ItemSizes.of(tokens, cut, reach)
+    return ItemPlan(*_cut_all(queries, lengths, lay_out(groups), covered, sizes))
+
+
+def lay_out(groups: tuple[Group, ...]) -> NDArray[np.int64]:
+    """Groups for kernels, int64 [groups, 3]."""
+    return np.array(groups, np.int64) if groups else NO_GROUPS
 
 
 @compiled_fast
@@ -158,6 +147,44 @@ def _lay_out_groups(lengths, queries, groups, split):
         levels[g, 1] += layout[first, 1]
         levels[g, 2] = layout[first, 3]
     return layout, levels, partials
+
+
+@compiled_fast
+def _cut_all(queries, lengths, groups, covered, sizes):
+    """Returns the items, the merges, and the number of partial results."""
+    places = count_places(queries, lengths, groups, covered, sizes)
+    items, merges = np.empty((places[0], COLUMNS), np.int64), np.empty((places[1], 3), np.int64)
+    made, merged, partials = cut_into(queries, lengths, groups, covered, sizes, items, merges)
+    return items[:made], merges[:merged], partials
+
+
+@compiled_fast
+def count_places(queries, lengths, groups, covered, sizes):
+    """The most items and merges that `cut_into` can write."""
+    tokens, split, _, _ = sizes
+    items, merges = 0, 0
+    for row in range(len(queries)):
+        merges += queries[row]
+        if covered[row]:
+            items += (queries[row] + tokens - 1) // tokens * (lengths[row] // split + 2)
+    for g in range(len(groups)):
+        first, count, end = groups[g]
+        blocks = (queries[first : first + count].sum() + tokens - 1) // tokens
+        items += blocks * (end // split + 1)
+    return items, merges
+
+
+@compiled_fast
+def cut_into(queries, lengths, groups, covered, sizes, items, merges):
+    """Writes the items and the merges. Returns how many there are of each, and of partial results."""
+    tokens, split, _, _ = sizes
+    layout, levels, partials = _lay_out_groups(lengths, queries, groups, split)
+    first_tokens = np.zeros(len(queries) + 1, np.int64)
+    for row in range(len(queries)):
+        first_tokens[row + 1] = first_tokens[row] + queries[row]
+    made = _cut_groups(groups, first_tokens, levels, tokens, split, items)
+    rows = queries, lengths, covered, layout
+    return _cut_rows(rows, sizes, partials, items, merges, made)
 
 
 @compiled_fast

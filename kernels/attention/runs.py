@@ -3,22 +3,20 @@
 The cells that attention reads next are prefetched across the ends of runs and items.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..common.jit import compiled_fast
 from ..common.numba_tools import prefetch, shift
 from ..pages.cells_cpu import is_scaled, line_elements
 from ..pages.segments import Segments
-from .batch import AttentionBatch
 from .plan import BEGIN, ROW
 
 RUN_BEGIN, RUN_CELL, RUN_LENGTH, RUN_COLUMNS = range(4)
 """Columns of a run: position of the first key, its cell for the first head, number of keys."""
-
-SPARE = 4
-"""Runs that a row can gain."""
 
 AHEAD = 24
 """How many keys or values ahead of the current one are prefetched: the fastest number from 12 to 32. An int8
@@ -28,38 +26,35 @@ cell has half the bytes, so twice as many are prefetched there."""
 @dataclass(frozen=True)
 class Runs:
     table: np.ndarray
-    """int64 [places, RUN_COLUMNS]; after the runs of each row, `SPARE` places are free"""
+    """int64 [runs, RUN_COLUMNS], those of one row after the other"""
     starts: np.ndarray
-    ends: np.ndarray
-    """int64 [rows]: the runs of row r are table[starts[r] : ends[r]]"""
+    """int64 [rows]: where the runs of each row begin"""
 
     @staticmethod
-    def find(batch: AttentionBatch, segments: Segments) -> "Runs":
-        pages, tables = batch.page_counts(), batch.joined_tables()
-        strides = segments.tokens, segments.segment
-        return Runs(*_coalesce(tables, batch.kv_lengths, pages, batch.page_size, *strides))
-
-    def append(self, row: int, position: int, cell: int) -> bool:
-        """Adds a run of one key at a row's end. False if the row has no free place."""
-        end = int(self.ends[row])
-        following = int(self.starts[row + 1]) if row + 1 < len(self.starts) else len(self.table)
-        if end == following:
-            return False
-        self.table[end] = (position, cell, 1)
-        self.ends[row] += 1
-        return True
+    def find(
+        page_tables: Sequence[NDArray[np.int32]],
+        lengths: NDArray[np.int64],
+        page_size: int,
+        segments: Segments,
+    ) -> "Runs":
+        """The runs of rows with these page tables. lengths: [rows], in tokens"""
+        counts = -(-lengths // page_size)
+        used = [table[:count] for table, count in zip(page_tables, counts.tolist(), strict=True)]
+        tables = np.concatenate(used) if used else np.empty(0, np.int32)
+        return Runs(*_coalesce(tables, lengths, counts, page_size, segments.tokens, segments.segment))
 
     def of_items(self, items: np.ndarray) -> np.ndarray:
         """The run of each work item's first key, int64 [items]."""
-        runs: np.ndarray = _first_runs(items, self.table, self.starts)
+        runs = np.empty(len(items), np.int64)
+        find_first_runs(items, self.table, self.starts, runs)
         return runs
 
 
 @compiled_fast
 def _coalesce(tables, lengths, pages, page_size, segment_tokens, segment_cells):
     rows = len(lengths)
-    runs = np.empty((len(tables) + SPARE * rows, RUN_COLUMNS), np.int64)
-    starts, ends = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    runs = np.empty((len(tables), RUN_COLUMNS), np.int64)
+    starts = np.empty(rows, np.int64)
     found = 0
     page = 0
     last_cell = np.int64(0)
@@ -76,20 +71,17 @@ def _coalesce(tables, lengths, pages, page_size, segment_tokens, segment_cells):
                 found += 1
             last_cell = cell
             page += 1
-        ends[row] = found
-        found += SPARE
-    return runs[:found].copy(), starts, ends
+    return runs[:found].copy(), starts
 
 
 @compiled_fast
-def _first_runs(items, runs, starts):
-    first = np.empty(len(items), np.int64)
+def find_first_runs(items, runs, starts, first):
+    """Writes the run of each item's first key."""
     for i in range(len(items)):
         run = starts[items[i, ROW]]
         while runs[run, RUN_BEGIN] + runs[run, RUN_LENGTH] <= items[i, BEGIN]:
             run += 1
         first[i] = run
-    return first
 
 
 @compiled_fast

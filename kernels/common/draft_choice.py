@@ -41,16 +41,26 @@ def _probability(outcomes):
     return outcomes[1] / outcomes[0]
 
 
+@inlined
+def _is_used(size):
+    """Whether steps with drafts may have so many tokens: 2 to 9, and then four sizes in each octave, because
+    the first step of each size takes longer."""
+    more = size - 1
+    while more >= 8 and more % 2 == 0:
+        more //= 2
+    return more < 8
+
+
 @compiled
-def choose_drafts(drafts, outcomes, own, costs, after_drafts, tokens, rows, must_draft):
+def choose_drafts(drafts, outcomes, own, costs, tokens, rows, must_draft):
     """The numbers of drafts [slots], of at most those of `drafts`, with which a step samples most tokens per
     second.
 
     drafts: `Drafts`. outcomes: float64 [kinds, depths, 2], how often drafts were tried that followed right
     ones, and how often they were right. own: float64 [all slots, 2], how many right drafts of a slot these
-    promised, and how many there were. costs: float64 [sizes], the time of steps by their tokens;
-    after_drafts: what drafts add to the step after. tokens, rows: of the step without drafts, and how many of
-    them sample. must_draft: whether it may not be a step without drafts.
+    promised, and how many there were. costs: float64 [sizes], the time of steps by their tokens.
+    tokens, rows: of the step without drafts, and how many of them sample. must_draft: whether it may not be a
+    step without drafts.
     """
     slots, counts, _, sources, matched = drafts
     chosen, survival = np.zeros_like(counts), np.zeros(len(counts), np.float64)
@@ -77,8 +87,8 @@ def choose_drafts(drafts, outcomes, own, costs, after_drafts, tokens, rows, must
             survival[likeliest] *= min(
                 1.0, factors[likeliest] * _probability(outcomes[kinds[likeliest], depth])
             )
-        speed = expected / (costs[size] + after_drafts)
-        if speed > most:
+        speed = expected / costs[size]
+        if speed > most and (tokens > rows or _is_used(size)):
             most = speed
             best[:] = chosen
     return best

@@ -55,15 +55,17 @@ class DraftRows(NamedTuple):
     def without_drafts(rows: int) -> "DraftRows":
         return DraftRows(np.zeros(rows, np.int32), np.full(rows, NO_DRAFT, np.int32))
 
-    def find_kept(self, tokens: NDArray[np.int32], bad: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Whether each row's token is kept, bool [rows].
+    def find_kept(
+        self, tokens: NDArray[np.int32], bad: NDArray[np.int32]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.int32]]:
+        """Whether each row's token is kept, bool [rows], and how many of each slot are, int32 [slots].
 
         tokens, bad: [rows], the sampled tokens, and whether a row could not be sampled. Such a row is kept
         only if its slot has no drafts. Otherwise it is sampled again in a later step, because NaN in the
         values of a draft spoils the attention of the tokens before it too.
         """
-        kept: NDArray[np.bool_] = find_kept(*self, tokens, bad)
-        return kept
+        kept = find_kept(*self, tokens, bad)
+        return kept, _count_kept(self.offsets, kept)
 
 
 @compiled
@@ -76,6 +78,15 @@ def find_kept(offsets, drafts, tokens, bad):
         else:
             kept[row] = kept[row - 1] and tokens[row - 1] == drafts[row - 1] and bad[row] == 0
     return kept
+
+
+@compiled
+def _count_kept(offsets, kept):
+    counts, slots = np.zeros(len(offsets), np.int32), 0
+    for row in range(len(offsets)):
+        slots += 1 if offsets[row] == 0 else 0
+        counts[slots - 1] += np.int32(kept[row])
+    return counts[:slots].copy()
 
 
 @compiled

@@ -15,6 +15,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numpy.typing import NDArray
 
 from .emits import INT, VOID, emits
 from .jit import compiled_fast
@@ -83,11 +84,15 @@ class Program:
         """The indices of the kernel's calls, in order."""
         return [index for index, each in enumerate(self._kernels) if each is kernel]
 
-    def change(self, calls: Sequence[int], arguments: dict[int, int]) -> None:
-        """Give these calls other arguments: values by index, with the counter at 0."""
-        starts = self._starts[list(calls)]
-        for index, value in arguments.items():
-            self._arguments[starts + index] = value
+    def places_of(self, calls: Sequence[int], arguments: Sequence[int]) -> NDArray[np.int64]:
+        """Where `change` changes these arguments of calls, [calls, arguments]. arguments: indices, with the
+        counter at 0"""
+        places: NDArray[np.int64] = self._starts[list(calls)][:, None] + np.array(arguments)
+        return places
+
+    def change(self, places: NDArray[np.int64], values: Sequence[int]) -> None:
+        """Gives calls other arguments: `values` [arguments] at `places` [calls, arguments]."""
+        self._arguments[places] = values
 
     def run(self) -> None:
         self._passed[:] = self._arguments

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ...runtime.automaton_format import NO_AUTOMATON
 from .batch import Sampled
@@ -40,6 +42,11 @@ class PackedResults:
     def on(self, buffer: torch.Tensor) -> "PackedResults":
         """The same results in a copy of the buffer."""
         return replace(self, buffer=buffer)
+
+    def integers(self, count: int) -> NDArray[np.int32]:
+        """The tokens, bad and states of the first `count` rows, on the host: int32 [INTEGERS, count]."""
+        columns: NDArray[np.int32] = self.buffer.numpy()[: INTEGERS * self.capacity]
+        return columns.reshape(INTEGERS, self.capacity)[:, :count]
 
     def rows(self, count: int) -> Sampled:
         """Views of the results of the first `count` rows."""

@@ -30,7 +30,7 @@ def record_kept(
     entries, counts = (slots.numpy(), NO_COUNTS) if counted is None else (each.numpy() for each in counted)
     ahead = registers.ahead
     assert ahead is not None, "drafts were not announced"
-    _record(
+    record_rows(
         slots.numpy(),
         drafts.offsets.numpy(),
         drafts.tokens.numpy(),
@@ -46,9 +46,10 @@ def record_kept(
 
 
 @compiled
-def _record(
+def record_rows(
     slots, offsets, drafts, tokens, bad, last_tokens, entries, counts, ahead, registers, with_automata
 ):
+    """See `record_kept`. ahead: `SlotRegisters.ahead`; with_automata: whether it has the rows' registers"""
     kept = find_kept(offsets, drafts, tokens, bad)
     for row in range(len(slots)):
         if not kept[row]:

@@ -71,8 +71,14 @@ class SamplingState:
         self._biased: set[int] = set()
         self._banning: set[int] = set()
         """slots whose stop ids are or were banned"""
-        self._banned_until = np.zeros(slots, np.int32)
+        self.banned_until = np.zeros(slots, np.int32)
         """[slots]: a slot's stop ids are banned while its output has fewer tokens than this"""
+
+    @property
+    def positions(self) -> NDArray[np.int32]:
+        """[slots]: how many tokens the output of each has"""
+        positions: NDArray[np.int32] = self._numbers["position"]
+        return positions
 
     def set(
         self, slot: int, settings: SlotSettings, prompt: NDArray[np.int32], output: NDArray[np.int32]
@@ -84,8 +90,8 @@ class SamplingState:
         for name in ("temperature", *FILTERS):
             self._numbers[name][slot] = getattr(settings, name)
         self._filtered[slot] = settings.is_filtered
-        self._banned_until[slot] = settings.min_tokens if settings.stop_ids else 0
-        (self._banning.add if self._banned_until[slot] else self._banning.discard)(slot)
+        self.banned_until[slot] = settings.min_tokens if settings.stop_ids else 0
+        (self._banning.add if self.banned_until[slot] else self._banning.discard)(slot)
         (self._biased.add if settings.logit_bias else self._biased.discard)(slot)
         self.history.forget(slot)
         if settings.has_penalties:
@@ -166,7 +172,7 @@ class SamplingState:
     def _banned(self, slots: NDArray[np.int32], positions: Array) -> dict[str, Array]:
         if not self._banning:
             return {}
-        active = positions < self._banned_until[slots]
+        active = positions < self.banned_until[slots]
         if not active.any():
             return {}
         rows = [self._settings[slot].stop_ids if on else () for slot, on in zip(slots, active, strict=True)]

@@ -171,7 +171,7 @@ def build_step_inputs(
                 [] if last_tokens.is_cuda else [tables.table(row.slot, number) for row in rows],
                 tables.page_size,
                 last_tokens.device,
-                _find_visible(groups, page_group, lengths),
+                find_visible(groups, page_group, lengths),
                 DeviceTables(tables.on_device, tables.starts(slots, number)),
                 None if all_in_order else outputs,
             )
@@ -208,7 +208,7 @@ def _find_targets(row: Row, end: int) -> NDArray[np.int64]:
     return np.arange(start, start + len(row.targets) // TOKEN_BYTES)
 
 
-def _find_visible(
+def find_visible(
     groups: Sequence[RowGroup], page_group: PageGroup, lengths: NDArray[np.int64]
 ) -> list[tuple[int, int, int]]:
     """The groups of rows, of which the layers see all shared keys. Behind a window, the rows of a group may

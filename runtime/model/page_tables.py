@@ -89,6 +89,12 @@ class PageTables:
         self.lengths[slots] = starts + tokens.lengths - drafts
         return tokens
 
+    def extend_decode(self, slots: NDArray[np.int64], drafts: NDArray[np.int32]) -> StepTokens:
+        """As `extend`, for rows in decode."""
+        starts, given = self.lengths[slots], np.zeros(len(slots), np.int64)
+        self.lengths[slots] = starts + 1
+        return StepTokens.of(slots, starts, given, drafts, self._pages[0], self._counts[0], self.page_size)
+
     def accept(self, slots: NDArray[np.int32], more: NDArray[np.int32]) -> None:
         """Makes distinct slots `more` tokens longer, one for each of their drafts that were kept; -1: their
         last token must be computed again."""

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ...kernels.attention import Reach
-from ...kernels.attention.cpu import CpuAttention, plan_attention
+from ...kernels.attention.cpu import OF_STEP, CpuAttention, plan_attention
+from ...kernels.common.drafts import DraftRows
 from ...kernels.common.program import Program
 from ...kernels.common.reused_memory import Blocks, NotRecordableError, ReusedMemory
-from ...kernels.common.step_tokens import feed_tokens
+from ...kernels.common.step_tokens import StepTokens, feed_tokens
 from ...kernels.common.threads import ParallelKernel, recorded_calls
 from .executor import DeviceState
 from .input_batch import StepInputs
@@ -46,23 +51,51 @@ class RecordedStep:
     """int32 [tokens]: see `StepInputs.slots`"""
     hidden: torch.Tensor
     """[output tokens, hidden], the result of the forward pass"""
-    attention: dict[_LayerKind, list[int]]
-    """the program's calls of attention in layers of each kind"""
+    attention: dict[_LayerKind, NDArray[np.int64]]
+    """where the program has the arguments `OF_STEP` of attention in layers of each kind"""
+    _attended: dict[_LayerKind, list[int]] = field(default_factory=dict)
+    """these arguments in the last step"""
+
+    @cached_property
+    def arrays(self) -> list[NDArray[Any]]:
+        """Where the program reads tokens, slots, positions, and the places of each page group."""
+        batch = self.batch
+        places = [group.places for group in batch.groups]
+        return [each.numpy() for each in (batch.tokens, self.slots, batch.positions, *places)]
 
     def load(self, inputs: StepInputs) -> None:
         """Copies a step's inputs to where the program reads them."""
         batch = self.batch
-        batch.tokens.numpy()[:] = inputs.tokens
-        self.slots.numpy()[:] = inputs.slots
-        batch.positions.numpy()[:] = inputs.positions
-        for group, places in zip(batch.groups, inputs.places, strict=True):
-            group.places.numpy()[:] = places
+        given = inputs.tokens, inputs.slots, inputs.positions, *inputs.places
+        for into, values in zip(self.arrays, given, strict=True):
+            into[:] = values
         if batch.outputs is not None:
             batch.outputs.numpy()[:] = inputs.outputs
-        grouped = inputs.group_adapters(inputs.size, len(inputs.outputs))
-        for target, values in zip((batch.adapters, batch.output_adapters), grouped, strict=False):
+        self.load_adapters(inputs.group_adapters(inputs.size, len(inputs.outputs)))
+
+    def load_decode(
+        self, tokens: StepTokens, places: Sequence[NDArray[np.int64]], drafts: DraftRows | None
+    ) -> None:
+        """As `load`, for rows in decode without adapters. places: of each page group"""
+        into_tokens, into_slots, into_positions, *into_places = self.arrays
+        into_positions[:], into_slots[:] = tokens.positions, tokens.slots
+        for into, of_group in zip(into_places, places, strict=True):
+            into[:] = of_group
+        if drafts is not None:  # the program replaces each row's first token
+            into_tokens[1:] = drafts.tokens[:-1]
+
+    def load_adapters(self, grouped: Sequence[NDArray[np.int32]]) -> None:
+        """grouped: see `StepInputs.group_adapters`"""
+        for target, values in zip((self.batch.adapters, self.batch.output_adapters), grouped, strict=False):
             if target is not None:
                 target.numpy()[:] = values
+
+    def set_attention(self, plans: Mapping[_LayerKind, CpuAttention]) -> None:
+        for kind, places in self.attention.items():
+            arguments = plans[kind].step_arguments()
+            if arguments != self._attended.get(kind):
+                self.program.change(places, arguments)
+                self._attended[kind] = arguments
 
 
 @dataclass(frozen=True)
@@ -127,10 +160,18 @@ class RecordedSteps:
         if recorded is None:
             return None
         self._keep(size, recorded)
-        for kind, calls in recorded.attention.items():
-            recorded.program.change(calls, plans[kind].step_arguments())
+        recorded.set_attention(plans)
         recorded.load(inputs)
         return LoadedStep(recorded, plans)
+
+    def find_decode(self, tokens: int, has_adapters: bool) -> RecordedStep | None:
+        """The program of steps of so many tokens at each of which the model samples; None if there is none
+        yet."""
+        size = tokens, None, True, has_adapters
+        recorded = self._recorded.get(size)
+        if recorded is not None:
+            self._keep(size, recorded)
+        return recorded
 
     def run(self, recorded: RecordedStep) -> None:
         recorded.program.run()
@@ -167,10 +208,11 @@ class RecordedSteps:
                 self._leave_out_outputs(len(inputs.outputs), error)
             return None
         program = Program(calls)
-        attention: dict[_LayerKind, list[int]] = {kind: [] for kind in plans}
+        calls_of: dict[_LayerKind, list[int]] = {kind: [] for kind in plans}
         for kernel in set[ParallelKernel]().union(*(plan.kernels for plan in plans.values())):
             for kind, call in zip(self._layer_kinds(inputs), program.calls_of(kernel), strict=True):
-                attention[kind].append(call)
+                calls_of[kind].append(call)
+        attention = {kind: program.places_of(calls, OF_STEP) for kind, calls in calls_of.items()}
         return RecordedStep(program, batch, slots, hidden, attention)
 
     def _leave_out_tokens(self, tokens: int, error: NotRecordableError) -> None:

@@ -145,13 +145,13 @@ class Runner:
             self._sample(step, None)
         return step
 
-    @torch.inference_mode()
     def sample(self, step: RunningStep, masks: MasksSource) -> None:
         """Samples the step if some of its rows have masks from the host, for which it waits."""
         if step.inputs is not None and step.inputs.masked_slots:
-            self._sample(step, step.wait_for(masks))
+            received = step.wait_for(masks)
+            with torch.inference_mode():
+                self._sample(step, received)
 
-    @torch.inference_mode()
     def finish(self, step: RunningStep) -> StepResult:
         """Waits for the tokens of the oldest running step."""
         result = step.finish(self._idle_since)
@@ -202,6 +202,7 @@ class Runner:
             self._controller.learn(self._sampled.proposed, kept.counts, kept.tokens)
         self._sampled = None
 
+    @torch.inference_mode()
     def _compute_again(self, plan: StepPlan, slots: NDArray[np.int32]) -> None:
         """Computes the chunks of slots without drafts. The next row of each begins with its last token."""
         rows = [replace(row, samples=0) for row in plan.rows if row.tokens and row.slot in slots]

@@ -38,8 +38,6 @@ NO_VECTOR = "The model's vector of this input has numbers that are NaN or infini
 NOTHING_ALLOWED = "No token is allowed here: masks, banned tokens and biases exclude them all."
 MASK_LATE = "The grammar mask of this request did not come in time."
 NO_SLOTS = np.zeros(0, np.int32)
-NO_ROWS = torch.zeros(0, dtype=torch.int32)
-NOTHING_SAMPLED = Sampled(NO_ROWS, NO_ROWS, None, None, None, NO_ROWS)
 
 MasksSource = Callable[[], StepMasks | None]
 """waits for the masks of the running step; returns None if they did not come in time"""
@@ -51,6 +49,27 @@ class ScoredPrompt:
 
     row: Row
     copies: HostCopies
+
+
+class SampledRows(NamedTuple):
+    """The rows of a step that sampled, on the host."""
+
+    slots: NDArray[np.int32]
+    offsets: NDArray[np.int32]
+    """[rows]: see `DraftRows.offsets`"""
+    tokens: NDArray[np.int32]
+    bad: NDArray[np.int32]
+    """[rows]: see `Sampled.bad`"""
+    states: NDArray[np.int32]
+    kept: NDArray[np.bool_]
+    """[rows]: whether each row's token is kept"""
+    counts: NDArray[np.int32]
+    """[slots]: how many tokens of each slot are kept"""
+
+
+NOTHING_SAMPLED = SampledRows(
+    NO_SLOTS, NO_SLOTS, NO_SLOTS, NO_SLOTS, NO_SLOTS, np.zeros(0, np.bool_), NO_SLOTS
+)
 
 
 class KeptTokens(NamedTuple):
@@ -95,8 +114,10 @@ class RunningStep:
     """the last copies to the host that were launched; complete when the device is done with the step"""
     waited: float = 0.0
     """seconds that the host waited for masks"""
-    _sampled: Sampled | None = None
-    """the sampled rows on the host, once they were waited for"""
+    _on_host: PackedResults | None = None
+    """a copy of `results`, once it was waited for"""
+    _rows: SampledRows | None = None
+    """the sampled rows, once they were waited for"""
 
     def wait_for(self, masks: MasksSource) -> StepMasks | None:
         started = time.perf_counter()
@@ -113,37 +134,51 @@ class RunningStep:
 
         idle_since: when the device finished the previous step, in seconds of `time.perf_counter`
         """
-        sampled = self._read_results()
-        assert sampled.states is not None
-        slots, offsets, kept = self._find_kept(sampled)
+        rows = self._read_rows()
+        kept = rows.kept
         prompts, prompt_errors = _prompt_reports(self.prompts)
         vectors, vector_errors = ([], []) if self.vectors is None else self.vectors.report(NO_VECTOR)
-        bad = sampled.bad.numpy()
         errors = [RowError(slot, "mask_late", MASK_LATE) for slot in self.late]
-        errors += [_error(int(slots[row]), int(bad[row])) for row in np.flatnonzero(bad * kept)]
+        if rows.bad.any():
+            failed = np.flatnonzero(rows.bad * kept)
+            errors += [_error(int(rows.slots[row]), int(rows.bad[row])) for row in failed]
         ended = time.perf_counter()
         return StepResult(
             step=self.plan.step,
-            counts=self._count_tokens(kept).tobytes(),
-            tokens=sampled.tokens.numpy()[kept].tobytes(),
-            states=sampled.states.numpy()[kept].tobytes(),
+            counts=self._count_tokens(rows).tobytes(),
+            tokens=rows.tokens[kept].tobytes(),
+            states=rows.states[kept].tobytes(),
             drafted=b"" if self.drafts is None else self.drafts.counts.tobytes(),
             draft_sources=b"" if self.drafts is None else self.drafts.sources.tobytes(),
             elapsed_ms=(ended - max(self.started, idle_since) - self.waited) * 1000,
-            logprobs=[] if self.inputs is None else _logprobs(self.inputs, sampled, offsets, kept),
+            logprobs=self._report_logprobs(rows),
             prompt_logprobs=prompts,
             errors=errors + prompt_errors + vector_errors,
             vectors=vectors,
         )
 
-    def _read_results(self) -> Sampled:
-        """Waits for the step; returns the sampled rows on the host."""
-        if self._sampled is None:
-            copies = [] if self.copies is None else self.copies.wait()
-            self._sampled = NOTHING_SAMPLED
-            if self.results is not None and self.inputs is not None:
-                self._sampled = self.results.on(copies[0]).rows(len(self.inputs.sampled_slots))
-        return self._sampled
+    def _read_rows(self) -> SampledRows:
+        """Waits for the step; returns the rows that sampled."""
+        if self._rows is None:
+            self._rows = self._find_rows([] if self.copies is None else self.copies.wait())
+        return self._rows
+
+    def _find_rows(self, copies: Sequence[torch.Tensor]) -> SampledRows:
+        if self.inputs is None or self.results is None:
+            return NOTHING_SAMPLED
+        slots, drafts = self.inputs.sampled_slots, self.inputs.drafts
+        self._on_host = self.results.on(copies[0])
+        tokens, bad, states = self._on_host.integers(len(slots))
+        if drafts is None:
+            kept, ones = np.ones(len(slots), np.bool_), np.ones(len(slots), np.int32)
+            return SampledRows(slots, np.zeros_like(slots), tokens, bad, states, kept, ones)
+        kept, counts = drafts.find_kept(tokens, bad)
+        return SampledRows(slots, drafts.offsets, tokens, bad, states, kept, counts)
+
+    def _report_logprobs(self, rows: SampledRows) -> list[RowLogprobs]:
+        if self.inputs is None or self._on_host is None or self._on_host.alternatives is None:
+            return []
+        return _logprobs(self.inputs, self._on_host.rows(len(rows.slots)), rows)
 
     def report_cost(self, costs: StepCosts, milliseconds: float) -> None:
         """Adds the time of the step to what is known of the time of steps, if it only decodes."""
@@ -155,32 +190,19 @@ class RunningStep:
 
     def read_kept(self) -> KeptTokens:
         """Waits for the step; returns the tokens that are kept."""
-        sampled = self._read_results()
-        slots, offsets, kept = self._find_kept(sampled)
-        tokens = sampled.tokens.numpy()
-        counts = NO_SLOTS if self.proposed is None else self._count_tokens(kept)
+        rows = self._read_rows()
+        counts = NO_SLOTS if self.proposed is None else self._count_tokens(rows)
         if self.drafts is None:
-            return KeptTokens(slots, tokens, counts, slots, np.zeros_like(slots))
-        firsts = np.flatnonzero(offsets == 0)
-        more = np.add.reduceat(kept, firsts, dtype=np.int32) - 1
-        return KeptTokens(slots[kept], tokens[kept], counts, slots[firsts], more)
+            return KeptTokens(rows.slots, rows.tokens, counts, rows.slots, np.zeros_like(rows.slots))
+        kept = rows.kept
+        distinct = rows.slots[rows.offsets == 0]
+        return KeptTokens(rows.slots[kept], rows.tokens[kept], counts, distinct, rows.counts - 1)
 
-    def _find_kept(self, sampled: Sampled) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]:
-        """The slot and the offset of each sampled row, and whether its token is kept."""
-        if self.inputs is None or self.results is None:
-            return NO_SLOTS, NO_SLOTS, np.zeros(0, np.bool_)
-        slots = self.inputs.sampled_slots
-        if self.inputs.drafts is None:
-            return slots, np.zeros_like(slots), np.ones(len(slots), np.bool_)
-        drafts = self.inputs.drafts
-        return slots, drafts.offsets, drafts.find_kept(sampled.tokens.numpy(), sampled.bad.numpy())
-
-    def _count_tokens(self, kept: NDArray[np.bool_]) -> NDArray[np.int32]:
+    def _count_tokens(self, rows: SampledRows) -> NDArray[np.int32]:
         """How many tokens each row of the plan has sampled."""
         counts = np.array([min(row.samples, 1) for row in self.plan.rows], np.int32)
         if self.inputs is not None and self.inputs.drafts is not None:
-            firsts = np.flatnonzero(self.inputs.drafts.offsets == 0)
-            counts[counts > 0] = np.add.reduceat(kept, firsts, dtype=np.int32)
+            counts[counts > 0] = rows.counts
         return counts
 
 
@@ -190,12 +212,10 @@ def _error(slot: int, reason: int) -> RowError:
     return RowError(slot, "nothing_allowed", NOTHING_ALLOWED)
 
 
-def _logprobs(
-    inputs: StepInputs, sampled: Sampled, offsets: NDArray[np.int32], kept: NDArray[np.bool_]
-) -> list[RowLogprobs]:
+def _logprobs(inputs: StepInputs, sampled: Sampled, rows: SampledRows) -> list[RowLogprobs]:
     if sampled.logprobs is None or sampled.top_ids is None or sampled.top_logprobs is None:
         return []
-    slots, wanted = inputs.sampled_slots, inputs.logprobs
+    slots, wanted = rows.slots, inputs.logprobs
     chosen, ids, values = (t.numpy() for t in (sampled.logprobs, sampled.top_ids, sampled.top_logprobs))
     return [
         RowLogprobs(
@@ -203,9 +223,9 @@ def _logprobs(
             Logprobs(
                 chosen[row].tobytes(), ids[row, : wanted[row]].tobytes(), values[row, : wanted[row]].tobytes()
             ),
-            int(offsets[row]),
+            int(rows.offsets[row]),
         )
-        for row in np.flatnonzero((wanted != NONE) & kept)
+        for row in np.flatnonzero((wanted != NONE) & rows.kept)
     ]
 
 

@@ -45,7 +45,7 @@ def warm_up(runner: Runner, model: Model, pool: PoolSize, config: ServeConfig) -
         return _run(runner, [StepPlan(step=0, rows=[row], setups=[SlotSetup(slot=0, sampling=GREEDY)])])
     if config.device == "cpu":
         row_cpu.sample_rows.load()  # because steps without a program sample by it
-        return _run(runner, _one_row(0, PROMPT, pool, config))
+        return _run(runner, _one_row(0, PROMPT, pool, config, decodes=2))  # the second continues the first
     return warm_up_cuda(runner, model, pool, config, torch.device(config.device))
 
 
@@ -97,20 +97,27 @@ def cuda_plans(limits: Sequence[int | None], pool: PoolSize, config: ServeConfig
 
 
 def _one_row(
-    start: int, length: int, pool: PoolSize, config: ServeConfig, adapter: int | None = None
+    start: int,
+    length: int,
+    pool: PoolSize,
+    config: ServeConfig,
+    adapter: int | None = None,
+    decodes: int = 1,
 ) -> Iterator[StepPlan]:
-    """A chunk of `length` tokens after `start` others, then one token, and a draft if rows may have drafts;
-    shorter if the context is."""
-    drafts = min(1, config.max_drafts)
-    end = min(start + length, pool.max_model_len - 1 - drafts)
+    """A chunk of `length` tokens after `start` others, then steps of one token, and a draft if rows may have
+    drafts; shorter if the context is."""
+    samples = 1 + min(1, config.max_drafts)
+    sampled = decodes * samples
+    end = min(start + length, pool.max_model_len - sampled)
     if end <= start:
         return
-    pages = np.zeros((end + drafts) // config.page_size + 1, np.int32).tobytes()
+    pages = np.zeros(-(-(end + sampled) // config.page_size), np.int32).tobytes()
     tokens = np.zeros(end - start, np.int32).tobytes()
     setup = SlotSetup(slot=0, sampling=FILTERED, adapter=adapter)
     row = Row(0, start, tokens, new_pages=pages, new_window_pages=[pages] * (len(pool.pages) - 1))
     yield StepPlan(step=0, rows=[row], setups=[setup])
-    yield StepPlan(step=0, rows=[Row(slot=0, samples=1 + drafts)])
+    for _ in range(decodes):
+        yield StepPlan(step=0, rows=[Row(slot=0, samples=samples)])
 
 
 def _group(pool: PoolSize, page_size: int, rows: int) -> Iterator[StepPlan]:

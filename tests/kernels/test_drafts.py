@@ -32,8 +32,9 @@ def test_drafts_are_cut_from_their_end() -> None:
 
 def test_a_token_that_could_not_be_sampled_is_kept_only_without_drafts() -> None:
     rows = DraftRows.of(ints([2, 1, 0]), ints([7, 8, 0]))
-    kept = rows.find_kept(ints([7, 0, 0, 0, 5, 0]), ints([0, 1, 0, 2, 0, 2]))
+    kept, counts = rows.find_kept(ints([7, 0, 0, 0, 5, 0]), ints([0, 1, 0, 2, 0, 2]))
     assert kept.tolist() == [True, False, False, False, False, True]
+    assert counts.tolist() == [1, 0, 1]
 
 
 @given(st.lists(st.tuples(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1))), st.integers(0, 1))))
@@ -48,4 +49,8 @@ def test_tokens_are_kept_up_to_the_first_that_differs_from_its_draft(
         agrees = [True, *(draft == token for draft, token in pairs)]
         expected += [all(agrees[: at + 1]) for at in range(len(agrees))]
     rows = DraftRows.of(ints(counts), ints(drafts))
-    assert rows.find_kept(ints(tokens), ints([0] * len(tokens))).tolist() == expected
+    kept, of_slots = rows.find_kept(ints(tokens), ints([0] * len(tokens)))
+    assert kept.tolist() == expected
+    ends = np.cumsum([1 + count for count in counts]).tolist()
+    starts = [0, *ends][: len(counts)]
+    assert of_slots.tolist() == [sum(expected[start:end]) for start, end in zip(starts, ends, strict=True)]

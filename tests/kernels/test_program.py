@@ -200,7 +200,7 @@ def test_arguments_of_recorded_calls_can_change() -> None:
     assert program.calls_of(elementwise_cpu.NORMS[torch.float32, torch.float32]) == [0]
     program.run()
     assert torch.equal(result, rms_norm(x, weight, 1e-6))
-    program.change([0], {1: 2, 3: other.data_ptr()})
+    program.change(program.places_of([0], [1, 3]), [2, other.data_ptr()])
     program.run()
     assert torch.equal(result[:2], rms_norm(other[:2], weight, 1e-6)), "two rows of other values"
     assert torch.equal(result[2:], rms_norm(x[2:], weight, 1e-6)), "as they were"

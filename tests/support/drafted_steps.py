@@ -4,14 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
+import torch
 from arbora.kernels.common.drafts import Drafts
 from arbora.runtime.messages import RowGroup, StepResult
+from arbora.runtime.model.loading import load_model
 from arbora.runtime.model.warm_up import ZeroDrafter
+from arbora.runtime.sampling_params import SamplingParams
+from byte_grammars import byte_vocabulary, nested
 from numpy.typing import NDArray
-from step_driver import StepDriver, unpacked
+from stack_automata import load_message
+from step_driver import BIASED, FILTERED, GREEDY, PENALISED, StepDriver, packed, serve_config, unpacked
+
+SLOTS, PAGE, CONTEXT = 6, 4, 128
+PROMPTS = [np.random.default_rng(length).integers(0, 256, length).tolist() for length in (3, 40, 5, 21, 2, 9)]
+REPORTED = msgspec.structs.replace(FILTERED, logprobs=3)
+CONSTRAINED = SamplingParams(max_tokens=64, temperature=1.0, seed=4, logprobs=0)
+REPEATING = msgspec.structs.replace(PENALISED, temperature=0.0, repetition_penalty=1.0, frequency_penalty=0.2)
+KINDS = [GREEDY, REPORTED, PENALISED, BIASED, CONSTRAINED, REPEATING]
 
 Guess = Callable[[list[int]], list[int]]
 """changes the right tokens into a draft"""
@@ -58,6 +73,48 @@ def wrong(tokens: list[int]) -> list[int]:
 def half_right(tokens: list[int]) -> list[int]:
     half = len(tokens) // 2
     return tokens[:half] + wrong(tokens[half:])
+
+
+def start_driver(
+    model: Path,
+    kinds: Sequence[SamplingParams],
+    speculate: int = 0,
+    setups: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
+    **fields: Any,
+) -> StepDriver:
+    """A driver whose slots have sampled a token each. setups: more fields of the slots' setups"""
+    sizes = {"page_size": PAGE, "max_model_len": CONTEXT, "max_running": SLOTS, "speculate": speculate}
+    loaded = load_model(serve_config(model, **{**sizes, "deterministic": True, **fields}), byte_vocabulary)
+    driver = StepDriver(loaded.runner, loaded.ready)
+    driver.runner.load_grammar(load_message(1, nested()))
+    for slot, (prompt, params) in enumerate(zip(PROMPTS, kinds, strict=False)):
+        start_slot(driver, slot, params, prompt, **setups.get(slot, {}))
+    return driver
+
+
+def start_slot(
+    driver: StepDriver, slot: int, params: SamplingParams, prompt: Sequence[int], **setup: Any
+) -> None:
+    """Has a slot sample its first token."""
+    grammar = 1 if params is CONSTRAINED else None
+    driver.start(slot, params, prompt=packed(prompt), banned_tokens=packed([7, 9]), grammar=grammar, **setup)
+    driver.run([driver.row(slot, prompt)])
+
+
+def state_of(driver: StepDriver, slots: int) -> list[torch.Tensor]:
+    states = driver.runner._states
+    history = states.sampling.history
+    positions = torch.from_numpy(states.sampling.positions.copy())
+    lengths = torch.from_numpy(driver.runner._tables.lengths.copy())
+    registers = states.registers.values[:slots].clone()
+    return [states.sampling.last_tokens[:slots], registers, positions, lengths, history.output_counts]
+
+
+def draft(driver: StepDriver, replies: Mapping[int, Sequence[Token]], guess: Guess) -> ScriptedDrafter:
+    """Has the driver draft the replies, changed by `guess`."""
+    script = {slot: [each.token for each in reply] for slot, reply in replies.items()}
+    drafter = driver.runner._drafter = ScriptedDrafter(script, guess)
+    return drafter
 
 
 def read_tokens(result: StepResult, slots: Sequence[int]) -> dict[int, list[Token]]:

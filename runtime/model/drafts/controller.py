@@ -15,8 +15,6 @@ FIRST_OUTCOMES = 2.0, 1.0
 FIRST_SLOPE = 0.05
 """What a token adds to the time of a step before any was measured. It is less than on most machines, so that
 drafts are computed at first, and their cost is learned from these."""
-AFTER_DRAFTS_WEIGHT = 0.05
-"""weight of a step in the average of what drafts add to the step after"""
 MAX_TOKENS = 1024
 """most tokens of a step whose drafts are chosen"""
 MIN_DECLINED, MAX_DECLINED = 32, 512
@@ -25,51 +23,37 @@ may have changed. The number doubles each time that they were not worth it."""
 
 
 class StepCosts:
-    """The time of steps by their tokens, learned from each step that only decodes (see `learn_cost`).
-
-    A step without drafts takes longer after one with drafts, because it can't change the inputs of the step
-    before in place. That time is learned apart, and belongs to the step with drafts.
-    """
+    """The time of steps by their tokens (see `learn_cost`). It is learned from steps that only decode as many
+    rows as the step before, because others may need new inputs, which take longer."""
 
     def __init__(self) -> None:
         sizes = np.arange(MAX_TOKENS + 1)
         self._first: NDArray[np.float64] = (1.0 + FIRST_SLOPE * sizes).astype(np.float64)
         self.by_tokens = self._first.copy()
         """[MAX_TOKENS + 1], in a common unit"""
-        self.after_drafts = 0.0
-        """what a step with drafts adds to the next one, in the same unit"""
         self._factors, self._steps = np.ones(len(sizes)), np.zeros(len(sizes))
         self._latest = np.zeros(len(sizes), np.int64)
         self._level = np.zeros(1)
         self._has_program = np.zeros(len(sizes), np.bool_)
-        self._observed = self._last_tokens = self._last_drafts = 0
+        self._observed = self._last_rows = 0
 
     def observe(self, tokens: int, drafts: int, milliseconds: float) -> None:
         """Learns from a step, except the first one of its size, which records a program. drafts: those among
         its tokens"""
-        last_tokens, last_drafts = self._last_tokens, self._last_drafts
-        self._last_tokens, self._last_drafts = tokens, drafts
+        rows, last_rows = tokens - drafts, self._last_rows
+        self._last_rows = rows
         if tokens > MAX_TOKENS:
             return
         if not self._has_program[tokens]:
             self._has_program[tokens] = True
-            return
-        if last_drafts:
-            more = 0.0 if drafts else self._find_excess(tokens, milliseconds)
-            self.after_drafts += AFTER_DRAFTS_WEIGHT * (more - self.after_drafts)
-        if drafts or (tokens == last_tokens and not last_drafts):
+        elif rows == last_rows:
             self._observed += 1
             of_sizes = self._factors, self._steps, self._latest, self._level, self._first, self.by_tokens
             learn_cost(tokens, milliseconds, self._observed, *of_sizes)
 
     def pass_over(self) -> None:
         """Notes a step that tells nothing about the cost of drafts."""
-        self._last_tokens = self._last_drafts = 0
-
-    def _find_excess(self, tokens: int, milliseconds: float) -> float:
-        """How much longer a step took than one of its size does, at most as long again."""
-        usual = float(self.by_tokens[tokens])
-        return min(max(0.0, milliseconds / self._level[0] - usual), usual) if self._level[0] else 0.0
+        self._last_rows = 0
 
 
 class DraftController:
@@ -94,8 +78,8 @@ class DraftController:
         must_draft = self._declined >= self._max_declined
         if must_draft:
             self._declined, self._max_declined = 0, min(2 * self._max_declined, MAX_DECLINED)
-        costs = self.costs.by_tokens, self.costs.after_drafts
-        counts = choose_drafts(drafts, self._outcomes, self._own, *costs, tokens, rows, must_draft)
+        costs = self.costs.by_tokens
+        counts = choose_drafts(drafts, self._outcomes, self._own, costs, tokens, rows, must_draft)
         if not counts.any():
             self._declined += 1
             return None

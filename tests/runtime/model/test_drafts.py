@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +11,30 @@ import numpy as np
 import pytest
 import torch
 from arbora.runtime.messages import RowGroup, StepResult
-from arbora.runtime.model.loading import load_model
 from arbora.runtime.sampling_params import SamplingParams
-from byte_grammars import byte_vocabulary, nested
 from checkpoints import WINDOWED, random_model, save_model
-from drafted_steps import Guess, ScriptedDrafter, Token, decode, half_right, read_tokens, right, wrong
+from drafted_steps import (
+    CONSTRAINED,
+    KINDS,
+    PAGE,
+    PROMPTS,
+    REPEATING,
+    Guess,
+    Token,
+    decode,
+    draft,
+    half_right,
+    read_tokens,
+    right,
+    start_driver,
+    state_of,
+    wrong,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stack_automata import load_message
-from step_driver import BIASED, FILTERED, GREEDY, PENALISED, StepDriver, packed, serve_config, unpacked
+from step_driver import FILTERED, GREEDY, PENALISED, StepDriver, packed, unpacked
 
-SLOTS, PAGE, CONTEXT, TOKENS, DRAFTS = 6, 4, 128, 30, 5
-PROMPTS = [np.random.default_rng(length).integers(0, 256, length).tolist() for length in (3, 40, 5, 21, 2, 9)]
-REPORTED = msgspec.structs.replace(FILTERED, logprobs=3)
-CONSTRAINED = SamplingParams(max_tokens=64, temperature=1.0, seed=4, logprobs=0)
-REPEATING = msgspec.structs.replace(PENALISED, temperature=0.0, repetition_penalty=1.0, frequency_penalty=0.2)
-KINDS = [GREEDY, REPORTED, PENALISED, BIASED, CONSTRAINED, REPEATING]
+TOKENS, DRAFTS = 30, 5
 FIELDS: dict[str, dict[str, Any]] = {"plain": {}, "windowed": WINDOWED, "with NaN": {}}
 NAN_TOKEN = 255  # in no prompt of the first slot
 guesses = pytest.mark.parametrize("guess", [right, wrong, half_right])
@@ -40,37 +47,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     with torch.no_grad():
         models["with NaN"].get_input_embeddings().get_parameter("weight")[NAN_TOKEN] = float("nan")
     return {name: save_model(model, tmp_path_factory.mktemp("model")) for name, model in models.items()}
-
-
-def start_driver(
-    model: Path, kinds: Sequence[SamplingParams], speculate: int = 0, **fields: Any
-) -> StepDriver:
-    """A driver whose slots have sampled a token each."""
-    sizes = {"page_size": PAGE, "max_model_len": CONTEXT, "max_running": SLOTS, "speculate": speculate}
-    loaded = load_model(serve_config(model, **{**sizes, "deterministic": True, **fields}), byte_vocabulary)
-    driver = StepDriver(loaded.runner, loaded.ready)
-    driver.runner.load_grammar(load_message(1, nested()))
-    for slot, (prompt, params) in enumerate(zip(PROMPTS, kinds, strict=False)):
-        grammar = 1 if params is CONSTRAINED else None
-        setup = {"prompt": packed(prompt), "banned_tokens": packed([7, 9]), "grammar": grammar}
-        driver.start(slot, params, **setup)
-        driver.run([driver.row(slot, prompt)])
-    return driver
-
-
-def state_of(driver: StepDriver, slots: int) -> list[torch.Tensor]:
-    states = driver.runner._states
-    history = states.sampling.history
-    positions = torch.from_numpy(states.sampling._numbers["position"].copy())
-    lengths = torch.from_numpy(driver.runner._tables.lengths.copy())
-    registers = states.registers.values[:slots].clone()
-    return [states.sampling.last_tokens[:slots], registers, positions, lengths, history.output_counts]
-
-
-def draft(driver: StepDriver, replies: dict[int, list[Token]], guess: Guess) -> ScriptedDrafter:
-    script = {slot: [each.token for each in reply] for slot, reply in replies.items()}
-    drafter = driver.runner._drafter = ScriptedDrafter(script, guess)
-    return drafter
 
 
 @guesses
