@@ -32,20 +32,21 @@ class Backlog:
 
     def measure(self, output_tokens: int) -> Load:
         """The present load. output_tokens: number of tokens of all replies since the start"""
-        residents = list(self._requests.residents.values())
-        to_compute = sum(request.uncached for request in self._requests.waiting)
-        to_compute += sum(flight.prefill_tokens for flight in self._in_flight)
-        to_restore = 0
-        for request in residents:
-            if request.stays:
-                to_compute += max(0, request.allocation.prefill_end - request.allocation.ready)
-                to_restore += request.allocation.to_restore
         mean = (FIRST_REPLY + output_tokens) // self._replies
-        to_decode = sum(
-            max(1, min(mean, request.sampling.max_tokens) - request.output_length)
-            for request in (*self._requests.waiting, *self._requests.running)
-        )
-        decoding = sum(not request.allocation.prefilling for request in residents)
+        waiting = self._requests.waiting
+        to_compute = waiting.to_compute + sum(flight.prefill_tokens for flight in self._in_flight)
+        to_decode = min(waiting.most_output, mean * len(waiting))
+        to_restore = decoding = 0
+        for request in self._requests.residents.values():
+            if not request.stays:
+                continue
+            allocation = request.allocation
+            if allocation.prefilling:
+                to_compute += max(0, allocation.prefill_end - allocation.ready)
+                to_restore += allocation.to_restore
+            else:
+                decoding += 1
+            to_decode += max(1, min(mean, request.sampling.max_tokens) - request.output_length)
         token_s = self._budget.estimate_token_s(decoding, self._requests.streams_text)
         restore_s = to_restore * self._budget.restored_token_s
         reply_s = to_decode * self._budget.base_s / self._slots

@@ -11,8 +11,8 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "bench" / "lib"))
 from fleet import BLOCK, Machine, Request, Simulation, read_requests
-from fleet_rules import RULES
 from fleet_routes import measure_routes
+from fleet_rules import RULES
 
 MACHINE = Machine(tokens=100 * BLOCK, token_s=1e-4, reply_token_s=1e-3, delay_s=0.02)
 CONVERSATIONS = 12
@@ -45,7 +45,7 @@ def simulate(name: str, requests: list[Request]) -> Simulation:
     simulation.run()
     assert len(simulation.first_token_s) == len(requests)
     assert min(simulation.first_token_s) > 0
-    assert not any(replica.open or replica.is_busy or replica.take_reports() for replica in simulation.replicas)
+    assert not any(each.open or each.is_busy or each.take_reports() for each in simulation.replicas)
     return simulation
 
 

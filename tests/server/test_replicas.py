@@ -105,7 +105,8 @@ def test_a_conversation_stays_and_a_hot_prefix_is_replicated_under_load(pair: Se
     prompts = {name: f"The {name}. {TEXT}" for name in ("mill", "sea", "road")}
     for _ in range(4):
         for name in prompts:
-            prompts[name] += complete(pair, prompt=prompts[name], cache_salt=name)["choices"][0]["text"] + TEXT
+            reply = complete(pair, prompt=prompts[name], cache_salt=name)
+            prompts[name] += reply["choices"][0]["text"] + TEXT
     homes = [find_replicas(pair, name) for name in prompts]
     assert [len(home) for home in homes] == [1, 1, 1] and homes != [homes[0]] * 3, homes
     document = TEXT * 12
@@ -123,6 +124,27 @@ def test_a_conversation_stays_and_a_hot_prefix_is_replicated_under_load(pair: Se
     assert find_replicas(pair, "hot") == {0, 1}
     assert sum(count > 0 for count in cached) >= 31, "each replica has computed the document at most once"
     assert "arbora_replica_backlog_seconds{" in pair.http.get("/metrics").text
+
+
+def find_http_process(server: Served) -> int:
+    children = children_of(server.process.pid)
+    return next(pid for pid in children if any("frontend.app" in part for part in command_line(pid)))
+
+
+def test_a_new_http_process_learns_the_trees(pair: Served) -> None:
+    prompts = {name: f"The {name}. {TEXT * 4}" for name in ("hill", "lake", "wood", "path")}
+    for name, prompt in prompts.items():
+        complete(pair, prompt=prompt, max_tokens=1, cache_salt=name)
+    homes = {name: find_replicas(pair, name) for name in prompts}
+    assert {frozenset(home) for home in homes.values()} == {frozenset({0}), frozenset({1})}
+    before = find_http_process(pair)
+    os.kill(before, signal.SIGKILL)
+    eventually(lambda: not is_alive(before) and pair.is_healthy)
+    eventually(lambda: are_up(pair))
+    for name, prompt in prompts.items():
+        usage = complete(pair, prompt=prompt + TEXT, max_tokens=1, cache_salt=name)["usage"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] > 0
+    assert {name: find_replicas(pair, name) for name in prompts} == homes
 
 
 def test_drops_and_reports_are_of_both_replicas(pair: Served) -> None:
