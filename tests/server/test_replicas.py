@@ -114,15 +114,15 @@ def test_a_conversation_stays_and_a_hot_prefix_is_replicated_under_load(pair: Se
     assert len(find_replicas(pair, "hot")) == 1
 
     def ask(number: int) -> int:
-        url, prompt = f"{pair.url}/v1/completions", f"{document} {number} {number} {TEXT * 8}"
+        url, prompt = f"{pair.url}/v1/completions", f"{document} {number} {number} {TEXT * 20}"
         body = {"prompt": prompt, "max_tokens": 4, "cache_salt": "hot"}
         usage = httpx.post(url, json=body, timeout=PATIENCE).json()["usage"]
         return int(usage["prompt_tokens_details"]["cached_tokens"])
 
-    with ThreadPoolExecutor(32) as threads:
-        cached = list(threads.map(ask, range(32)))
+    with ThreadPoolExecutor(48) as threads:
+        cached = list(threads.map(ask, range(48)))
     assert find_replicas(pair, "hot") == {0, 1}
-    assert sum(count > 0 for count in cached) >= 31, "each replica has computed the document at most once"
+    assert sum(count > 0 for count in cached) >= 47, "each replica has computed the document at most once"
     assert "arbora_replica_backlog_seconds{" in pair.http.get("/metrics").text
 
 

@@ -12,10 +12,14 @@ from hashlib import blake2b
 from ....runtime.messages import TOKEN_BYTES, Generate, Load, ReplicaReport, Tokens, TreeChange
 from .tree_mirror import TreeMirror
 
-MAX_LATER_S = 0.5
+MAX_LATER_S = 1.0
 """A match counts only at a replica that would begin the reply at most so much later than the earliest."""
+WAIT_FOR_MATCH = 6
+"""The same as a multiple of the time that the match saves: a short match is worth only a short wait."""
+NEW_SHARE = 0.1
+"""A prompt is new if less of it matches: many prompts begin with the same few tokens."""
 SIMILAR_S = 0.1
-"""Without a match, replicas that would begin within so much time of each other get new prefixes in turn."""
+"""Replicas that would begin within so much time of each other get new prompts in turn."""
 EXPECTED_S = 2.0
 """seconds for which a prompt counts as its replica's before the replica reports its pages"""
 MAX_SILENCE_S = 2.0
@@ -25,7 +29,7 @@ MAX_SILENCE_S = 2.0
 @dataclass(slots=True)
 class _Replica:
     """What is known of a replica: its last report, and the number of the last request that brought it a new
-    prefix."""
+    prompt."""
 
     load: Load
     asked_at: float  # when its whole tree was requested
@@ -46,10 +50,10 @@ class _Sent:
 class Router:
     """Knows which prefixes each replica has, and in how many seconds it would begin a new prompt.
 
-    A request goes to the replica with the longest match among those that would begin its reply at most
-    `MAX_LATER_S` later than the earliest. Without a match it goes to the earliest, or, of similar ones, to
-    the one that has gone longest without a new prefix. A key with limits has one replica, whose scheduler
-    knows all that the key has used.
+    A request goes to the replica with the longest match among those that would begin its reply soon: later
+    than the earliest by at most `MAX_LATER_S`, and by at most `WAIT_FOR_MATCH` times what the match saves. A
+    new prompt goes to the earliest, or, of similar ones, to the one that has gone longest without a new
+    prompt. A key with limits has one replica, whose scheduler knows all that the key has used.
     """
 
     def __init__(self, page_size: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -115,12 +119,16 @@ class Router:
             for each in replicas
         }
         earliest = min(waits.values())
-        soon = [each for each in replicas if waits[each] <= earliest + MAX_LATER_S]
-        longest = max(matched.get(each, 0) for each in soon)
-        if not longest:
-            similar = [each for each in soon if waits[each] <= earliest + SIMILAR_S]
-            return min(similar, key=lambda each: self._replicas[each].last_new)
-        return min((each for each in soon if matched.get(each, 0) == longest), key=lambda each: waits[each])
+        near = [
+            each for each in replicas if waits[each] - earliest <= self._bound(matched.get(each, 0), each)
+        ]
+        longest = max(matched.get(each, 0) for each in near)
+        if not _is_new(first, longest):
+            return min(
+                (each for each in near if matched.get(each, 0) == longest), key=lambda each: waits[each]
+            )
+        similar = [each for each in replicas if waits[each] <= earliest + SIMILAR_S]
+        return min(similar, key=lambda each: self._replicas[each].last_new)
 
     def find(self, request: Generate, replicas: Collection[int]) -> int:
         """The replica that has most of a prompt."""
@@ -138,7 +146,7 @@ class Router:
                 seen.add(request.prompt)
                 matched = self._match(request).get(replica, 0)
                 request.uncached = len(request.prompt) // TOKEN_BYTES - matched
-                if not matched:
+                if _is_new(request, matched):
                     self._replicas[replica].last_new = self._routed
                 self._expect(request, replica, until)
             self._sent[request.request] = _Sent(request, replica, request.uncached)
@@ -154,6 +162,10 @@ class Router:
         """Notes that the prompt of a choice is computed, or that the choice has ended."""
         self.note_accepted(choice)
         self._sent.pop(choice, None)
+
+    def _bound(self, matched: int, replica: int) -> float:
+        """How many seconds a match at a replica is worth to wait for."""
+        return min(MAX_LATER_S, WAIT_FOR_MATCH * matched * self._replicas[replica].load.token_s)
 
     def _match(self, request: Generate) -> dict[int, int]:
         """How many of a prompt's first tokens each replica has or expects; without those that have none."""
@@ -182,6 +194,11 @@ class Router:
         if not change.tokens:
             return self._mirror.remove(replica, pages)
         return self._mirror.store(replica, change.namespace, change.after, change.tokens, pages)
+
+
+def _is_new(request: Generate, matched: int) -> bool:
+    """Whether a replica that has the first tokens of a prompt would compute most of it."""
+    return matched * TOKEN_BYTES <= NEW_SHARE * len(request.prompt)
 
 
 def _rank(key: str, replica: int) -> bytes:

@@ -6,7 +6,13 @@ from array import array
 from collections import Counter
 from itertools import count
 
-from arbora.frontend.core.replica.router import EXPECTED_S, MAX_LATER_S, SIMILAR_S, Router
+from arbora.frontend.core.replica.router import (
+    EXPECTED_S,
+    MAX_LATER_S,
+    SIMILAR_S,
+    WAIT_FOR_MATCH,
+    Router,
+)
 from arbora.runtime.api_keys import Quota
 from arbora.runtime.messages import Generate, Load, ReplicaReport, TreeChange
 from arbora.runtime.sampling_params import SamplingParams
@@ -96,6 +102,27 @@ def test_a_match_is_worth_a_wait_up_to_the_bound() -> None:
     assert world.choose(again) == 0
     world.set_backlog(0, 0.1)
     assert world.choose(again) == 1, "the bound is relative to the earliest"
+
+
+def test_a_short_match_is_worth_only_a_short_wait() -> None:
+    world = World()
+    world.store(1, *range(32))
+    again = request(*range(40))
+    saved = 32 * TOKEN_S
+    world.set_backlog(1, saved + 0.9 * WAIT_FOR_MATCH * saved)
+    assert world.choose(again) == 1
+    world.set_backlog(1, saved + 1.1 * WAIT_FOR_MATCH * saved)
+    assert world.choose(again) == 0
+
+
+def test_prompts_that_share_only_their_first_tokens_are_new() -> None:
+    world = World()
+    taken = []
+    for user in range(6):
+        asked = request(*range(32), *range(1000 * user, 1000 * user + 400))
+        taken.append(world.send(asked))
+        world.end(asked)
+    assert Counter(taken) == {0: 3, 1: 3}
 
 
 def test_the_longest_match_wins_within_the_bound_and_the_earliest_of_equal_ones() -> None:
