@@ -10,12 +10,14 @@ from .page_allocator import list_runs
 from .page_keys import NO_KEY, KeyedPages, KeyedState, Missing, NeededKeys, TreeKeys
 from .path_windows import PathWindows
 from .prefix_cache import CacheStats, Dropped, PrefixCache
+from .tree_changes import NO_PAGE, PagesRemoved, PagesStored, TreeChange
 from .windowed_groups import FullWindow
 from .windows import Reach, WindowGroup
 
 __all__ = [
     "KEY_BYTES",
     "NO_KEY",
+    "NO_PAGE",
     "CacheStats",
     "CachedPrefix",
     "Copy",
@@ -31,10 +33,13 @@ __all__ = [
     "Lock",
     "Missing",
     "NeededKeys",
+    "PagesRemoved",
+    "PagesStored",
     "PathWindows",
     "PrefixCache",
     "PrefixMatch",
     "Reach",
+    "TreeChange",
     "TreeKeys",
     "TreeNode",
     "TreeWalk",

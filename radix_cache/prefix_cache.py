@@ -21,6 +21,7 @@ from .page_keys import Missing, TreeKeys
 from .path_windows import PathWindows
 from .request_states import RequestStates
 from .tree import RadixTree
+from .tree_changes import PagesStored, TreeChange, TreeChanges
 from .windowed_groups import FullWindow, WindowedGroups
 from .windows import Reach, WindowGroup
 
@@ -408,6 +409,20 @@ class PrefixCache:
         self._allocator.free(pages)
         self._verify()
         return Dropped(len(pages), sum(len(node.tokens) for node in removed) // TOKEN_BYTES)
+
+    def list_pages(self) -> list[PagesStored]:
+        """All full pages in the tree, parents before their children. From now on changes are collected: call
+        `take_changes` often, or `stop_changes`."""
+        if self._tree.changes is None:
+            self._tree.changes = TreeChanges(self._tree.page_bytes)
+        return list(self._tree.changes.list_all(self._tree.roots.values()))
+
+    def take_changes(self) -> list[TreeChange]:
+        """The changes of the tree's full pages since the last call; none if they are not collected."""
+        return [] if self._tree.changes is None else self._tree.changes.take()
+
+    def stop_changes(self) -> None:
+        self._tree.changes = None
 
     def stats(self) -> CacheStats:
         return CacheStats(

@@ -17,6 +17,7 @@ from .lock import PrefixMatch
 from .node import Checkpoint, Node
 from .packed import TOKEN_BYTES, common_bytes
 from .page_allocator import PageAllocator
+from .tree_changes import TreeChanges
 from .windows import WindowPages, is_there
 
 
@@ -24,7 +25,8 @@ class RadixTree:
     """One tree for each namespace; all share the eviction order and the counts.
 
     With `on_evict` nodes keep their keys (page_keys.py) when they are evicted. It is called with each leaf
-    before the leaf loses its pages and its parent.
+    before the leaf loses its pages and its parent. `changes`, if there are any observers, gets all changes of
+    full pages.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class RadixTree:
         self.checkpoints = checkpoints
         self._allocator = allocator
         self.on_evict: Callable[[Node], None] | None = None
+        self.changes: TreeChanges | None = None
         self.now = 0  # the time in accesses: tokens matched or computed, and unlocks
 
     def open_root(self, namespace: str | None) -> Node:
@@ -233,6 +236,8 @@ class RadixTree:
         node.pages += pages
         for mine, window in zip(node.windows, windows, strict=True):
             mine += _enter(window)
+        if self.changes is not None:
+            self.changes.note_stored(node, len(node.pages) - len(pages))
         return node
 
     def _attach(self, node: Node, child: Node) -> None:
@@ -240,6 +245,8 @@ class RadixTree:
         child.locks = 1
         self._count(child, len(child.pages))
         before = node.link(child)
+        if self.changes is not None:
+            self.changes.note_stored(child)
         if before is not None and child.key.startswith(before.tokens):
             self.free_covered_tail(before)
 
@@ -265,6 +272,8 @@ class RadixTree:
         self.leases.move_up(leaf)
         self.history.drop_below(leaf)
         self.policy.forget(leaf)
+        if self.changes is not None:
+            self.changes.note_removed(leaf)
         self._drop_checkpoints(leaf)
         self._count(leaf, -len(leaf.pages))
         self.num_evictable -= len(leaf.pages)
@@ -426,6 +435,8 @@ class RadixTree:
     def _remember(self, leaf: Node) -> None:
         if self.on_evict is not None:
             self.on_evict(leaf)
+        if self.changes is not None:
+            self.changes.note_removed(leaf)
         self._drop_checkpoints(leaf)
         self.pages_in[leaf.namespace] -= len(leaf.pages)
         _leave(leaf)

@@ -98,16 +98,17 @@ class SchedulerStats:
     def __init__(self, directory: Path | None) -> None:
         self._last: Stats | None = None
         self._replicas = 1
-        self._answering: Sequence[int] = ()  # the replicas that have answered last
+        self._backlogs: dict[int, float] = {}  # of the replicas that have answered last
         self._directory = directory
         self._counts: dict[int, dict[str, int]] = {}  # counters by the replica's epoch
         self._read()
 
     def update(self, answers: Sequence[ReplicaStats], replicas: int = 1) -> None:
         """Takes the counters of those of the server's `replicas` that answer."""
-        self._replicas, self._answering = replicas, [answer.replica for answer in answers]
-        for _, epoch, _, stats in answers:
-            self._count(stats, epoch)
+        self._replicas = replicas
+        self._backlogs = {answer.replica: answer.backlog_s for answer in answers}
+        for answer in answers:
+            self._count(answer.stats, answer.epoch)
         if answers:
             self._last = merge_stats([answer.stats for answer in answers])
 
@@ -158,8 +159,16 @@ class SchedulerStats:
         if self._replicas > 1:
             up = GaugeMetricFamily("arbora_replica_up", "Whether the replica answers.", labels=["replica"])
             for number in range(self._replicas):
-                up.add_metric([str(number)], number in self._answering)
+                up.add_metric([str(number)], number in self._backlogs)
             yield up
+            backlog = GaugeMetricFamily(
+                "arbora_replica_backlog_seconds",
+                "Seconds until the replica would begin a new prompt, with its part of the open replies.",
+                labels=["replica"],
+            )
+            for number, seconds in self._backlogs.items():
+                backlog.add_metric([str(number)], seconds)
+            yield backlog
         totals = self._totals()
         for field, (name, documentation) in (_COUNTERS | _STORE_COUNTERS).items():
             yield CounterMetricFamily(name, documentation, value=totals[field])

@@ -6,10 +6,12 @@
     | | QueryRequests | generation |
     | | QueryCache, QueryNode, DropCache, CheckPin, PinPrefix, UnpinPrefix, ExplainPrompt | cache_control |
     | | WatchAdapters, LoadAdapter, UnloadAdapter | adapters |
+    | | WatchReplica | routing |
     | scheduler → tokenizer | Accepted, Refused, Outputs, Stats, RequestList | generation |
     | | CacheReport, NodeTokens, CacheDropped, PinFits, PrefixPinned, PromptExplained | cache_control |
     | | QueryRefused | cache_control |
     | | AdapterList, AdapterChanged | adapters |
+    | | ReplicaReport | routing |
     | scheduler → model | StepPlan, StepMasks, ForgetReplies, LoadGrammar, DropGrammar | steps |
     | | ReadAdapter, DropAdapter | adapters |
     | | SavePages, ForgetPages, DiscardPages, FlushPages | page_store |
@@ -21,7 +23,7 @@
     | | StoreReport | page_store |
     | supervisor → tokenizer | PeerUp, PeerDown, PeerResponds, NewKeys, Drain, GiveUp | supervision |
     | supervisor → scheduler | PeerDown, Drain | supervision |
-    | tokenizer → other tokenizers | RememberReply, ForgetPrompts, PrefixesSent | tokenizers |
+    | tokenizer → other tokenizers | RememberReply, ForgetPrompts | tokenizers |
     | | QueryRecords, RecordList | tokenizers |
     | any child → supervisor | Ready, Alive, Failed, Drained | supervision |
     | tokenizer → supervisor | KnowsReplica | supervision |
@@ -118,6 +120,7 @@ from .page_store import (
     StoreReport,
     UsedPages,
 )
+from .routing import Load, ReplicaReport, TreeChange, WatchReplica
 from .steps import (
     DRAFT_SOURCES,
     NO_STATE,
@@ -154,7 +157,7 @@ from .supervision import (
     PeerUp,
     Ready,
 )
-from .tokenizers import ForgetPrompts, PrefixesSent, QueryRecords, RecordList, RememberReply
+from .tokenizers import ForgetPrompts, QueryRecords, RecordList, RememberReply
 
 CacheControl = QueryCache | QueryNode | DropCache | CheckPin | PinPrefix | UnpinPrefix | ExplainPrompt
 CacheAnswer = (
@@ -173,8 +176,8 @@ TokenizerInbox = (
     | AdapterList
     | AdapterChanged
     | FromSupervisor
+    | ReplicaReport
     | FromTokenizer
-    | PrefixesSent
     | QueryRecords
     | RecordList
 )
@@ -199,6 +202,7 @@ SchedulerInbox = (
     | QueryRequests
     | CacheControl
     | AdapterOrder
+    | WatchReplica
     | FromModel
     | PeerDown
     | Drain
@@ -266,6 +270,7 @@ __all__ = [
     "LeaseKind",
     "LeaseTerms",
     "LeftOutKeyword",
+    "Load",
     "LoadAdapter",
     "LoadGrammar",
     "LocatePages",
@@ -298,7 +303,6 @@ __all__ = [
     "Pooling",
     "PredictionCounts",
     "PrefixPinned",
-    "PrefixesSent",
     "PromptExplained",
     "PropertyOrder",
     "QueryCache",
@@ -312,6 +316,7 @@ __all__ = [
     "RecordList",
     "Refused",
     "RememberReply",
+    "ReplicaReport",
     "ReplyError",
     "RequestList",
     "RequestState",
@@ -341,10 +346,12 @@ __all__ = [
     "TokenizerInbox",
     "Tokens",
     "TopPrefix",
+    "TreeChange",
     "Unenforced",
     "UnloadAdapter",
     "UnpinPrefix",
     "UsedPages",
     "WatchAdapters",
+    "WatchReplica",
     "Whitespace",
 ]

@@ -44,6 +44,7 @@ class Generate(Message):
     is_streamed: bool = True  # False: the client gets the reply as a whole, so its tokens may come in bursts
     second: int = 0  # position of the first token of a pair's second text; 0: the prompt is no pair
     prediction: Tokens = b""  # what the client expects of the reply, to draft from
+    uncached: int = 0  # with several replicas, how many of its tokens the router expects to be computed
     output: Tokens = (
         b""  # the reply's tokens so far, which a replica has made that died; it goes on after them
     )

@@ -1,5 +1,5 @@
-"""Tokenizer ↔ tokenizer, where several processes serve HTTP: what each remembers of prompts, which
-replicas have computed them, and the records of ended requests."""
+"""Tokenizer ↔ tokenizer, where several processes serve HTTP: what each remembers of prompts, and the records
+of ended requests."""
 
 from __future__ import annotations
 
@@ -21,14 +21,6 @@ class ForgetPrompts(Message):
 
     scope: str
     namespace: str | None
-
-
-class PrefixesSent(Message):
-    """A prompt with prefixes of these keys was sent to a replica."""
-
-    replica: int
-    epoch: int
-    keys: list[bytes]
 
 
 class QueryRecords(Message):

@@ -9,6 +9,7 @@ MAX_CHUNK = 2048  # tokens of the largest chunk
 UNSTREAMED_FACTOR = 3.0  # factor of `step_ms` that a step may take while no text is streamed
 ALONE_FACTOR = 7.0  # factor of `step_ms` that a step may take while no reply is decoded at all
 SIZES_PER_OCTAVE = 4  # different chunk sizes per doubling; few, because libraries prepare code for each size
+FIRST_TOKEN_MS = 1.0  # time of a prompt token before anything was measured
 FIRST_RESTORE = 512  # tokens restored in a step before anything was measured
 MIN_RESTORE = 256  # tokens that a step may always restore
 RESTORE_SHARE = 0.5  # largest share of a step's time for restores
@@ -53,6 +54,23 @@ class StepBudget:
             return FIRST_RESTORE
         share_ms = RESTORE_SHARE * self._free_ms(decode_rows, streams_text)
         return max(MIN_RESTORE, int(share_ms / self._restored_token_ms))
+
+    def estimate_token_s(self, decode_rows: int, streams_text: bool) -> float:
+        """Seconds for each prompt token of a long prompt, in steps with these rows."""
+        token_s = (FIRST_TOKEN_MS if self._token_ms is None else self._token_ms) / 1000
+        if not decode_rows:
+            return token_s
+        return token_s * (1 + self._base_ms / max(self._free_ms(decode_rows, streams_text), 1e-3))
+
+    @property
+    def base_s(self) -> float:
+        """Seconds of a step that only decodes; 0 before one was measured."""
+        return self._base_ms / 1000
+
+    @property
+    def restored_token_s(self) -> float:
+        """Seconds for each restored token; 0 before some were."""
+        return (self._restored_token_ms or 0.0) / 1000
 
     def observe(self, prefill_tokens: int, elapsed_ms: float) -> None:
         """Learns from the time of a step that computed `prefill_tokens` prompt tokens."""

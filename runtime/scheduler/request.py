@@ -66,6 +66,7 @@ class Request:
     wants_text_stream: bool  # whether the client gets tokens as they come, and people may read them
     second: int  # position of the first token of a pair's second text; 0: the prompt is no pair
     prediction: Tokens  # what the client expects of the reply
+    uncached: int  # with several replicas, how many tokens the router expected to be computed
 
     tokens: bytes | bytearray  # prompt and output, packed int32, `bytes` while only read. `Results` appends:
     constraint: Constraint | None = None  # None: no grammar, or not compiled yet
@@ -119,6 +120,7 @@ class Request:
             wants_text_stream=message.is_streamed and not (message.grammar and message.grammar.makes_value),
             second=message.second,
             prediction=message.prediction,
+            uncached=message.uncached,
             tokens=tokens,
             sent=len(tokens) // TOKEN_BYTES,
         )

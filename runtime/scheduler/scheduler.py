@@ -47,10 +47,12 @@ from ..messages import (
     UnloadAdapter,
     UnpinPrefix,
     WatchAdapters,
+    WatchReplica,
 )
 from .adapters import AdapterRegistry
 from .admission import Admission
 from .arrivals import Arrivals
+from .backlog import Backlog
 from .budget import StepBudget
 from .cache_control import CacheController
 from .completion import Completion
@@ -68,6 +70,7 @@ from .replies import Replies, list_banned_tokens
 from .request import Phase, Request
 from .results import Results, StepOutcome, WaitBudget
 from .retraction import Retraction
+from .routing_reports import RoutingReports
 from .stored_pages import StoredPages
 from .waiting_queue import WaitingQueue
 
@@ -167,6 +170,10 @@ class Scheduler:
             self._replies,
             self._wait_budget,
         )
+        self._backlog = Backlog(self._requests, budget, limits.slots, self._in_flight)
+        self._reports = RoutingReports(
+            cache, lambda: self._backlog.measure(self._counts.output_tokens), self._replies
+        )
         self._to_model: list[Message] = []
         self._is_draining = False
         self._is_flushing = self._is_flushed = not self._stored.enabled
@@ -180,6 +187,7 @@ class Scheduler:
         while self.plan(now):
             pass
         self._places.tick(now.monotonic, busy=bool(self._requests.waiting))
+        self._reports.send()
         return self.take_outgoing()
 
     def handle(self, message: SchedulerInbox, now: Now) -> None:
@@ -213,6 +221,8 @@ class Scheduler:
             case QueryRequests():
                 answer = list_requests(self._requests.open, message, now.monotonic)
                 self._replies.add(message.client, answer)
+            case WatchReplica(client):
+                self._reports.watch(client)
             case PeerDown():
                 self._drop_client(message.client)
             case Drain():
@@ -304,6 +314,7 @@ class Scheduler:
         self._key_rates.drop_client(client)
         self._cache_control.drop_client(client)
         self._adapters.drop_client(client)
+        self._reports.drop_client(client)
         self._replies.drop_client(client)
 
     def plan(self, now: Now) -> bool:
@@ -389,6 +400,7 @@ class Scheduler:
             if request.cached_tokens is None:
                 request.cached_tokens = min(request.allocation.ready, request.prompt_length)
                 request.queued_s = now - request.arrived_at
+                self._backlog.count_reply()
                 if request.namespace is not None:
                     self._hits.add(request.prompt_length, request.cached_tokens)
 

@@ -55,6 +55,8 @@ class WaitingQueue:
         self._bounds = bounds
         self._scopes: dict[str, _Scope] = {}  # one per tenant if each has its own priorities, else one
         self._count = 0
+        self.to_compute = 0  # tokens of all prompts that routers expect to be computed
+        self.most_output = 0  # tokens that all replies may have
 
     def __len__(self) -> int:
         return self._count
@@ -79,12 +81,16 @@ class WaitingQueue:
         else:
             lines.setdefault(request.tenant, {})[request.id] = request
         self._count += 1
+        self.to_compute += request.uncached
+        self.most_output += request.sampling.max_tokens
 
     def remove(self, request: Request) -> None:
         name = self._find_scope(request.tenant)
         priority_class = self._scopes[name][request.priority]
         del priority_class.lines[request.tenant][request.id]
         self._count -= 1
+        self.to_compute -= request.uncached
+        self.most_output -= request.sampling.max_tokens
         if not priority_class.lines[request.tenant]:
             del priority_class.lines[request.tenant]
         if not priority_class.lines:

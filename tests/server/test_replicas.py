@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,58 @@ def test_new_prompts_go_to_both_replicas_and_conversations_meet_their_cache(pair
     tree = [pair.http.get("/cache/tree", params={"cache_salt": name}).json() for name in conversations]
     ids = [{node["id"] % 2 for node in each["nodes"] if node["id"] is not None} for each in tree]
     assert {0, 1} == set().union(*ids), "the ids of nodes contain their replica"
+
+
+def find_replicas(server: Served, salt: str) -> set[int]:
+    """The replicas that have prefixes of a salt."""
+    nodes = server.http.get("/cache/tree", params={"cache_salt": salt}).json()["nodes"]
+    return {node["id"] % 2 for node in nodes if node["id"] is not None and node["text"]}
+
+
+def test_a_conversation_stays_and_a_hot_prefix_is_replicated_under_load(pair: Served) -> None:
+    prompts = {name: f"The {name}. {TEXT}" for name in ("mill", "sea", "road")}
+    for _ in range(4):
+        for name in prompts:
+            reply = complete(pair, prompt=prompts[name], cache_salt=name)
+            prompts[name] += reply["choices"][0]["text"] + TEXT
+    homes = [find_replicas(pair, name) for name in prompts]
+    assert [len(home) for home in homes] == [1, 1, 1] and homes != [homes[0]] * 3, homes
+    document = TEXT * 12
+    complete(pair, prompt=document, max_tokens=1, cache_salt="hot")
+    assert len(find_replicas(pair, "hot")) == 1
+
+    def ask(number: int) -> int:
+        url, prompt = f"{pair.url}/v1/completions", f"{document} {number} {number} {TEXT * 20}"
+        body = {"prompt": prompt, "max_tokens": 4, "cache_salt": "hot"}
+        usage = httpx.post(url, json=body, timeout=PATIENCE).json()["usage"]
+        return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+    with ThreadPoolExecutor(48) as threads:
+        cached = list(threads.map(ask, range(48)))
+    assert find_replicas(pair, "hot") == {0, 1}
+    assert sum(count > 0 for count in cached) >= 47, "each replica has computed the document at most once"
+    assert "arbora_replica_backlog_seconds{" in pair.http.get("/metrics").text
+
+
+def find_http_process(server: Served) -> int:
+    children = children_of(server.process.pid)
+    return next(pid for pid in children if any("frontend.app" in part for part in command_line(pid)))
+
+
+def test_a_new_http_process_learns_the_trees(pair: Served) -> None:
+    prompts = {name: f"The {name}. {TEXT * 4}" for name in ("hill", "lake", "wood", "path")}
+    for name, prompt in prompts.items():
+        complete(pair, prompt=prompt, max_tokens=1, cache_salt=name)
+    homes = {name: find_replicas(pair, name) for name in prompts}
+    assert {frozenset(home) for home in homes.values()} == {frozenset({0}), frozenset({1})}
+    before = find_http_process(pair)
+    os.kill(before, signal.SIGKILL)
+    eventually(lambda: not is_alive(before) and pair.is_healthy)
+    eventually(lambda: are_up(pair))
+    for name, prompt in prompts.items():
+        usage = complete(pair, prompt=prompt + TEXT, max_tokens=1, cache_salt=name)["usage"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] > 0
+    assert {name: find_replicas(pair, name) for name in prompts} == homes
 
 
 def test_drops_and_reports_are_of_both_replicas(pair: Served) -> None:

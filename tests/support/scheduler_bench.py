@@ -29,6 +29,7 @@ from arbora.runtime.messages import (
     Pooling,
     QueryCache,
     Refused,
+    ReplicaReport,
     SchedulerInbox,
 )
 from arbora.runtime.sampling_params import SamplingParams
@@ -195,6 +196,7 @@ class SchedulerBench:
         self.outputs: dict[str, list[Output]] = defaultdict(list)
         self.answers: list[CacheAnswer] = []
         self.told: list[AdapterList | AdapterChanged] = []
+        self.reports: dict[int, list[ReplicaReport]] = defaultdict(list)
         self.now = 0.0
 
     def submit(
@@ -211,6 +213,7 @@ class SchedulerBench:
         is_streamed: bool = True,
         kind: GrammarKind = "regex",
         output: Sequence[int] = (),
+        uncached: int = 0,
         **sampling: object,
     ) -> None:
         spec = GrammarSpec(kind, grammar, "regex") if grammar is not None else None
@@ -227,6 +230,7 @@ class SchedulerBench:
                 tenant,
                 leases=list(leases),
                 is_streamed=is_streamed,
+                uncached=uncached,
                 output=pack(list(output)),
             )
         )
@@ -302,7 +306,7 @@ class SchedulerBench:
     def _deliver(self, outgoing: Outgoing) -> None:
         self.model.receive(outgoing.to_model)
         self.model.store.asked += outgoing.to_store
-        for messages in outgoing.to_clients.values():
+        for client, messages in outgoing.to_clients.items():
             for message in messages:
                 if isinstance(message, Accepted):
                     self.accepted.add(message.request)
@@ -313,6 +317,8 @@ class SchedulerBench:
                         self.outputs[output.request].append(output)
                 elif isinstance(message, AdapterList | AdapterChanged):
                     self.told.append(message)
+                elif isinstance(message, ReplicaReport):
+                    self.reports[client].append(message)
                 elif isinstance(message, CacheAnswer):
                     self.answers.append(message)
 

@@ -8,11 +8,21 @@ from pathlib import Path
 
 import zmq
 
-from ....runtime.messages import Adapter, EndLease, Generate, Message, ModelReady, PeerUp, WatchAdapters
+from ....runtime.messages import (
+    Adapter,
+    EndLease,
+    Generate,
+    Message,
+    ModelReady,
+    PeerUp,
+    ReplicaReport,
+    WatchAdapters,
+    WatchReplica,
+)
 from ....runtime.processes.sockets import Outbox, Replica
 from .merging import list_common_adapters
 from .questions import Answer, Questions
-from .router import PrefixKey, Router
+from .router import Router
 
 
 class Connection:
@@ -84,10 +94,13 @@ class Connections:
     def open(self, up: PeerUp) -> None:
         """Connects to a replica that is up now, and tells it which adapters requests may use."""
         if self.replicas > 1 and self.router is None:
-            self.router = Router(up.ready.device)
+            self.router = Router(up.ready.page_size)
         connection = Connection(self._context, self._directory, up)
         self._up = dict(sorted({**self._up, up.replica: connection}.items()))
         self._describe_model()
+        if self.router is not None:
+            self.router.open(up.replica)
+            connection.send(WatchReplica(self._client))
         if up.ready.adapter_places:
             known = list(self.adapters.values()) if self._knows_adapters else None
             connection.send(WatchAdapters(self._client, known))
@@ -98,7 +111,7 @@ class Connections:
         self._up.pop(replica).close(linger_ms=0)
         self._describe_model()
         if self.router is not None:
-            self.router.forget(replica)
+            self.router.close(replica)
 
     def choose(self, requests: Sequence[Generate]) -> Connection:
         """The connection for the choices of a request. A replica that does not respond gets none, unless all
@@ -112,18 +125,29 @@ class Connections:
         """The replica that has most of a request's prompt."""
         return next(iter(self._up)) if self.router is None else self.router.find(request, self._up)
 
-    def note_route(self, requests: Sequence[Generate], chosen: Connection) -> list[PrefixKey]:
-        """Notes that a request goes to the chosen replica. Returns the keys of its prefixes, for the other
-        tokenizer processes. A lease with a key, which the request takes there, ends at the other replicas."""
+    def note_route(self, requests: Sequence[Generate], chosen: Connection) -> None:
+        """Notes that a request goes to the chosen replica. A lease with a key, which the request takes there,
+        ends at the other replicas."""
         if self.router is None:
-            return []
+            return
         first = requests[0]
         for terms in first.leases:
             if terms.key and terms.most == 1 and first.namespace is not None:
                 for other in self:
                     if other is not chosen:
                         other.send(EndLease(first.namespace, first.tenant, terms.key))
-        return self.router.send(requests, chosen.number)
+        self.router.send(requests, chosen.number)
+
+    def take_report(self, epoch: int, report: ReplicaReport) -> None:
+        """Takes the report of the replica of an epoch."""
+        assert self.router is not None, "a replica reports only if there are several"
+        for connection in self:
+            if connection.epoch == epoch and not self.router.take(connection.number, report):
+                connection.send(WatchReplica(self._client))
+
+    def measure_backlog(self, replica: int) -> float:
+        """Seconds until a replica would begin a new prompt; 0 with a single replica."""
+        return 0.0 if self.router is None else self.router.measure_backlog(replica)
 
     def take_adapters(self, epoch: int, adapters: list[Adapter]) -> None:
         """Takes the adapters of the replica of an epoch. Requests may use those that all replicas have."""

@@ -39,7 +39,6 @@ from ....runtime.messages import (
     PeerResponds,
     PeerUp,
     PinFits,
-    PrefixesSent,
     PrefixPinned,
     PromptExplained,
     QueryRecords,
@@ -49,6 +48,7 @@ from ....runtime.messages import (
     RecordList,
     Refused,
     RememberReply,
+    ReplicaReport,
     RequestList,
     Stats,
     TokenizerInbox,
@@ -75,12 +75,14 @@ class Choice(NamedTuple):
 
 
 class ReplicaStats(NamedTuple):
-    """The counters of a replica."""
+    """The counters of a replica. With several replicas, `backlog_s` is in how many seconds it would begin a
+    new prompt."""
 
     replica: int
     epoch: int
     model: ModelReady
     stats: Stats
+    backlog_s: float = 0.0
 
 
 class EngineClient:
@@ -207,7 +209,7 @@ class EngineClient:
         asked = list(self._up)
         answers = await self.ask_all(lambda query: QueryStats(self.client, query), STATS_TIMEOUT_SECONDS)
         return [
-            ReplicaStats(each.number, each.epoch, each.model, answer)
+            ReplicaStats(each.number, each.epoch, each.model, answer, self._up.measure_backlog(each.number))
             for each in asked
             if isinstance(answer := answers[each.number], Stats)
         ]
@@ -280,6 +282,8 @@ class EngineClient:
             case Outputs():
                 self._deliver(message, is_late)
             case Accepted(request, left_out, allowances):
+                if self._up.router is not None:
+                    self._up.router.note_accepted(request)
                 if choice := self._choices.get(request):
                     choice.generation.answer(choice.number, left_out, allowances)
             case Refused():
@@ -313,10 +317,8 @@ class EngineClient:
             case PeerResponds(responds, replica):
                 if (connection := self._up.find(replica)) is not None:
                     connection.responds = responds
-            case PrefixesSent(replica, epoch, keys):
-                connection = self._up.find(replica)
-                if self._up.router is not None and connection is not None and connection.epoch == epoch:
-                    self._up.router.remember(keys, replica)
+            case ReplicaReport():
+                self._up.take_report(self._inbox.sender, message)
             case RememberReply() | ForgetPrompts():
                 self.on_shared(message)
             case NewKeys(keys):
@@ -335,7 +337,7 @@ class EngineClient:
             choice = self._choices.get(output.request)
             if choice is not None:
                 if router is not None and output.cached_tokens is not None:
-                    router.note_computed(output.request)
+                    router.note_end(output.request)
                 generation, number = choice
                 generation.arrive(number, output, now, is_late=is_late)
 
@@ -385,10 +387,9 @@ class EngineClient:
 
     def _send_all(self, generation: Generation, connection: Connection) -> None:
         self.idle.clear()
-        keys = self._up.note_route(generation.requests, connection)
-        if keys and self._others:
-            self._tell_others(PrefixesSent(connection.number, connection.epoch, keys))
-        for index, request in generation.choices_to_send:
+        to_send = generation.choices_to_send
+        self._up.note_route([request for _, request in to_send], connection)
+        for index, request in to_send:
             self._choices[request.request] = Choice(generation, index)
             connection.send(request)
 

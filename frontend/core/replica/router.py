@@ -1,158 +1,206 @@
-"""Chooses the replica of a request: one that has its prefix, unless others would begin much sooner."""
+"""Chooses the replica of a request: the one with most of its prompt among those that would begin it soon."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+import time
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import NamedTuple, TypeAlias
 
-from ....runtime.messages import TOKEN_BYTES, Generate, Tokens
+from ....runtime.messages import TOKEN_BYTES, Generate, Load, ReplicaReport, Tokens, TreeChange
+from .tree_mirror import TreeMirror
 
-KEY_BYTES = 8
-MAX_KEYS = 1 << 16
-"""Keys of prefixes that are remembered for each replica, about 10 MB."""
-FIRST_TOKENS = 16
-"""A prefix is remembered at each multiple of this many tokens, and a longer one at about every eighth of its
-length."""
-MAX_WAIT_TOKENS = {"cpu": 2048, "cuda": 16384}
-"""by device: how many more tokens a replica with the prefix may have to compute first: about a second"""
-WAIT_FOR_MATCH = 3
-"""The same, as a multiple of the tokens that it has: a short prefix is worth only a short wait."""
-REPLY_TOKENS = 32
-"""An open reply delays others by as much as this many tokens of prompts."""
-
-PrefixKey: TypeAlias = bytes
+MAX_LATER_S = 1.0
+"""A match counts only at a replica that would begin the reply at most so much later than the earliest."""
+WAIT_FOR_MATCH = 6
+"""The same as a multiple of the time that the match saves: a short match is worth only a short wait."""
+NEW_SHARE = 0.1
+"""A prompt is new if less of it matches: many prompts begin with the same few tokens."""
+SIMILAR_S = 0.1
+"""Replicas that would begin within so much time of each other get new prompts in turn."""
+EXPECTED_S = 2.0
+"""seconds for which a prompt counts as its replica's before the replica reports its pages"""
+MAX_SILENCE_S = 2.0
+"""seconds after which a replica is asked again for its whole tree"""
 
 
-class Prefix(NamedTuple):
-    """The first `tokens` of a prompt, whose key depends on all of them and on the namespace."""
+@dataclass(slots=True)
+class _Replica:
+    """What is known of a replica: its last report, and the number of the last request that brought it a new
+    prompt."""
 
-    tokens: int
-    key: PrefixKey
+    load: Load
+    asked_at: float  # when its whole tree was requested
+    sequence: int | None = None  # None: the whole tree has not come
+    last_new: int = 0
 
 
-class _Load(NamedTuple):
-    """A choice that a replica has not answered, with the tokens of its prompt that are to be computed."""
+@dataclass(slots=True)
+class _Sent:
+    """A choice whose prompt is not computed. `tokens`: how many of it are to be computed, 0 once the replica
+    counts them."""
 
+    request: Generate
     replica: int
     tokens: int
 
 
 class Router:
-    """Remembers which prefixes were sent to which replica, and counts the work that each has open.
+    """Knows which prefixes each replica has, and in how many seconds it would begin a new prompt.
 
-    A request goes to the replica with the longest match among those that would begin it soon enough; a key
-    with limits has one replica, whose scheduler knows all that the key has used.
+    A request goes to the replica with the longest match among those that would begin its reply soon: later
+    than the earliest by at most `MAX_LATER_S`, and by at most `WAIT_FOR_MATCH` times what the match saves. A
+    new prompt goes to the earliest, or, of similar ones, to the one that has gone longest without a new
+    prompt. A key with limits has one replica, whose scheduler knows all that the key has used.
     """
 
-    def __init__(self, device: str) -> None:
-        self._max_wait = MAX_WAIT_TOKENS["cpu" if device == "cpu" else "cuda"]
-        self._known: dict[int, dict[PrefixKey, None]] = {}  # by replica, the least recently sent first
-        self._loads: dict[str, _Load] = {}  # by the choice's id
-        self._backlog: Counter[int] = Counter()  # by replica: tokens of prompts that are still to be computed
-        self._open: Counter[int] = Counter()  # by replica: open choices
-        self._turn: Counter[int] = Counter()  # by replica: number of its last request
-        self._turns = 0
+    def __init__(self, page_size: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._page_size = page_size
+        self._clock = clock
+        self._mirror = TreeMirror(page_size)
+        self._replicas: dict[int, _Replica] = {}
+        self._sent: dict[str, _Sent] = {}  # by the choice's id
+        self._uncounted: Counter[int] = Counter()  # by replica: tokens to compute that no report counts yet
+        self._expiring: deque[tuple[float, str]] = deque()  # when a choice's prompt is expected anew
+        self._routed = 0
+
+    def open(self, replica: int) -> None:
+        """Begins with a replica that is up now. The caller has it send reports."""
+        self._replicas[replica] = _Replica(Load(), self._clock())
+
+    def close(self, replica: int) -> None:
+        """Forgets a replica that is down."""
+        del self._replicas[replica]
+        self._mirror.clear(replica)
+        for choice in [choice for choice, sent in self._sent.items() if sent.replica == replica]:
+            self.note_end(choice)
+
+    def take(self, replica: int, report: ReplicaReport) -> bool:
+        """Takes a replica's report. Returns False if one before it is missing: then the caller requests the
+        whole tree."""
+        known = self._replicas[replica]
+        known.load = report.load
+        if report.is_whole:
+            self._mirror.clear(replica)
+        elif known.sequence is None:
+            return self._clock() - known.asked_at < MAX_SILENCE_S or self._ask(known)
+        elif report.sequence != known.sequence + 1:
+            return self._ask(known)
+        known.sequence = report.sequence
+        return all(self._change(replica, change) for change in report.changes) or self._ask(known)
+
+    def _ask(self, known: _Replica) -> bool:
+        """Notes that the whole tree is requested. Returns False, the answer of `take` then."""
+        known.sequence, known.asked_at = None, self._clock()
+        return False
+
+    @property
+    def num_nodes(self) -> int:
+        """The size of its copy of the trees."""
+        return sum(1 for _ in self._mirror.list_nodes())
+
+    def measure_backlog(self, replica: int) -> float:
+        """Seconds until the replica would begin a prompt that comes now."""
+        known = self._replicas.get(replica)
+        return 0.0 if known is None else known.load.backlog_s + self._uncounted[replica] * known.load.token_s
 
     def choose(self, requests: Sequence[Generate], replicas: Collection[int]) -> int:
         """The replica for the choices of a request."""
         first = requests[0]
         if first.quota is not None:
             return max(replicas, key=lambda replica: _rank(first.quota.key, replica))  # type: ignore[union-attr]
-        total = sum(len(prompt) // TOKEN_BYTES for prompt in _list_prompts(requests))
-        found = self._match(first, replicas)
-        waits = {each: self.wait(each) + total - found[each] for each in replicas}
-        earliest = min(waits.values())
-        soon = [
-            each
+        matched = self._match(first)
+        total = sum(len(prompt) // TOKEN_BYTES for prompt in {request.prompt for request in requests})
+        waits = {
+            each: self.measure_backlog(each)
+            + max(1, total - matched.get(each, 0)) * self._replicas[each].load.token_s
             for each in replicas
-            if waits[each] - earliest <= min(self._max_wait, WAIT_FOR_MATCH * found[each])
+        }
+        earliest = min(waits.values())
+        near = [
+            each for each in replicas if waits[each] - earliest <= self._bound(matched.get(each, 0), each)
         ]
-        return min(soon, key=lambda each: (-found[each], waits[each], self._turn[each]))
+        longest = max(matched.get(each, 0) for each in near)
+        if not _is_new(first, longest):
+            return min(
+                (each for each in near if matched.get(each, 0) == longest), key=lambda each: waits[each]
+            )
+        similar = [each for each in replicas if waits[each] <= earliest + SIMILAR_S]
+        return min(similar, key=lambda each: self._replicas[each].last_new)
 
     def find(self, request: Generate, replicas: Collection[int]) -> int:
         """The replica that has most of a prompt."""
-        found = self._match(request, replicas)
-        return max(replicas, key=lambda replica: found[replica])
+        matched = self._match(request)
+        return max(replicas, key=lambda replica: matched.get(replica, 0))
 
-    def wait(self, replica: int) -> int:
-        """The open work of a replica, in tokens of prompts."""
-        return self._backlog[replica] + REPLY_TOKENS * self._open[replica]
-
-    def send(self, requests: Sequence[Generate], replica: int) -> list[PrefixKey]:
-        """Notes that the choices are sent to the replica. Returns the keys of their prefixes."""
-        self._turns += 1
-        self._turn[replica] = self._turns
-        keys: list[PrefixKey] = []
+    def send(self, requests: Sequence[Generate], replica: int) -> None:
+        """Notes that the choices are sent to the replica, and writes into them how much it will compute."""
+        self._routed += 1
+        until = self._clock() + EXPECTED_S
         seen: set[Tokens] = set()
         for request in requests:
-            uncached = 0
+            request.uncached = 0
             if request.prompt not in seen:
                 seen.add(request.prompt)
-                prefixes = list(cut_prefixes(request))
-                uncached = len(request.prompt) // TOKEN_BYTES - self._measure(prefixes, replica)
-                keys += [prefix.key for prefix in prefixes]
-            self._loads[request.request] = _Load(replica, uncached)
-            self._backlog[replica] += uncached
-            self._open[replica] += 1
-        self.remember(keys, replica)
-        return keys
+                matched = self._match(request).get(replica, 0)
+                request.uncached = len(request.prompt) // TOKEN_BYTES - matched
+                if _is_new(request, matched):
+                    self._replicas[replica].last_new = self._routed
+                self._expect(request, replica, until)
+            self._sent[request.request] = _Sent(request, replica, request.uncached)
+            self._uncounted[replica] += request.uncached
 
-    def remember(self, keys: Sequence[PrefixKey], replica: int) -> None:
-        """Remembers that prefixes of a prompt, the shortest first, were sent to a replica, maybe by another
-        tokenizer process. Long prefixes are forgotten first, because fewer prompts begin with them."""
-        known = self._known.setdefault(replica, {})
-        for key in reversed(keys):
-            known.pop(key, None)
-            known[key] = None
-        while len(known) > MAX_KEYS:
-            del known[next(iter(known))]
-
-    def note_computed(self, choice: str) -> None:
-        """Notes that the prompt of a choice is computed."""
-        if (load := self._loads.get(choice)) is not None and load.tokens:
-            self._backlog[load.replica] -= load.tokens
-            self._loads[choice] = load._replace(tokens=0)
+    def note_accepted(self, choice: str) -> None:
+        """Notes that the replica counts a choice's prompt in its reports."""
+        if (sent := self._sent.get(choice)) is not None:
+            self._uncounted[sent.replica] -= sent.tokens
+            sent.tokens = 0
 
     def note_end(self, choice: str) -> None:
-        """Notes that a choice has ended. Ignores unknown ones."""
-        self.note_computed(choice)
-        if (load := self._loads.pop(choice, None)) is not None:
-            self._open[load.replica] -= 1
+        """Notes that the prompt of a choice is computed, or that the choice has ended."""
+        self.note_accepted(choice)
+        self._sent.pop(choice, None)
 
-    def forget(self, replica: int) -> None:
-        """Forgets the prefixes and the work of a replica that has died."""
-        self._known.pop(replica, None)
-        for choice in [choice for choice, load in self._loads.items() if load.replica == replica]:
-            self.note_end(choice)
+    def _bound(self, matched: int, replica: int) -> float:
+        """How many seconds a match at a replica is worth to wait for."""
+        return min(MAX_LATER_S, WAIT_FOR_MATCH * matched * self._replicas[replica].load.token_s)
 
-    def _match(self, request: Generate, replicas: Collection[int]) -> dict[int, int]:
-        """How many of a prompt's first tokens were sent to each replica."""
-        prefixes = list(cut_prefixes(request))
-        return {replica: self._measure(prefixes, replica) for replica in replicas}
+    def _match(self, request: Generate) -> dict[int, int]:
+        """How many of a prompt's first tokens each replica has or expects; without those that have none."""
+        if request.namespace is None:
+            return {}
+        self._expire()
+        found = self._mirror.match(request.namespace, request.prompt)
+        return {replica: pages * self._page_size for replica, pages in found.items()}
 
-    def _measure(self, prefixes: Sequence[Prefix], replica: int) -> int:
-        known = self._known.get(replica, {})
-        return next((prefix.tokens for prefix in reversed(prefixes) if prefix.key in known), 0)
+    def _expect(self, request: Generate, replica: int, until: float) -> None:
+        if request.namespace is not None:
+            self._mirror.expect(replica, request.namespace, request.prompt, until)
+            self._expiring.append((until, request.request))
+
+    def _expire(self) -> None:
+        """Ends what was expected long enough, but for prompts of this process that still wait."""
+        now = self._clock()
+        while self._expiring and self._expiring[0][0] <= now:
+            _, choice = self._expiring.popleft()
+            if (sent := self._sent.get(choice)) is not None:
+                self._expect(sent.request, sent.replica, now + EXPECTED_S)
+        self._mirror.expire(now)
+
+    def _change(self, replica: int, change: TreeChange) -> bool:
+        pages = array("i", change.pages)
+        if not change.tokens:
+            return self._mirror.remove(replica, pages)
+        return self._mirror.store(replica, change.namespace, change.after, change.tokens, pages)
 
 
-def cut_prefixes(request: Generate) -> Iterator[Prefix]:
-    """The remembered prefixes of a prompt, the shortest first; none if the request doesn't use the cache."""
-    if request.namespace is None:
-        return
-    state = blake2b(request.namespace.encode(), digest_size=KEY_BYTES)
-    start, end, length = 0, FIRST_TOKENS, len(request.prompt) // TOKEN_BYTES
-    while end <= length:
-        state.update(request.prompt[start * TOKEN_BYTES : end * TOKEN_BYTES])
-        yield Prefix(end, state.copy().digest())
-        start, end = end, end + max(FIRST_TOKENS, 1 << (end.bit_length() - 4))
-
-
-def _list_prompts(requests: Sequence[Generate]) -> set[Tokens]:
-    return {request.prompt for request in requests}
+def _is_new(request: Generate, matched: int) -> bool:
+    """Whether a replica that has the first tokens of a prompt would compute most of it."""
+    return matched * TOKEN_BYTES <= NEW_SHARE * len(request.prompt)
 
 
 def _rank(key: str, replica: int) -> bytes:
     """A number by which each key has its own order of the replicas, which no death of others changes."""
-    return blake2b(f"{replica} {key}".encode(), digest_size=KEY_BYTES).digest()
+    return blake2b(f"{replica} {key}".encode(), digest_size=8).digest()
