@@ -20,11 +20,12 @@
     | page store → scheduler | PagesFound, PagesFetched, PagesLocated, PagesForgotten | page_store |
     | | StoreReport | page_store |
     | supervisor → tokenizer | PeerUp, PeerDown, PeerResponds, NewKeys, Drain, GiveUp | supervision |
+    | | ModelState | supervision |
     | supervisor → scheduler | PeerDown, Drain | supervision |
     | tokenizer → other tokenizers | RememberReply, ForgetPrompts, PrefixesSent | tokenizers |
     | | QueryRecords, RecordList | tokenizers |
     | any child → supervisor | Ready, Alive, Failed, Drained | supervision |
-    | tokenizer → supervisor | KnowsReplica | supervision |
+    | tokenizer → supervisor | KnowsReplica, UseModel, LeaveModel | supervision |
 
 Token ids travel as `Tokens`: packed little-endian int32, never as lists. Arrays of other types are packed in
 the same way; each field names its dtype. Messages are msgpack arrays, tagged by their class name, in an
@@ -148,11 +149,15 @@ from .supervision import (
     Failed,
     GiveUp,
     KnowsReplica,
+    LeaveModel,
+    LoadState,
+    ModelState,
     NewKeys,
     PeerDown,
     PeerResponds,
     PeerUp,
     Ready,
+    UseModel,
 )
 from .tokenizers import ForgetPrompts, PrefixesSent, QueryRecords, RecordList, RememberReply
 
@@ -161,7 +166,7 @@ CacheAnswer = (
     CacheReport | NodeTokens | CacheDropped | PinFits | PrefixPinned | PromptExplained | QueryRefused
 )
 AdapterOrder = WatchAdapters | LoadAdapter | UnloadAdapter
-FromSupervisor = PeerUp | PeerDown | PeerResponds | NewKeys | Drain | GiveUp
+FromSupervisor = PeerUp | PeerDown | PeerResponds | ModelState | NewKeys | Drain | GiveUp
 FromTokenizer = RememberReply | ForgetPrompts
 TokenizerInbox = (
     Accepted
@@ -208,7 +213,7 @@ ModelInbox = (
     StepPlan | StepMasks | ForgetReplies | LoadGrammar | DropGrammar | ReadAdapter | DropAdapter | ToPageStore
 )
 PageStoreInbox = FindPages | FetchPages | EndFetch | UsedPages | LocatePages
-SupervisorInbox = Ready | KnowsReplica | Alive | Failed | Drained
+SupervisorInbox = Ready | KnowsReplica | Alive | Failed | Drained | UseModel | LeaveModel
 
 __all__ = [
     "BACKGROUND_PRIORITY",
@@ -265,14 +270,17 @@ __all__ = [
     "KnowsReplica",
     "LeaseKind",
     "LeaseTerms",
+    "LeaveModel",
     "LeftOutKeyword",
     "LoadAdapter",
     "LoadGrammar",
+    "LoadState",
     "LocatePages",
     "Logprobs",
     "Message",
     "ModelInbox",
     "ModelReady",
+    "ModelState",
     "NeededEntries",
     "NewKeys",
     "NodeTokens",
@@ -344,6 +352,7 @@ __all__ = [
     "Unenforced",
     "UnloadAdapter",
     "UnpinPrefix",
+    "UseModel",
     "UsedPages",
     "WatchAdapters",
     "Whitespace",
