@@ -141,8 +141,8 @@ class Supervisor:
         """Lets open requests finish, for at most `seconds`, then lets the replicas save their caches, then
         calls `end`."""
         self._draining = True
-        domains = [self._models[0], *self._tokenizers.values()]
-        if all(domain.was_ready.is_set() for domain in domains):
+        were_ready = [self._models[0].was_ready, *(each.was_ready for each in self._tokenizers.values())]
+        if all(each.is_set() for each in were_ready):
             if self._listener is not None:
                 self._listener.close()
             self._tell_tokenizers(Drain())

@@ -8,7 +8,6 @@ from ..api_keys import ApiKey
 from .base import Message
 from .steps import ModelReady
 
-
 LoadState: TypeAlias = Literal["unloaded", "loading", "loaded"]
 
 
