@@ -22,7 +22,7 @@ async def choose_model(
     use = chosen.service.engine.use
     if use is None or not loads:
         return chosen
-    if MODEL_HOLD not in request.scope:
+    if request.scope.get(MODEL_HOLD) is None:
         request.scope[MODEL_HOLD] = use.hold()
     if not chosen.service.engine.is_up:
         await _load(chosen, caller)

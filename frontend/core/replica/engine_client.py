@@ -184,6 +184,10 @@ class EngineClient:
         """The running model's description. Raises a 503 `RequestError` if no model can take requests."""
         if self.drain_requested.is_set():
             raise shutting_down()
+        if self._is_unloaded:
+            raise _unavailable(
+                "The model is not loaded; a request that generates loads it.", "model_not_loaded"
+            )
         if not self._up or self.model is None:
             raise _unavailable("The model is starting; try again in a moment.", "model_not_ready")
         return self.model

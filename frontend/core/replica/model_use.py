@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from copy import copy
 
 from ....runtime.errors import RequestError
 from ....runtime.messages import LeaveModel, LoadState, Message, ModelState, UseModel
@@ -58,7 +59,7 @@ class ModelUse:
     def check(self) -> None:
         """Raises the `RequestError` of a load that has just failed."""
         if self._error is not None:
-            raise self._error
+            raise copy(self._error)  # each request has its own traceback
 
     def take(self, message: ModelState) -> RequestError | None:
         """Takes the state. Returns the error if the model could not be loaded."""
