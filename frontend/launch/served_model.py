@@ -195,7 +195,7 @@ class ServedModel:
                 replica.responds = responds
                 self.tell(PeerResponds(responds, replica.number))
 
-    async def save(self, clients: Sequence[int], seconds: float = SAVING_SECONDS) -> None:
+    async def save(self, clients: Sequence[int], seconds: float) -> None:
         """Lets the replicas save their pages for the next start, and then end. Open requests of `clients` are
         given up."""
         saving = [each for each in self.replicas if each.model is not None and each.model.page_model]
@@ -281,7 +281,7 @@ class ServedModel:
         serving = [each for each in self.replicas if each.model is not None]
         for replica in serving:
             self.tell(PeerDown("replica", replica=replica.number))
-        await self.save(list(self._to_tokenizers))
+        await self.save(list(self._to_tokenizers), SAVING_SECONDS)
 
     async def _unload(self, error: ServerError | None) -> None:
         """Ends the replicas. Requests that wait for the model get the `error`, if there is one."""
