@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from starlette.requests import Request
 
+from ...runtime.errors import RequestError
 from ..core.work.caller import Caller, ClientGoneError
 from .http_service import HttpService
 from .outcome import MODEL_HOLD
@@ -30,7 +31,14 @@ async def choose_model(
 
 
 async def _load(http: HttpService, caller: Caller) -> None:
-    loading = asyncio.ensure_future(http.service.engine.load())
+    engine, most = http.service.engine, http.service.config.max_waiting
+    if engine.loading >= most:
+        raise RequestError(
+            f"{most} requests wait already until the model is loaded; try again later.",
+            status=429,
+            code="rate_limit_exceeded",
+        )
+    loading = asyncio.ensure_future(engine.load())
     leaving = asyncio.ensure_future(caller.left())
     try:
         await asyncio.wait((loading, leaving), return_when=asyncio.FIRST_COMPLETED)

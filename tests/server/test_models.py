@@ -8,6 +8,8 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,7 +18,7 @@ import openai
 import pytest
 from arbora.runtime.config import BUILTIN_MODEL
 from processes import children_of, command_line
-from served import HELLO, PATIENCE, Served, eventually, serve, text_of
+from served import HELLO, PATIENCE, Served, eventually, serve, text_of, write_served_checkpoint
 
 FIRST = "builtin"
 SECOND = "second"
@@ -197,6 +199,31 @@ def test_a_client_that_leaves_is_dropped_while_its_model_loads() -> None:
             server.http.post("/v1/completions", json={"prompt": "Hello"}, timeout=0.5)
         eventually(lambda: "client=gone" in "".join(server.log))
         eventually(lambda: f"{FIRST} is unloaded" in "".join(server.log).partition("client=gone")[2])
+
+
+def test_a_model_that_can_not_be_loaded_is_refused_with_the_reason(tmp_path: Path) -> None:
+    broken = write_served_checkpoint(tmp_path / "broken")
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with serve(BUILTIN_MODEL, "--also-serve", str(broken), "--kv-memory", "16MiB") as server:
+        for _ in range(2):
+            words = "could not be loaded.*model.safetensors"
+            with pytest.raises(openai.InternalServerError, match=words) as refused:
+                say(server, "broken")
+            assert refused.value.status_code == 503
+            assert say(server, FIRST)
+        assert loaded(server) == [FIRST]
+
+
+def test_several_http_processes_share_the_models() -> None:
+    with serve(BUILTIN_MODEL, *BOTH, "--keep-alive", "3", "--api-workers", "2") as server:
+        with ThreadPoolExecutor(8) as pool:
+            replies = list(pool.map(lambda _: say(server, SECOND), range(8)))
+        assert len(set(replies)) == 1
+        assert sum(count_requests(server).values()) >= 8
+        eventually(lambda: not processes(server, "model"))
+        eventually(lambda: loaded(server) == [])
+        assert say(server, FIRST) == replies[0]
 
 
 def test_draining_ends_both_models_after_their_requests() -> None:

@@ -113,6 +113,8 @@ class EngineClient:
         self.client = client
         self.directory = directory
         self.use = use
+        self.loading = 0
+        """how many requests wait until the model is loaded"""
         self.on_shared: Callable[[FromTokenizer], None] = lambda message: None
         self.on_new_keys: Callable[[tuple[ApiKey, ...]], None] = lambda keys: None
         self.read_records: Callable[[str | None], bytes] = lambda owner: b'{"recent":[],"failed":[]}'
@@ -218,6 +220,7 @@ class EngineClient:
         if it can't be loaded, or not in time."""
         if self.use is None:
             return
+        self.loading += 1
         try:
             async with asyncio.timeout(LOAD_SECONDS):
                 while not self._up and not self.drain_requested.is_set():
@@ -228,6 +231,8 @@ class EngineClient:
             raise _unavailable(
                 f"The model was not loaded within {LOAD_SECONDS:.0f} seconds.", "model_not_loaded"
             ) from None
+        finally:
+            self.loading -= 1
 
     def start(self, requests: Sequence[Generate], replica: int | None = None) -> Generation:
         """Send a request's choices, to the given replica if one is named. No open request may have their ids.
