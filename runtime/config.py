@@ -3,7 +3,7 @@ help text. The configuration is built and checked once, then frozen and passed t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -26,7 +26,9 @@ from .option_values import (
     read_disk_cache,
     read_drafts,
     read_host,
+    read_hosted,
     read_http_url,
+    read_keep_alive,
     read_keys,
     read_model_names,
     read_origins,
@@ -78,6 +80,24 @@ class ServeConfig:
         takes_several=True,
     )
     """further names that requests may use for the model"""
+    also_serve: tuple[tuple[str, str], ...] = option(
+        "a further model, under its own name or under NAME, that is loaded when a request asks for it; for "
+        "more, repeat the option or give several (default: none)",
+        (),
+        "[NAME=]MODEL",
+        read_hosted,
+        is_repeatable=True,
+        takes_several=True,
+    )
+    """names and directories of further models"""
+    keep_alive: float | None = option(
+        "unload a model that has had no request for this time, such as 5m; 0 right after its last request, "
+        "-1 never (default: 5m with --also-serve, otherwise never)",
+        None,
+        "TIME",
+        read_keep_alive,
+    )
+    """in seconds; None: never"""
     any_model_name: bool = option(
         "serve the model under any name, for clients that can't change theirs; replies show that name "
         "(default: a request for an unknown model is refused)",
@@ -413,6 +433,14 @@ class ServeConfig:
     def model_names(self) -> tuple[str, ...]:
         """All names under which requests may ask for the model. Replies show the first."""
         return (self.served_model_name, *self.more_model_names)
+
+    def list_models(self) -> list[ServeConfig]:
+        """The configurations of all models of the server, each as if it were the only one."""
+        others = [
+            replace(self, model=Path(directory), served_model_name=name, more_model_names=())
+            for name, directory in self.also_serve
+        ]
+        return [replace(each, also_serve=()) for each in (self, *others)]
 
     def save(self, directory: Path) -> None:
         path = directory / "config.json"

@@ -140,6 +140,56 @@ def read_size_or_zero(text: str) -> int:
     return 0 if text.strip() == "0" else read_size(text)
 
 
+_DURATION_UNITS = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "μs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "h": 3600.0,
+}
+_DURATION_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+_SECONDS = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)", re.ASCII)
+LONGEST_DURATION = 64
+"""maximum characters of a duration"""
+
+
+def find_seconds(text: str) -> float | None:
+    """The seconds of a duration as Go writes it, or of a bare number; None for another text."""
+    if len(text) > LONGEST_DURATION:
+        return None
+    if _SECONDS.fullmatch(text):
+        return float(text)
+    parts = text.removeprefix("-") if text.startswith("-") else text.removeprefix("+")
+    found = _DURATION_PART.findall(parts)
+    if not found or "".join(number + unit for number, unit in found) != parts:
+        return None
+    seconds = sum(float(number) * _DURATION_UNITS[unit] for number, unit in found)
+    return -seconds if text.startswith("-") else seconds
+
+
+def read_keep_alive(text: str) -> float | None:
+    """Reads a duration; a negative one means no limit (None)."""
+    seconds = find_seconds(text)
+    if seconds is None:
+        raise ValueError("expected a duration such as 5m, 1h30m or a number of seconds; -1 for no limit.")
+    return None if seconds < 0 else seconds
+
+
+def read_hosted(text: str) -> tuple[tuple[str, str], ...]:
+    """Reads NAME=MODEL, or MODEL alone, whose name is empty."""
+    name, equals, model = text.partition("=")
+    if not equals:
+        name, model = "", text
+    if not model or (equals and not name):
+        raise ValueError("expected MODEL or NAME=MODEL, such as coder=./coder.gguf.")
+    if control := find_control(name):
+        raise ValueError(f"the name has {control}: leave it out.")
+    return ((name, model),)
+
+
 def number(minimum: float, maximum: float, expected: str = "") -> Callable[[str], float]:
     expected = expected or f"a number from {minimum:g} to {maximum:g}"
 

@@ -67,7 +67,7 @@ def test_the_table_of_errors_has_every_status() -> None:
 
 def test_the_counterparts_of_vllms_metrics_exist(tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(write_tiny_model(tmp_path / "model"))
-    metrics = Metrics(PromptMemo(tokenizer), tmp_path)
+    metrics = Metrics([PromptMemo(tokenizer)], {"tiny": tmp_path})
     text = metrics.exposition().decode()
     named = set(re.findall(r"arbora_[a-z_]+", PAGE))
     missing = {name for name in named if name not in text}

@@ -166,7 +166,7 @@ async def _answer_alive(http: HttpService, request: Request) -> Response:
 
 async def _check_health(http: HttpService, request: Request) -> Response:
     """Says whether a request would be served now; otherwise raises a RequestError with the status 503."""
-    http.service.engine.check_responding()
+    http.check_responding()
     check_descriptors()
     return json_response(Health())
 
@@ -176,8 +176,7 @@ async def _show_version(http: HttpService, request: Request) -> Response:
 
 
 async def _show_metrics(http: HttpService, request: Request) -> Response:
-    engine = http.service.engine
-    http.metrics.scheduler.update(await engine.stats(), engine.replicas)
+    await http.metrics.update(http.engines)
     return Response(http.metrics.exposition(), headers={"content-type": CONTENT_TYPE_LATEST})
 
 

@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import uvloop
@@ -23,10 +23,11 @@ from ...runtime.messages import Drained, Failed, KnowsReplica, Message, Ready
 from ...runtime.processes.child import LISTEN_FD_VARIABLE, SIGN_OF_LIFE_S, ChildArguments, child_arguments
 from ...runtime.processes.garbage import leave_out_existing_objects
 from ...runtime.processes.heartbeat import Heartbeat
-from ...runtime.processes.sockets import ANY_EPOCH, Outbox, supervisor_address
+from ...runtime.processes.sockets import ANY_EPOCH, Outbox, model_directory, supervisor_address
 from ...runtime.processes.time_slices import short_slices, use_short_slices
 from ..api.native.routes import WEBSOCKETS
 from ..core.replica.engine_client import EngineClient
+from ..core.replica.model_use import ModelUse
 from ..core.service import Service
 from ..core.text.tokenizer import Tokenizer
 from ..http.access import OPEN_PATHS, render_refusal
@@ -53,11 +54,14 @@ def main() -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     supervisor = Outbox(context, supervisor_address(arguments.directory), ANY_EPOCH)
     try:
-        tokenizer = load_tokenizer(config.model, arguments.directory, config.runner)
+        tokenizers = [
+            load_tokenizer(each.model, model_directory(arguments.directory, number), each.runner)
+            for number, each in enumerate(config.list_models())
+        ]
         heartbeat = Heartbeat()
         heartbeat.start(arguments)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(arguments, config, tokenizer, supervisor, heartbeat))
+            runner.run(_serve(arguments, config, tokenizers, supervisor, heartbeat))
     except ConfigError as error:
         _send_last(context, supervisor, Failed("tokenizer", str(error), arguments.number))
         sys.exit(1)
@@ -67,7 +71,7 @@ def main() -> None:
 async def _serve(
     arguments: ChildArguments,
     config: ServeConfig,
-    tokenizer: Tokenizer,
+    tokenizers: Sequence[Tokenizer],
     supervisor: Outbox,
     heartbeat: Heartbeat,
 ) -> None:
@@ -77,28 +81,39 @@ async def _serve(
     replaces a dead one refuses no request that the model could answer.
     """
     with short_slices():  # ZeroMQ's I/O thread, started by the first socket, inherits them
-        engine = EngineClient(arguments.directory, arguments.number, config.api_workers, config.replicas)
+        engines = [
+            connect(arguments, config, number, supervisor) for number in range(1 + len(config.also_serve))
+        ]
     use_short_slices()
-    http = HttpService.build(Service.load(config, engine, tokenizer))
+    first = Service.load(config, engines[0], tokenizers[0])
+    others = zip(config.list_models()[1:], engines[1:], tokenizers[1:], strict=True)
+    http = HttpService.build(first, *(Service.load(*each, first.work) for each in others))
     listener = socket.socket(fileno=int(os.environ[LISTEN_FD_VARIABLE]))
     server = http_server(http, progress=heartbeat.progress)
     async with asyncio.TaskGroup() as tasks:
-        receiving = tasks.create_task(engine.run())
+        receiving = [tasks.create_task(engine.run()) for engine in engines]
         living = tasks.create_task(_show_life(heartbeat))
-        stopping = tasks.create_task(_stop_when_drained(engine, server))
-        telling = tasks.create_task(_report_replica(engine, supervisor, arguments.number))
-        await engine.informed.wait()
+        stopping = tasks.create_task(_stop_when_drained(engines, server))
+        telling = tasks.create_task(_report_replica(engines[0], supervisor, arguments.number))
+        await engines[0].informed.wait()
         supervisor.send(Ready("tokenizer", arguments.number))
         leave_out_existing_objects()
         await server.serve(listener)
         await http.close()
-        receiving.cancel()
-        living.cancel()
-        stopping.cancel()
-        telling.cancel()
+        for task in (*receiving, living, stopping, telling):
+            task.cancel()
     if http.traces is not None:
         await asyncio.to_thread(http.traces.flush)
-    engine.close()
+    for engine in engines:
+        engine.close()
+
+
+def connect(arguments: ChildArguments, config: ServeConfig, model: int, supervisor: Outbox) -> EngineClient:
+    """The connections to the replicas of a model, by its number."""
+    may_unload = config.keep_alive is not None or config.also_serve
+    use = ModelUse(arguments.number, model, config.keep_alive, supervisor.send) if may_unload else None
+    directory = model_directory(arguments.directory, model)
+    return EngineClient(directory, arguments.number, config.api_workers, config.replicas, use)
 
 
 def http_server(
@@ -115,9 +130,10 @@ def http_server(
     async def work_in_background() -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(apis.work_in_background(http, routes))
-            tasks.create_task(http.history.keep(http.service.engine))
-            if http.log is not None and http.service.engine.client == 0:
-                tasks.create_task(http.log.watch(http.service.engine))
+            tasks.create_task(http.history.keep(http.engines))
+            for engine in http.engines:
+                if http.log is not None and engine.client == 0:
+                    tasks.create_task(http.log.watch(engine))
 
     return HttpServer(
         create_app(http, apis, routes),
@@ -149,13 +165,15 @@ async def _report_replica(engine: EngineClient, supervisor: Outbox, client: int)
     supervisor.send(KnowsReplica(client))
 
 
-async def _stop_when_drained(engine: EngineClient, server: HttpServer) -> None:
+async def _stop_when_drained(engines: Sequence[EngineClient], server: HttpServer) -> None:
     """Waits for the supervisor's request to drain, and stops the server once no request is open."""
-    await engine.drain_requested.wait()
-    if engine.open_requests:
-        open_requests = f"{engine.open_requests} open request{'s' if engine.open_requests > 1 else ''}"
+    for engine in engines:
+        await engine.drain_requested.wait()
+    if count := sum(engine.open_requests for engine in engines):
+        open_requests = f"{count} open request{'s' if count > 1 else ''}"
         log.info("finishing %s; Ctrl-C again ends at once", open_requests)
-    await engine.idle.wait()
+    for engine in engines:
+        await engine.idle.wait()
     server.stop()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 
@@ -14,7 +15,8 @@ from ...runtime.errors import RequestError
 from ...runtime.messages import ModelReady, OpenRequest, Stats
 from ..cache_reports.cache_endpoints import check_query
 from ..core.replica.engine_client import EngineState
-from ..core.service import VERSION
+from ..core.replica.merging import merge_request_lists
+from ..core.service import VERSION, Service
 from ..http.apis import json_response
 from ..http.history import MAX_MINUTES
 from ..http.http_service import HttpService
@@ -34,9 +36,19 @@ class LayerPages(Struct):
     used: int
 
 
+class ModelStatus(Struct):
+    """The state of a model. `expires_at`, in seconds since 1970, is when it will be unloaded if no request
+    comes; null means never."""
+
+    name: str
+    state: EngineState
+    max_model_len: int | None
+    expires_at: float | None
+
+
 class ServerStatus(Struct):
-    """The state of the server. `uptime_s` is of this HTTP process. Before the model is ready,
-    `max_model_len` and `pages` are null."""
+    """The state of the server: that of its first model, and of each of its `models`. `uptime_s` is of this
+    HTTP process. Before the first model is ready, `max_model_len` and `pages` are null."""
 
     state: EngineState
     model: str
@@ -50,6 +62,7 @@ class ServerStatus(Struct):
     replicas: int
     replicas_up: int
     pages: list[LayerPages] | None
+    models: list[ModelStatus]
 
 
 class ServerRequests(Struct):
@@ -81,7 +94,18 @@ async def show_server(http: HttpService, request: Request) -> Response:
             replicas=engine.replicas,
             replicas_up=len(engine.numbers_up),
             pages=[_add_pages(group) for group in zip(*listed, strict=True)] or None,
+            models=[_describe_model(each.service) for each in http.models],
         )
+    )
+
+
+def _describe_model(service: Service) -> ModelStatus:
+    engine = service.engine
+    return ModelStatus(
+        name=service.config.served_model_name,
+        state=engine.state,
+        max_model_len=None if engine.model is None else engine.model.max_model_len,
+        expires_at=None if engine.use is None or not engine.is_loaded else engine.use.expires_at,
     )
 
 
@@ -105,7 +129,9 @@ async def list_requests(http: HttpService, request: Request) -> Response:
     check_query(request)
     config, engine = http.service.config, http.service.engine
     owner = owner_of(request.scope) if config.api_keys else None
-    running = await engine.list_requests(tenant_of(request, None, config) or None)
+    tenant = tenant_of(request, None, config) or None
+    lists = await asyncio.gather(*(each.list_requests(tenant) for each in http.engines))
+    running = merge_request_lists([each for each in lists if each is not None])
     kept = merge_records(await engine.list_records(owner))
     return json_response(
         ServerRequests(

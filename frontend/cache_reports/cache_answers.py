@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
@@ -183,6 +183,21 @@ def show_freed(dropped: CacheDropped, model: ModelReady) -> Freed:
         remote_error=REMOTE_ERROR if dropped.remote_pages is None else UNSET,
     )
     return Freed(freed, tiers)
+
+
+def add_freed(items: Sequence[Freed]) -> Freed:
+    """The sum of what was freed of several models. An error of one of them is shown."""
+    first, *others = items
+    for each in others:
+        for name in Amount.__struct_fields__:
+            setattr(first.freed, name, getattr(first.freed, name) + getattr(each.freed, name))
+        tiers, more = first.tiers, each.tiers
+        tiers.host += more.host
+        tiers.disk = None if tiers.disk is None or more.disk is None else tiers.disk + more.disk
+        tiers.remote = None if tiers.remote is None or more.remote is None else tiers.remote + more.remote
+        tiers.disk_error = tiers.disk_error or more.disk_error
+        tiers.remote_error = tiers.remote_error or more.remote_error
+    return first
 
 
 def show_pin(pin: Pin, model: ModelReady) -> Pin:

@@ -33,7 +33,7 @@ from ..core.validation import check_salt
 from ..http.apis import json_response
 from ..http.http_service import HttpService
 from ..http.tenants import cache_scope, caller_of, tenant_of
-from .cache_answers import Decode, LeaseEnds, NodeText, make_status, make_tree, show_freed
+from .cache_answers import Decode, Freed, LeaseEnds, NodeText, add_freed, make_status, make_tree, show_freed
 from .node_labels import make_label
 from .report_merging import merge_dropped, merge_reports
 
@@ -54,7 +54,8 @@ class _View(NamedTuple):
 
 
 async def show_cache(http: HttpService, request: Request) -> Response:
-    service, view = http.service, _find_view(http.service, request)
+    service = _find_service(http, request)
+    view = _find_view(service, request)
     tenant = tenant_of(request, None, service.config) or None
     reports = await ask_schedulers(
         service,
@@ -67,7 +68,8 @@ async def show_cache(http: HttpService, request: Request) -> Response:
 
 
 async def show_tree(http: HttpService, request: Request) -> Response:
-    service, view = http.service, _find_view(http.service, request)
+    service = _find_service(http, request)
+    view = _find_view(service, request)
     reports = await ask_schedulers(
         service,
         CacheReport,
@@ -80,7 +82,8 @@ async def show_tree(http: HttpService, request: Request) -> Response:
 
 
 async def show_node(http: HttpService, request: Request) -> Response:
-    service, view = http.service, _find_view(http.service, request)
+    service = _find_service(http, request)
+    view = _find_view(service, request)
     given: str = request.path_params["id"]
     if given.isascii() and given.isdigit() and len(given) < 10 and view.decode is not None:
         page, replica = divmod(int(given), service.engine.replicas)  # as `number_node` made it
@@ -105,8 +108,16 @@ async def show_node(http: HttpService, request: Request) -> Response:
 
 async def drop_cache(http: HttpService, request: Request) -> Response:
     """Drops unused cached pages: those of one adapter or salt, which may be empty, or all that the key may
-    use."""
-    service = http.service
+    use. Without `model` those of all models that are loaded."""
+    if request.query_params.get("model"):
+        return json_response(await _drop(_find_service(http, request), request))
+    loaded = [each for each in http.models if each.service.engine.is_up] or http.models[:1]
+    freed = [await _drop(each.service, request) for each in loaded]
+    return json_response(add_freed(freed))
+
+
+async def _drop(service: Service, request: Request) -> Freed:
+    """Drops unused cached pages of a model."""
     model = service.engine.check_serving()
     scope = cache_scope(request, service.config)
     salt = _read_salt(request)
@@ -119,12 +130,13 @@ async def drop_cache(http: HttpService, request: Request) -> Response:
         )
     finally:  # pages may be dropped even if no answer comes
         service.forget_prompts(scope, namespace)
-    return json_response(show_freed(merge_dropped(list(dropped.values())), model))
+    return show_freed(merge_dropped(list(dropped.values())), model)
 
 
 async def end_lease(http: HttpService, request: Request) -> Response:
     """Ends the caller's leases under a key. Answers 202 before the leases have ended."""
-    service, view = http.service, _find_view(http.service, request, "user")
+    service = _find_service(http, request)
+    view = _find_view(service, request, "user")
     tenant = tenant_of(request, request.query_params.get("user"), service.config)
     key: str = request.path_params["key"]
     if not key:
@@ -135,6 +147,11 @@ async def end_lease(http: HttpService, request: Request) -> Response:
         )
     leases.end_lease(service.engine, view.own, tenant, key)
     return json_response(LeaseEnds(key), 202)
+
+
+def _find_service(http: HttpService, request: Request) -> Service:
+    """The model that the query names, or the first one. Raises a 404 `RequestError` for an unknown name."""
+    return http.find_model(request.query_params.get("model")).service
 
 
 def _find_view(service: Service, request: Request, *more: str) -> _View:

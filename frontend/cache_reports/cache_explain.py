@@ -16,6 +16,7 @@ from ..http.apis import ANSWER_ID, Api, json_response
 from ..http.cache_miss_tracker import CacheMissTracker
 from ..http.endpoint import GenerationEndpoint, HttpJob
 from ..http.http_service import HttpService
+from ..http.outcome import MODEL_HOLD
 from ..http.tenants import caller_of, owner_of
 
 _ANTHROPIC = b"anthropic-version"
@@ -47,9 +48,12 @@ async def explain_prompt(
     body = await http.bodies.raw(request, caller)
     path = await http.service.work.call(caller, _find_path, request, body)
     scope = {ANSWER_ID: "", **request.scope}
-    job = await endpoints[path].prepare(http, Request(scope, _replay(body, request.receive)))
+    try:
+        job = await endpoints[path].prepare(http, Request(scope, _replay(body, request.receive)))
+    finally:
+        request.scope[MODEL_HOLD] = scope.get(MODEL_HOLD)  # ends with the request
     assert isinstance(job, HttpJob), "each of these bodies has a prompt"
-    tracker = CacheMissTracker(http, owner_of(request.scope), job.job, explains=False)
+    tracker = CacheMissTracker(http.of(job.job.service), owner_of(request.scope), job.job, explains=False)
     return json_response(await tracker.explain_messages())
 
 

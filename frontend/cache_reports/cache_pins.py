@@ -39,17 +39,18 @@ PIN_ATTEMPTS = 3
 """Attempts to pin a prefix, because computed pages may be evicted before they are pinned."""
 NOT_CACHED = "prefix_not_cached"
 
-PinReader: TypeAlias = Callable[[HttpService, Request], Awaitable[tuple[PinPrefix, str, str]]]
-"""Reads a request to pin a prefix. Returns the scheduler's message, the name of the prefix's field, and the
-digest of its adapter."""
+PinReader: TypeAlias = Callable[[HttpService, Request], Awaitable[tuple[Service, PinPrefix, str, str]]]
+"""Reads a request to pin a prefix. Returns the service of its model, the scheduler's message, the name of the
+prefix's field, and the digest of its adapter."""
 
 
 async def pin_prefix(read_pin: PinReader, http: HttpService, request: Request) -> Response:
     """Computes the missing part of a prefix, and keeps its full pages for a time."""
     check_query(request)
     async with TimeLimit(http.service.config.request_timeout).of_preparation():
-        pinned = await _pin(http.service, request, *await read_pin(http, request))
-    return json_response(show_pin(pinned, http.service.engine.check_serving()))
+        service, order, param, adapter = await read_pin(http, request)
+        pinned = await _pin(service, request, order, param, adapter)
+    return json_response(show_pin(pinned, service.engine.check_serving()))
 
 
 async def _pin(service: Service, request: Request, order: PinPrefix, param: str, adapter: str) -> Pin:
@@ -107,16 +108,18 @@ def _name_pin(order: PinPrefix) -> str:
 
 
 async def unpin_prefix(http: HttpService, request: Request) -> Response:
-    service = http.service
     check_query(request)
-    service.engine.check_serving()
-    scope = cache_scope(request, service.config)
-    pin, client = request.path_params["id"], service.engine.client
-    answers = await service.engine.ask_all(
-        lambda query: UnpinPrefix(client, query, pin, scope), ANSWER_SECONDS
-    )
-    if not any(isinstance(answer, PrefixPinned) for answer in answers.values()):
-        check_answer(PrefixPinned, next(iter(answers.values()), None))
+    engines = [each for each in http.engines if each.is_up] or http.engines[:1]
+    engines[0].check_serving()
+    scope = cache_scope(request, http.service.config)
+    pin, client = request.path_params["id"], engines[0].client
+    asked = [
+        engine.ask_all(lambda query: UnpinPrefix(client, query, pin, scope), ANSWER_SECONDS)
+        for engine in engines
+    ]
+    answers = [answer for each in await asyncio.gather(*asked) for answer in each.values()]
+    if not any(isinstance(answer, PrefixPinned) for answer in answers):
+        check_answer(PrefixPinned, next(iter(answers), None))
     return json_response(PinDeleted(pin))
 
 

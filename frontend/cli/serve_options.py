@@ -14,12 +14,15 @@ Start a server with OpenAI's, Anthropic's and Ollama's HTTP APIs and print its a
 
 examples:
   arbora serve qwen3:0.6b
+  arbora serve qwen3:0.6b --also-serve smollm2 coder=./coder.gguf --keep-alive 10m
   arbora serve ./model.Q4_K_M.gguf --host 0.0.0.0 --api-key @keys --disk-cache ./prefixes"""
 EPILOG = """\
 Every option can be set by a variable too: --max-model-len by ARBORA_MAX_MODEL_LEN, and so on.
 docs/command_line.md tells more of the options."""
 GROUPS = {
     "model": (
+        "also_serve",
+        "keep_alive",
         "served_model_name",
         "any_model_name",
         "chat_template",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -46,7 +47,14 @@ class Service:
     started: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
-    def load(cls, config: ServeConfig, engine: EngineClient, tokenizer: Tokenizer) -> Service:
+    def load(
+        cls,
+        config: ServeConfig,
+        engine: EngineClient,
+        tokenizer: Tokenizer,
+        work: FairThreadPool | None = None,
+    ) -> Service:
+        """Makes the service of a model; `work` is the thread pool of the server's first model."""
         rules = PromptRules(config.prompt_rules)
         template = ChatTemplate.load(config.model, tokenizer, rules, config.chat_template)
         declared = read_response_template(template and template.response_template)
@@ -55,7 +63,16 @@ class Service:
         tools, mark = detect_format(template), fingerprint(config)
         permits = Permits(config.max_waiting)
         service = cls(
-            config, engine, tokenizer, template, memo, reasoning, tools, mark, FairThreadPool(), permits
+            config,
+            engine,
+            tokenizer,
+            template,
+            memo,
+            reasoning,
+            tools,
+            mark,
+            work or FairThreadPool(),
+            permits,
         )
         engine.on_shared = partial(_take_shared, memo, service.recent)
         return service
@@ -89,15 +106,19 @@ class Service:
         and with `--any-model-name` an unknown one as the model's."""
         served = self.model_names
         if name and name not in served and not self.config.any_model_name:
-            near = close_name(name, served)
-            meant = f" Did you mean {near!r}?" if near is not None else ""
-            raise RequestError(
-                f"The model {name!r} does not exist; this server serves {' and '.join(map(repr, served))}."
-                f"{meant}",
-                status=404,
-                param="model",
-                code="model_not_found",
-            )
+            raise unknown_model(name, served)
+
+
+def unknown_model(name: str, served: Sequence[str]) -> RequestError:
+    """The error for a model that the server does not have."""
+    near = close_name(name, served)
+    meant = f" Did you mean {near!r}?" if near is not None else ""
+    return RequestError(
+        f"The model {name!r} does not exist; this server serves {' and '.join(map(repr, served))}.{meant}",
+        status=404,
+        param="model",
+        code="model_not_found",
+    )
 
 
 def _take_shared(memo: PromptMemo, recent: RecentPrompts, message: FromTokenizer) -> None:

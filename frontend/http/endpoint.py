@@ -30,6 +30,7 @@ from .body_kind import BodyKind
 from .cache_miss_tracker import CacheMissTracker
 from .http_service import HttpService
 from .metrics import RequestTimer
+from .model_choice import choose_model
 from .outcome import MODEL_NAME, TIMER
 from .server.exchange import BODY_WRITER, BodyWriter
 from .tenants import SENT_KEY, cache_scope, caller_of, tenant_of
@@ -105,11 +106,19 @@ class Incoming(Generic[T]):
         return await tokenize(service, prompt, salt, self.caller, scope, model=model)
 
 
-async def read_body(http: HttpService, request: Request, kind: BodyKind[T]) -> Incoming[T]:
-    """Reads and checks a request's body. Raises `RequestError` for a body that can't be served."""
+def _always(body: object) -> bool:
+    return True
+
+
+async def read_body(
+    http: HttpService, request: Request, kind: BodyKind[T], loads: Callable[[T], bool] = _always
+) -> Incoming[T]:
+    """Reads and checks a request's body, and loads its model if `loads` says so of the body; the result has
+    the service of that model. Raises `RequestError` for a body that can't be served."""
     caller = caller_of(request, http.service.config)
     body = await http.bodies.read(request, caller, kind)
-    request.scope[MODEL_NAME] = getattr(body, "model", None)
+    request.scope[MODEL_NAME] = name = getattr(body, "model", None)
+    http = await choose_model(http, request, name, caller, loads=loads(body))
     messages = getattr(body, "messages", None) or ()
     return Incoming(http, request, body, caller.with_messages(len(messages)))
 
@@ -127,14 +136,14 @@ class GenerationEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         key: ApiKey | None = scope.get(SENT_KEY)
         scope[TIMER] = timer = RequestTimer(self._http.metrics, key)
-        service = self._http.service
-        limit = TimeLimit(service.config.request_timeout)
+        limit = TimeLimit(self._http.service.config.request_timeout)
         async with limit.of_preparation():
             prepared = await self._prepare(Request(scope, receive), key, limit)
         if isinstance(prepared, Response):
             await prepared(scope, receive, send)
             return
         job, cache = prepared
+        service = job.job.service
         generation = service.engine.start(with_background(scope, job.job.requests))
         ending = limit.end_later(generation)
         watch = asyncio.create_task(close_when_gone(receive, generation))
@@ -169,7 +178,7 @@ class GenerationEndpoint:
             return job
         if key is not None:
             job = replace(job, job=with_key_limits(job.job, key))
-        cache = await CacheMissTracker.begin(self._http, job.job, request.scope)
+        cache = await CacheMissTracker.begin(self._http.of(job.job.service), job.job, request.scope)
         return (job, cache) if job.detached is None else await job.detached(job, cache, key, limit)
 
 

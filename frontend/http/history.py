@@ -8,7 +8,7 @@ import math
 import struct
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TypeAlias, get_args
 
@@ -80,12 +80,11 @@ class History:
         self._samples: deque[tuple[float, bytes]] = deque(maxlen=MAX_SAMPLES)
         self._window: deque[tuple[float, Counts]] = deque(maxlen=WINDOW_SAMPLES + 1)
 
-    async def keep(self, engine: EngineClient) -> None:
+    async def keep(self, engines: Sequence[EngineClient]) -> None:
         """Takes a sample after each interval until cancelled."""
         while True:
             await asyncio.sleep(INTERVAL_S)
-            answers = await engine.stats()
-            self._metrics.scheduler.update(answers, engine.replicas)
+            answers = await self._metrics.update(engines)
             stats = merge_stats([each.stats for each in answers]) if answers else None
             try:
                 self.add(time.time(), stats)

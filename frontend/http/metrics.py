@@ -7,7 +7,7 @@ import contextlib
 import os
 import time
 from collections import Counter as Counts
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import get_args
@@ -22,7 +22,7 @@ from ...runtime.errors import RequestError
 from ...runtime.messages import DRAFT_SOURCES, TOKEN_BYTES, Generate, LeaseKind, Output, Stats, Tokens
 from ...runtime.processes.child import METRICS_VARIABLE
 from ...runtime.sampling_params import SamplingParams
-from ..core.replica.engine_client import ReplicaStats
+from ..core.replica.engine_client import EngineClient, ReplicaStats
 from ..core.replica.merging import merge_stats
 from ..core.reply import Reply, Usage
 from ..core.text.prompt_memo import PromptMemo
@@ -97,16 +97,23 @@ class SchedulerStats:
 
     def __init__(self, directory: Path | None) -> None:
         self._last: Stats | None = None
+        self._is_loaded: bool | None = None
         self._replicas = 1
         self._backlogs: dict[int, float] = {}  # of the replicas that have answered last
         self._directory = directory
         self._counts: dict[int, dict[str, int]] = {}  # counters by the replica's epoch
         self._read()
 
-    def update(self, answers: Sequence[ReplicaStats], replicas: int = 1) -> None:
-        """Takes the counters of those of the server's `replicas` that answer."""
+    def update(
+        self, answers: Sequence[ReplicaStats], replicas: int = 1, is_loaded: bool | None = None
+    ) -> None:
+        """Takes the counters of those of the model's `replicas` that answer. `is_loaded` is None for a model
+        that is never unloaded."""
         self._replicas = replicas
         self._backlogs = {answer.replica: answer.backlog_s for answer in answers}
+        self._is_loaded = is_loaded
+        if is_loaded is False:
+            self._last = None
         for answer in answers:
             self._count(answer.stats, answer.epoch)
         if answers:
@@ -156,6 +163,9 @@ class SchedulerStats:
             yield leases
             free = self._last.pages_total - self._last.pages_used - self._last.pages_cached
             yield GaugeMetricFamily("arbora_kv_pages_free", "Pages that hold nothing.", value=free)
+        if self._is_loaded is not None:
+            text = "Whether the model is loaded."
+            yield GaugeMetricFamily("arbora_model_loaded", text, value=self._is_loaded)
         if self._replicas > 1:
             up = GaugeMetricFamily("arbora_replica_up", "Whether the replica answers.", labels=["replica"])
             for number in range(self._replicas):
@@ -179,11 +189,31 @@ class SchedulerStats:
             yield drafts
 
 
-class MemoStats:
-    """Counters of the prompt memo of this process."""
+class ModelsStats:
+    """The schedulers' counters of all models, with the label `model` if there are several."""
 
-    def __init__(self, memo: PromptMemo, registry: CollectorRegistry) -> None:
-        self._memo = memo
+    def __init__(self, by_model: Mapping[str, SchedulerStats]) -> None:
+        self._by_model = by_model
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields the metrics, as Prometheus' collectors do."""
+        if len(self._by_model) == 1:
+            yield from next(iter(self._by_model.values())).collect()
+            return
+        merged: dict[str, Metric] = {}
+        for model, stats in self._by_model.items():
+            for each in stats.collect():
+                family = merged.setdefault(each.name, Metric(each.name, each.documentation, each.type))
+                for sample in each.samples:
+                    family.add_sample(sample.name, {"model": model, **sample.labels}, sample.value)
+        yield from merged.values()
+
+
+class MemoStats:
+    """Counters of this process's prompt memos, one for each model."""
+
+    def __init__(self, memos: Sequence[PromptMemo], registry: CollectorRegistry) -> None:
+        self._memos = memos
         self._remembered = Counter(
             "arbora_prompt_tokens_remembered",
             "Prompt tokens reused from earlier turns, not tokenized again.",
@@ -203,10 +233,13 @@ class MemoStats:
         self._seen = (0, 0)
 
     def update(self) -> None:
-        now = self._memo.tokens_remembered, self._memo.tokens_rewritten
+        now = (
+            sum(memo.tokens_remembered for memo in self._memos),
+            sum(memo.tokens_rewritten for memo in self._memos),
+        )
         self._remembered.inc(now[0] - self._seen[0])
         self._rewritten.inc(now[1] - self._seen[1])
-        self._bytes.set(self._memo.bytes_used)
+        self._bytes.set(sum(memo.bytes_used for memo in self._memos))
         self._seen = now
 
 
@@ -217,10 +250,14 @@ class Metrics:
     also of processes that have died; then the sums are shown.
     """
 
-    def __init__(self, memo: PromptMemo, directory: Path) -> None:
+    def __init__(self, memos: Sequence[PromptMemo], directories: Mapping[str, Path]) -> None:
+        """`directories`: those of the models, by their names."""
         self._registry = CollectorRegistry()
-        self.memo = MemoStats(memo, self._registry)
-        self.scheduler = SchedulerStats(directory if METRICS_VARIABLE in os.environ else None)
+        self.memo = MemoStats(memos, self._registry)
+        has_files = METRICS_VARIABLE in os.environ
+        self.schedulers = {
+            name: SchedulerStats(directory if has_files else None) for name, directory in directories.items()
+        }
         self.first_token = self._histogram(
             "arbora_time_to_first_token_seconds", "From the request to its first token.", _FIRST_TOKEN_BUCKETS
         )
@@ -258,6 +295,15 @@ class Metrics:
             "arbora_key_tokens", "Tokens of served requests, by API key.", ("key", "kind")
         )
 
+    async def update(self, engines: Iterable[EngineClient]) -> list[ReplicaStats]:
+        """Takes the counters of the models' schedulers. Returns those of all replicas that answer."""
+        found: list[ReplicaStats] = []
+        for scheduler, engine in zip(self.schedulers.values(), engines, strict=True):
+            answers = await engine.stats()
+            scheduler.update(answers, engine.replicas, engine.is_loaded)
+            found += answers
+        return found
+
     def note_gap(self, seconds: float) -> None:
         """Adds the time between two outputs of a choice to the histogram. That waits for the event loop's
         next turn, so that all streams get the tokens of this step first."""
@@ -272,17 +318,21 @@ class Metrics:
 
     def exposition(self) -> bytes:
         self.memo.update()
-        return generate_latest(self._find_registry()) + generate_latest(_only(self.scheduler))
+        return generate_latest(self._find_registry()) + generate_latest(_only(ModelsStats(self.schedulers)))
 
     def read_counts(self) -> dict[tuple[str, str], float]:
-        """The values of all counters and histograms, by their names and the values of their first labels."""
-        metrics = chain(self._find_registry().collect(), self.scheduler.collect())
-        return {
-            (sample.name, next(iter(sample.labels.values()), "")): sample.value
-            for metric in metrics
-            if metric.type in ("counter", "histogram")
-            for sample in metric.samples
-        }
+        """The values of all counters and histograms, by their names and the values of their first labels: the
+        sums of all models."""
+        metrics = chain(
+            self._find_registry().collect(), *(each.collect() for each in self.schedulers.values())
+        )
+        counts: dict[tuple[str, str], float] = {}
+        for metric in metrics:
+            if metric.type in ("counter", "histogram"):
+                for sample in metric.samples:
+                    key = sample.name, next(iter(sample.labels.values()), "")
+                    counts[key] = counts.get(key, 0.0) + sample.value
+        return counts
 
     def _find_registry(self) -> CollectorRegistry:
         """The measurements of this process or, where several serve HTTP, of all."""
@@ -299,7 +349,7 @@ class Metrics:
         return Counter(name, documentation, labels, registry=self._registry)
 
 
-def _only(collector: SchedulerStats) -> CollectorRegistry:
+def _only(collector: ModelsStats) -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(collector)
     return registry

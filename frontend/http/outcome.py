@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ...runtime.api_keys import ApiKey
 from ...runtime.errors import RequestError
+from ..core.replica.model_use import ModelHold
 from .metrics import RequestTimer
 from .server.exchange import REFUSAL
 from .tenants import SENT_KEY
@@ -19,6 +20,8 @@ TIMER = "arbora.timer"
 """Key in the ASGI scope of a request that generates: its `RequestTimer`."""
 ERROR = "arbora.error"
 """Key in the ASGI scope of a refused request: its `RequestError`."""
+MODEL_HOLD = "arbora.model_hold"
+"""Key in the ASGI scope of a request that keeps its model loaded: its `ModelHold`."""
 MODEL_NAME = "arbora.model_name"
 """Key in the ASGI scope: the model that the request's body names, None if it names none."""
 CLIENT_CLOSED_REQUEST = 499
@@ -65,7 +68,8 @@ def observe(app: ASGIApp, listeners: Sequence[Listener]) -> ASGIApp:
 
 
 class OutcomeMiddleware:
-    """Calls the application, then the listeners with the outcome of the request."""
+    """Calls the application, then the listeners with the outcome of the request. Then the request's model may
+    be unloaded."""
 
     def __init__(self, app: ASGIApp, listeners: Sequence[Listener]) -> None:
         self._app = app
@@ -88,6 +92,14 @@ class OutcomeMiddleware:
             outcome = _outcome(scope, status, request_id, time.monotonic() - started)
             for listener in self._listeners:
                 listener(scope, outcome)
+            end_hold(scope)
+
+
+def end_hold(scope: Scope) -> None:
+    """Ends the hold of a request on its model, if it has one."""
+    hold: ModelHold | None = scope.get(MODEL_HOLD)
+    if hold is not None:
+        hold.end()
 
 
 def _outcome(scope: Scope, status: int, request_id: str, seconds: float) -> Outcome:

@@ -15,7 +15,7 @@ import msgspec
 
 from ...runtime.config import ServeConfig
 from ...runtime.errors import ConfigError
-from ...runtime.processes.sockets import check_directory
+from ...runtime.processes.sockets import SUPERVISOR, check_directory, model_directory
 
 PREFIX = "arbora-run-"
 SERVER_FILE = "server.json"
@@ -53,7 +53,8 @@ class PrivateDirectory:
             try:
                 directory = cls.open()
                 stack.callback(directory.close)
-                config.save(directory.path)
+                for number, each in enumerate(config.list_models()):
+                    _add_model(directory.path, number, each if number else config)
             except OSError as error:
                 raise ConfigError(
                     f"the directory for temporary files can't be written ({error}). Free some of its space, "
@@ -82,6 +83,15 @@ class PrivateDirectory:
     def close(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
+
+
+def _add_model(server: Path, number: int, config: ServeConfig) -> None:
+    """Makes the directory of a model, whose children find the supervisor there too."""
+    directory = model_directory(server, number)
+    if number:
+        directory.mkdir(mode=0o700)
+        (directory / SUPERVISOR).symlink_to(Path("..") / SUPERVISOR)
+    config.save(directory)
 
 
 def _locked(path: Path) -> int | None:

@@ -67,3 +67,14 @@ class ReplicaDomain(Domain):
         if self.model is None:
             return PeerDown("replica", replica=self.number)
         return PeerUp(self.running.epoch, self.model, self.number)
+
+
+async def all_within(seconds: float, *events: asyncio.Event) -> bool:
+    """Waits at most `seconds` for the events. Returns whether all have happened."""
+    try:
+        async with asyncio.timeout(seconds):
+            for event in events:
+                await event.wait()
+    except TimeoutError:
+        return False
+    return True

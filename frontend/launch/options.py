@@ -43,6 +43,8 @@ REPLACED = {
     "reasoning_field": ("request_defaults", "reasoning_field=NAME"),
 }
 """For each option of earlier versions, the option and the value that replace it."""
+KEEP_ALIVE_SECONDS = 300.0
+"""how long one of several models stays loaded without a request, as Ollama keeps it"""
 OTHER_VARIABLES = ("ARBORA_MODEL", "ARBORA_URL")
 EXPORTER = "opentelemetry.exporter.otlp.proto.http"
 
@@ -103,17 +105,23 @@ def build_config(
     if "api_key" in given:
         values |= _read_keys(values["api_keys"], given["api_key"].label)
     names = values.pop("more_model_names", None) or (served_name(model),)
+    others = [(name or served_name(source), source) for name, source in values.get("also_serve", ())]
+    values["also_serve"] = tuple(others)
+    if others:
+        values.setdefault("keep_alive", KEEP_ALIVE_SECONDS)
     config = ServeConfig(
         model=BUILTIN_MODEL, served_model_name=names[0], more_model_names=names[1:], **values
     )
     _check_together(config, given)
     _check_adapters(config)
+    _check_models(config, given)
     if config.disk_cache is not None:
         _make_directory(config.disk_cache, given["disk_cache"].label)
     if config.data_dir is not None and "data_dir" in given:
         _make_directory(config.data_dir, given["data_dir"].label)
     check(config)
-    return replace(config, model=find_model(model))
+    found = tuple((name, str(find_model(source))) for name, source in others)
+    return replace(config, model=find_model(model), also_serve=found)
 
 
 def _read_keys(given: Collection[str], label: str) -> dict[str, Any]:
@@ -224,6 +232,22 @@ def _check_adapters(config: ServeConfig) -> None:
         )
     if config.max_lora_rank is not None and not config.adapter_places:
         raise ConfigError("--max-lora-rank is that of adapters: give --lora or --max-loras too.")
+
+
+def _check_models(config: ServeConfig, given: Collection[str]) -> None:
+    """Raises ConfigError for several models of one name, or an option that only one of them could mean."""
+    names = [*config.model_names, *(name for name, _ in config.also_serve)]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ConfigError(
+            f"--also-serve {twice[0]}: two models have this name; give one of them another by NAME=MODEL."
+        )
+    alone = [name for name in ("lora", "max_loras", "chat_template") if name in given]
+    if config.also_serve and alone:
+        raise ConfigError(
+            f"--{alone[0].replace('_', '-')} is that of one model: leave out --also-serve, and start a "
+            "server for each model."
+        )
 
 
 def _check_remote(url: str) -> None:

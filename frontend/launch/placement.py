@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,11 +14,20 @@ from ...runtime.byte_sizes import as_given, in_units
 from ...runtime.config import ServeConfig
 from ...runtime.errors import ConfigError
 from ...runtime.processes.child import CPUS_VARIABLE
+from ...runtime.processes.sockets import model_directory
 from ...runtime.system_cores import Core, find_cores, find_quota
 from ...runtime.system_memory import SHARERS_VARIABLE, free_host_memory
+from .served_model import HostedModel
 
 DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
 THREADS_VARIABLE = "OMP_NUM_THREADS"
+WEIGHTS_FACTOR = 1.1
+"""memory of loaded weights, as a multiple of their files: some are stored in another form"""
+MIN_KV_BYTES = 256 << 20
+"""KV cache with which a model is worth loading, where it may take more as it needs it"""
+PROCESS_BYTES = 512 << 20
+"""memory of a replica's processes beside weights and KV cache"""
+SMI_SECONDS = 10.0
 
 
 def place_replicas(config: ServeConfig) -> tuple[Mapping[str, str], ...]:
@@ -36,6 +47,52 @@ def _divide_gpus(config: ServeConfig) -> tuple[Mapping[str, str], ...]:
             f"one. Lower it to {len(gpus)}, or give --kv-memory, so that several replicas fit on a GPU."
         )
     return tuple({DEVICES_VARIABLE: gpus[number % len(gpus)]} for number in range(config.replicas))
+
+
+def host_models(
+    config: ServeConfig, directory: Path, replicas: tuple[Mapping[str, str], ...]
+) -> list[HostedModel]:
+    """The models of a server, each with as many replicas."""
+    return [
+        HostedModel(
+            model_directory(directory, number),
+            each.served_model_name,
+            replicas,
+            each.keep_alive,
+            len(replicas) * _estimate_memory(each),
+        )
+        for number, each in enumerate(config.list_models())
+    ]
+
+
+def find_free_memory(
+    config: ServeConfig, replicas: tuple[Mapping[str, str], ...]
+) -> Callable[[], int] | None:
+    """The function that returns the free bytes for further models. None: each model takes a whole GPU."""
+    if config.device == "cpu":
+        return free_host_memory
+    if config.kv_memory is None:
+        return None
+    gpus = {each.get(DEVICES_VARIABLE, "") for each in replicas}
+    visible = {find_gpus(os.environ)[0]}
+    return partial(_free_gpu_memory, sorted(gpus - {""} or visible))
+
+
+def _estimate_memory(config: ServeConfig) -> int:
+    """About the bytes that a replica of the model takes: its weights as stored, and KV cache."""
+    files = [path for kind in ("*.safetensors", "*.gguf") for path in config.model.glob(kind)]
+    weights = sum(path.stat().st_size for path in files)
+    return int(WEIGHTS_FACTOR * weights) + (config.kv_memory or MIN_KV_BYTES) + PROCESS_BYTES
+
+
+def _free_gpu_memory(gpus: Sequence[str]) -> int:
+    """The free bytes of the fullest of the GPUs; 0 if the driver does not answer."""
+    command = ("nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits", "-i", ",".join(gpus))
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=SMI_SECONDS, check=True)
+        return min(int(line) for line in found.stdout.split()) << 20
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return 0
 
 
 def find_gpus(environment: Mapping[str, str], devices: Path = Path("/dev")) -> list[str]:

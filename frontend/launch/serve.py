@@ -22,6 +22,8 @@ from .child_process import Commands
 from .directory import PrivateDirectory, RunningServer
 from .errors import CannotStartError, ServerError
 from .listening import Listening
+from .model_room import ModelRoom
+from .placement import find_free_memory, host_models
 from .program_name import program_name
 from .supervisor import Supervisor
 from .watchdog import TIMEOUTS, Timeouts
@@ -50,7 +52,15 @@ async def _serve(
     directory.describe(server)
     output = write_in_background()
     began = time.monotonic()
-    supervisor = Supervisor(directory.path, commands, listening.socket, timeouts, output.write)
+    supervisor = Supervisor(
+        directory.path,
+        commands,
+        listening.socket,
+        timeouts,
+        output.write,
+        host_models(config, directory.path, commands.replicas),
+        ModelRoom(find_free_memory(config, commands.replicas)),
+    )
     signals = _Signals(supervisor, config)
     logger.info("starting %s (%s)", config.served_model_name, _model_in_words(config))
     try:

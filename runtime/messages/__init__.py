@@ -22,11 +22,12 @@
     | page store → scheduler | PagesFound, PagesFetched, PagesLocated, PagesForgotten | page_store |
     | | StoreReport | page_store |
     | supervisor → tokenizer | PeerUp, PeerDown, PeerResponds, NewKeys, Drain, GiveUp | supervision |
+    | | ModelState | supervision |
     | supervisor → scheduler | PeerDown, Drain | supervision |
     | tokenizer → other tokenizers | RememberReply, ForgetPrompts | tokenizers |
     | | QueryRecords, RecordList | tokenizers |
     | any child → supervisor | Ready, Alive, Failed, Drained | supervision |
-    | tokenizer → supervisor | KnowsReplica | supervision |
+    | tokenizer → supervisor | KnowsReplica, UseModel, LeaveModel | supervision |
 
 Token ids travel as `Tokens`: packed little-endian int32, never as lists. Arrays of other types are packed in
 the same way; each field names its dtype. Messages are msgpack arrays, tagged by their class name, in an
@@ -151,11 +152,15 @@ from .supervision import (
     Failed,
     GiveUp,
     KnowsReplica,
+    LeaveModel,
+    LoadState,
+    ModelState,
     NewKeys,
     PeerDown,
     PeerResponds,
     PeerUp,
     Ready,
+    UseModel,
 )
 from .tokenizers import ForgetPrompts, QueryRecords, RecordList, RememberReply
 
@@ -164,7 +169,7 @@ CacheAnswer = (
     CacheReport | NodeTokens | CacheDropped | PinFits | PrefixPinned | PromptExplained | QueryRefused
 )
 AdapterOrder = WatchAdapters | LoadAdapter | UnloadAdapter
-FromSupervisor = PeerUp | PeerDown | PeerResponds | NewKeys | Drain | GiveUp
+FromSupervisor = PeerUp | PeerDown | PeerResponds | ModelState | NewKeys | Drain | GiveUp
 FromTokenizer = RememberReply | ForgetPrompts
 TokenizerInbox = (
     Accepted
@@ -212,7 +217,7 @@ ModelInbox = (
     StepPlan | StepMasks | ForgetReplies | LoadGrammar | DropGrammar | ReadAdapter | DropAdapter | ToPageStore
 )
 PageStoreInbox = FindPages | FetchPages | EndFetch | UsedPages | LocatePages
-SupervisorInbox = Ready | KnowsReplica | Alive | Failed | Drained
+SupervisorInbox = Ready | KnowsReplica | Alive | Failed | Drained | UseModel | LeaveModel
 
 __all__ = [
     "BACKGROUND_PRIORITY",
@@ -269,15 +274,18 @@ __all__ = [
     "KnowsReplica",
     "LeaseKind",
     "LeaseTerms",
+    "LeaveModel",
     "LeftOutKeyword",
     "Load",
     "LoadAdapter",
     "LoadGrammar",
+    "LoadState",
     "LocatePages",
     "Logprobs",
     "Message",
     "ModelInbox",
     "ModelReady",
+    "ModelState",
     "NeededEntries",
     "NewKeys",
     "NodeTokens",
@@ -350,6 +358,7 @@ __all__ = [
     "Unenforced",
     "UnloadAdapter",
     "UnpinPrefix",
+    "UseModel",
     "UsedPages",
     "WatchAdapters",
     "WatchReplica",

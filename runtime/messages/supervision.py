@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from ..api_keys import ApiKey
 from .base import Message
 from .steps import ModelReady
+
+LoadState: TypeAlias = Literal["unloaded", "loading", "loaded"]
 
 
 class PeerUp(Message):
@@ -30,6 +32,32 @@ class PeerResponds(Message):
 
     responds: bool
     replica: int = 0
+
+
+class ModelState(Message):
+    """Whether a model that may be unloaded is loaded, and when it will be unloaded if no request comes."""
+
+    state: LoadState
+    expires_at: float | None = None
+    """in seconds since 1970; None while requests need it, or if it stays loaded"""
+    error: str = ""
+    """why it could not be loaded"""
+
+
+class UseModel(Message):
+    """The tokenizer process has requests for a model: load it, and do not unload it."""
+
+    client: int
+    model: int
+
+
+class LeaveModel(Message):
+    """The tokenizer process has no requests for a model any more."""
+
+    client: int
+    model: int
+    keep_alive: float | None
+    """seconds until the model may be unloaded, None for ever"""
 
 
 class NewKeys(Message):

@@ -22,16 +22,23 @@ from ..messages import Message
 ANY_EPOCH = 0
 MAX_EPOCH = 2**32 - 1
 MAX_IPC_PATH = 107
+SUPERVISOR = "supervisor"
 _EPOCH = struct.Struct("<I")
 T = TypeVar("T")
 
 
 def supervisor_address(directory: Path) -> str:
-    return f"ipc://{directory}/supervisor"
+    return f"ipc://{directory}/{SUPERVISOR}"
 
 
 def tokenizer_address(directory: Path, index: int) -> str:
     return f"ipc://{directory}/tokenizer{index}"
+
+
+def model_directory(directory: Path, number: int) -> Path:
+    """Where a server's model has its configuration and its sockets: for the first one the server's directory
+    itself."""
+    return directory if number == 0 else directory / f"m{number}"
 
 
 def remove_ipc_file(address: str) -> None:
@@ -156,6 +163,6 @@ class Inbox(Generic[T]):
 
 def check_directory(directory: Path) -> None:
     """Asserts that addresses in `directory` fit the operating system's limit on socket paths."""
-    for address in Replica(directory, MAX_EPOCH).addresses:
+    for address in Replica(model_directory(directory, 999), MAX_EPOCH).addresses:
         path = address.removeprefix("ipc://")
         assert len(os.fsencode(path)) <= MAX_IPC_PATH, f"{directory} is too long for ipc sockets"

@@ -35,7 +35,7 @@ _PROMPT = BodyKind(PromptRequest, INERT, IN_PROMPTS)
 
 async def prepare_message(http: HttpService, http_request: Request) -> HttpJob:
     incoming = await read_body(http, http_request, _BODY)
-    http.service.check_model(incoming.body.model)
+    incoming.http.service.check_model(incoming.body.model)
     job = await incoming.prepare(f"msg_{secrets.token_hex(12)}", _read)
     failed = partial(error_event, request_id=http_request.scope[ANSWER_ID])
     return HttpJob(job, partial(_answer, bool(incoming.body.stream), _context(incoming.body, job)), failed)
@@ -85,7 +85,7 @@ def _answer(streams: bool, context: MessageContext, reply: Reply) -> HttpAnswer:
 async def count_tokens(http: HttpService, http_request: Request) -> Response:
     """Counts the tokens of the prompt that /v1/messages would render from the same fields."""
     incoming = await read_body(http, http_request, _PROMPT)
-    http.service.check_model(incoming.body.model)
+    incoming.http.service.check_model(incoming.body.model)
     tokens = await incoming.tokenize(_read_prompt, incoming.body.cache_salt)
     return json_response(TokensCount(len(tokens) // 4))
 

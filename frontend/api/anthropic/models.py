@@ -21,8 +21,7 @@ MAX_DIGITS = 20  # decimal digits of `limit`; Python's int takes at most 4,300
 
 async def list_models(http: HttpService, request: Request) -> Response:
     """A page of the models, as `limit`, `after_id` and `before_id` of the query say."""
-    service, query = http.service, request.query_params
-    names = list(service.model_names)
+    query, names = request.query_params, http.model_names
     limit = _limit(query.get("limit"))
     after, before = query.get("after_id"), query.get("before_id")
     if after is not None:
@@ -31,7 +30,7 @@ async def list_models(http: HttpService, request: Request) -> Response:
         names = names[: _place("before_id", before, names)]
     page = names[-limit:] if before is not None and after is None else names[:limit]
     answer = ModelPage(
-        data=[_info(service, name) for name in page],
+        data=[_info(http.find_model(name).service, name) for name in page],
         has_more=len(page) < len(names),
         first_id=page[0] if page else None,
         last_id=page[-1] if page else None,
@@ -42,8 +41,9 @@ async def list_models(http: HttpService, request: Request) -> Response:
 async def show_model(http: HttpService, request: Request) -> Response:
     """Describes the model. Raises a 404 `RequestError` for a model that isn't served."""
     name = request.path_params["model"]
-    http.service.check_model(name)
-    return json_response(_info(http.service, name))
+    service = http.find_model(name).service
+    service.check_model(name)
+    return json_response(_info(service, name))
 
 
 def _info(service: Service, name: str) -> ModelInfo:

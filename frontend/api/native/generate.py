@@ -34,7 +34,7 @@ async def prepare_generate(http: HttpService, http_request: Request, form: Form 
     incoming = await read_body(http, http_request, _BODY)
     request = incoming.body
     http_request.scope[IS_CHAT] = request.messages is not None
-    http.service.check_model(request.model)
+    incoming.http.service.check_model(request.model)
     job = await incoming.prepare(new_id("gen"), partial(_read, form))
     context = AnswerContext(
         form=form,

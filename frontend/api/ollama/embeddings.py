@@ -18,11 +18,12 @@ from ...http.body_kind import Binding, BodyKind, InertFields
 from ...http.endpoint import read_body
 from ...http.http_service import HttpService
 from ...http.pooling_endpoint import HttpPooling, check_embeds, prepare_inputs, write_rows
+from .keep_alive import keep_alive_seconds, keep_model
 from .models import checked_name
 from .protocol import EmbeddingsRequest, EmbedRequest
 from .responses import Embedded
 
-_INERT = InertFields(without_effect=("options", "keep_alive"))
+_INERT = InertFields(without_effect=("options",))
 _EMBED = BodyKind(EmbedRequest, _INERT, {EmbedRequest: Binding(("dimensions", "truncate"))})
 _OLDER = BodyKind(EmbeddingsRequest, _INERT)
 
@@ -31,7 +32,9 @@ async def prepare_embed(http: HttpService, http_request: Request) -> HttpPooling
     """The embeddings of all texts, each of the length 1. Texts that are too long are cut."""
     arrived = time.monotonic_ns()
     incoming = await read_body(http, http_request, _EMBED)
-    service, request = http.service, incoming.body
+    service, request = incoming.http.service, incoming.body
+    seconds = keep_alive_seconds(request.keep_alive)
+    keep_model(http_request, seconds, is_shared=service.config.has_several_keys)
     name = checked_name(service, request.model)
     check_declared(request)
     pooling = check_embeds(service)
@@ -53,7 +56,9 @@ async def prepare_embed(http: HttpService, http_request: Request) -> HttpPooling
 async def prepare_embeddings(http: HttpService, http_request: Request) -> HttpPooling | Response:
     """The embedding of one text, of any length."""
     incoming = await read_body(http, http_request, _OLDER)
-    service, request = http.service, incoming.body
+    service, request = incoming.http.service, incoming.body
+    seconds = keep_alive_seconds(request.keep_alive)
+    keep_model(http_request, seconds, is_shared=service.config.has_several_keys)
     checked_name(service, request.model)
     pooling = check_embeds(service)
     if not request.prompt:

@@ -24,7 +24,7 @@ from ...http.http_service import HttpService
 from ...http.tenants import cache_scope, tenant_of
 from .answers import AnswerContext, LineAnswer, error_line, now
 from .fields import IN_CHATS, IN_PROMPTS, INERT
-from .keep_alive import conversation_key, keep_alive_seconds
+from .keep_alive import conversation_key, keep_alive_seconds, keep_model
 from .models import checked_name, find_name
 from .prompt import read_chat, read_generate
 from .protocol import ChatRequest, GenerateRequest, PromptRequest
@@ -55,14 +55,23 @@ async def _prepare(
     is_empty: Callable[[R], bool],
 ) -> HttpJob | Response:
     arrived = time.monotonic_ns()
-    service, incoming = http.service, await read_body(http, http_request, kind)
-    request = incoming.body
+
+    def unloads(request: R) -> bool:
+        return is_empty(request) and keep_alive_seconds(request.keep_alive) == 0
+
+    incoming = await read_body(http, http_request, kind, lambda request: not unloads(request))
+    http, service, request = incoming.http, incoming.http.service, incoming.body
     name = checked_name(service, request.model)
     seconds = keep_alive_seconds(request.keep_alive)
-    service.engine.check_serving()
+    is_shared = service.config.has_several_keys
+    keep_model(http_request, seconds, is_shared=is_shared)
+    if not unloads(request) or service.engine.use is None:
+        service.engine.check_serving()
     if is_empty(request):
         if seconds == 0:
             _unload(http, http_request, request)
+            if service.engine.use is not None and not is_shared:
+                service.engine.use.unload_if_idle()
         return _answer_empty_prompt(name, is_chat=isinstance(request, ChatRequest), keep_alive=seconds)
     key = "" if seconds is None else await service.work.call(incoming.caller, conversation_key, request)
     leases = [keep_alive_lease(seconds, key)] if seconds else []

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from hashlib import sha256
 
 import msgspec
+from starlette.requests import Request
 
+from ....runtime.option_values import LONGEST_DURATION, find_seconds
+from ...core.replica.model_use import ModelHold
 from ...core.validation import invalid_field
+from ...http.outcome import MODEL_HOLD
 from .protocol import ChatRequest, GenerateRequest, Message
-
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)", re.ASCII)
-_LONGEST = 64  # maximum characters of a duration
 
 
 def keep_alive_seconds(value: float | str | None) -> float | None:
@@ -26,14 +24,22 @@ def keep_alive_seconds(value: float | str | None) -> float | None:
     """
     if value is None:
         return None
-    seconds = _seconds(value) if isinstance(value, str) else value
+    seconds = find_seconds(value) if isinstance(value, str) else value
     if seconds is None or math.isnan(seconds):
         raise invalid_field(
             "keep_alive",
-            f"is {str(value)[:_LONGEST]!r}, but must be a number of seconds or a duration such as "
+            f"is {str(value)[:LONGEST_DURATION]!r}, but must be a number of seconds or a duration such as "
             "'5m', '1h30m' or '-1m' (no limit)",
         )
     return math.inf if seconds < 0 else seconds
+
+
+def keep_model(request: Request, seconds: float | None, *, is_shared: bool) -> None:
+    """Lets the request's model stay loaded for the seconds after the request, if it gives any. A model that
+    clients with different keys share keeps the server's time."""
+    hold: ModelHold | None = request.scope.get(MODEL_HOLD)
+    if hold is not None and seconds is not None and not is_shared:
+        hold.keep_alive = None if math.isinf(seconds) else seconds
 
 
 def conversation_key(request: ChatRequest | GenerateRequest) -> str:
@@ -50,17 +56,3 @@ def _to_first_question(messages: Sequence[Message]) -> Sequence[Message]:
         if message.role == "user":
             return messages[: index + 1]
     return messages
-
-
-def _seconds(text: str) -> float | None:
-    """The seconds of a duration as Go writes it, or of a bare number; None for another text."""
-    if len(text) > _LONGEST:
-        return None
-    if _NUMBER.fullmatch(text):
-        return float(text)
-    parts = text.removeprefix("-") if text.startswith("-") else text.removeprefix("+")
-    found = _PART.findall(parts)
-    if not found or "".join(number + unit for number, unit in found) != parts:
-        return None
-    seconds = sum(float(number) * _UNITS[unit] for number, unit in found)
-    return -seconds if text.startswith("-") else seconds

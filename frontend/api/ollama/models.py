@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from starlette.requests import Request
@@ -20,7 +21,7 @@ from .responses import ListedModel, ModelList, RunningList, RunningModel, ShownM
 API_VERSION = "0.12.11"
 """The version of Ollama whose API these paths have. Clients compare it."""
 FOR_EVER = timedelta(days=365 * 100)
-"""The time until the model is unloaded. It never is, but clients expect a time."""
+"""The time until a model is unloaded that never is: clients expect a time."""
 _LATEST = ":latest"
 """The tag of a name that has no tag."""
 
@@ -28,13 +29,16 @@ _SHOW = BodyKind(ShowRequest)
 
 
 class Models:
-    """The handlers that describe the model."""
+    """The handlers that describe the models. `files` are those of the models in the server's order."""
 
-    def __init__(self, files: ModelFiles) -> None:
+    def __init__(self, files: Sequence[ModelFiles]) -> None:
         self._files = files
 
+    def _list(self, http: HttpService) -> list[tuple[Service, ModelFiles]]:
+        services = [each.service for each in http.models]
+        return list(zip(services, self._files, strict=True))
+
     async def tags(self, http: HttpService, request: Request) -> Response:
-        files = self._files
         return json_response(
             ModelList(
                 [
@@ -46,17 +50,14 @@ class Models:
                         digest=files.digest,
                         details=files.details,
                     )
-                    for name in http.service.model_names
+                    for service, files in self._list(http)
+                    for name in service.model_names
                 ]
             )
         )
 
     async def running(self, http: HttpService, request: Request) -> Response:
-        """Lists the loaded model. The list is empty before the model is loaded."""
-        service, files = http.service, self._files
-        model = service.engine.model
-        names = () if model is None else service.model_names
-        expires = datetime.fromtimestamp(service.started, UTC) + FOR_EVER
+        """Lists the loaded models. The list is empty before a model is loaded."""
         return json_response(
             RunningList(
                 [
@@ -66,21 +67,24 @@ class Models:
                         size=files.size,
                         digest=files.digest,
                         details=files.details,
-                        expires_at=rfc3339(expires),
+                        expires_at=rfc3339(_find_expiry(service)),
                         size_vram=files.size if service.config.device == "cuda" else 0,
-                        context_length=0 if model is None else model.max_model_len,
+                        context_length=service.engine.model.max_model_len,
                     )
-                    for name in names
+                    for service, files in self._list(http)
+                    if service.engine.model is not None and service.engine.is_loaded is not False
+                    for name in service.model_names
                 ]
             )
         )
 
     async def show(self, http: HttpService, http_request: Request) -> Response:
         """Describes the model. Raises a 404 `RequestError` for a model that isn't served."""
-        service = http.service
-        request = await http.bodies.read(http_request, caller_of(http_request, service.config), _SHOW)
+        request = await http.bodies.read(http_request, caller_of(http_request, http.service.config), _SHOW)
+        service = http.find_model(request.model or request.name).service
         checked_name(service, request.model or request.name)
-        files, info = self._files, dict(self._files.info)
+        files = next(files for each, files in self._list(http) if each is service)
+        info = dict(files.info)
         if service.engine.model is not None:
             info[f"{files.details.family}.context_length"] = service.engine.model.max_model_len
         return json_response(
@@ -95,6 +99,14 @@ class Models:
 
     async def version(self, http: HttpService, request: Request) -> Response:
         return json_response(Version(API_VERSION, VERSION))
+
+
+def _find_expiry(service: Service) -> datetime:
+    """When the model will be unloaded if no request comes: far in the future if it stays loaded."""
+    at = None if service.engine.use is None else service.engine.use.expires_at
+    if at is None:
+        return datetime.fromtimestamp(service.started, UTC) + FOR_EVER
+    return datetime.fromtimestamp(at, UTC)
 
 
 def _capabilities(service: Service) -> list[str]:

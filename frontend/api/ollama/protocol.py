@@ -112,6 +112,7 @@ class EmbedRequest(Struct, kw_only=True):
     model: str | None = None
     dimensions: Annotated[int, within(1)] | None = None
     truncate: bool | None = None
+    keep_alive: float | str | None = None
 
 
 class EmbeddingsRequest(Struct, kw_only=True):
@@ -119,6 +120,7 @@ class EmbeddingsRequest(Struct, kw_only=True):
 
     prompt: str
     model: str | None = None
+    keep_alive: float | str | None = None
 
 
 class ShowRequest(Struct, kw_only=True):

@@ -23,7 +23,10 @@ from .models import Models
 from .protocol import ChatRequest, EmbeddingsRequest, EmbedRequest, GenerateRequest, ShowRequest
 from .responses import Answer, Embedded, Embedding, ErrorResponse, ModelList, RunningList, ShownModel, Version
 
-_ONE_MODEL = "a server has one model, which it loads at start: run `arbora serve MODEL` with the one to use."
+_ONE_MODEL = (
+    "a server has the models that it is started with: run `arbora serve MODEL --also-serve MODEL` with those "
+    "to use."
+)
 
 NOT_SERVED = {
     ("POST", "/api/pull"): _ONE_MODEL,
@@ -76,7 +79,7 @@ _SHOW = Operation(
 
 
 def _routes(http: HttpService) -> Sequence[Route]:
-    models = Models(ModelFiles.read(http.service.config))
+    models = Models([ModelFiles.read(each.service.config) for each in http.models])
     refused = [route(method, path, http, refuse) for method, path in NOT_SERVED]
     for each in refused:
         each.include_in_schema = False

@@ -33,7 +33,7 @@ _BODY = BodyKind(ChatRequest, INERT, IN_CHATS, {"prompt": "/v1/completions"})
 async def prepare_chat(http: HttpService, http_request: Request) -> HttpJob:
     """The job for a request. Raises `RequestError` if it can't be served."""
     incoming = await read_body(http, http_request, _BODY)
-    http.service.check_model(incoming.body.model)
+    incoming.http.service.check_model(incoming.body.model)
     job = await incoming.prepare(new_id("chatcmpl"), _read)
     return HttpJob(job, partial(_answer, incoming.body, _context(incoming.body, job)), error_event)
 

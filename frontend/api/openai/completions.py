@@ -34,7 +34,7 @@ _BODY = BodyKind(CompletionRequest, INERT, IN_COMPLETIONS, {"messages": "/v1/cha
 async def prepare_completion(http: HttpService, http_request: Request) -> HttpJob:
     """The job for a request. Raises `RequestError` if it can't be served."""
     incoming = await read_body(http, http_request, _BODY)
-    http.service.check_model(incoming.body.model)
+    incoming.http.service.check_model(incoming.body.model)
     job = await incoming.prepare(new_id("cmpl"), _read)
     echoed = await _echo(incoming, job) if incoming.body.echo else ()
     context = _context(incoming.body, job, echoed)

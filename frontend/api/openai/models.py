@@ -14,15 +14,16 @@ from .responses import ModelCard, ModelList
 
 
 async def list_models(http: HttpService, request: Request) -> Response:
-    cards = [_card(http.service, name) for name in http.service.model_names]
+    cards = [_card(each.service, name) for each in http.models for name in each.service.model_names]
     return json_response(ModelList(cards))
 
 
 async def show_model(http: HttpService, request: Request) -> Response:
     """Describes the model. Raises a 404 `RequestError` for a model that isn't served."""
     name = request.path_params["model"]
-    http.service.check_model(name)
-    return json_response(_card(http.service, name))
+    service = http.find_model(name).service
+    service.check_model(name)
+    return json_response(_card(service, name))
 
 
 def _card(service: Service, name: str) -> ModelCard:

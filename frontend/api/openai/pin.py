@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from typing import NamedTuple
 
 from msgspec.structs import replace
 from starlette.requests import Request
@@ -16,6 +17,7 @@ from ...core.validation import check_declared, check_salt, check_token_ids
 from ...core.work.caller import Caller
 from ...http.body_kind import BodyKind
 from ...http.http_service import HttpService
+from ...http.model_choice import choose_model
 from ...http.tenants import cache_scope, caller_of
 from .fields import IN_PROMPTS, INERT
 from .protocol import PinRequest
@@ -24,15 +26,23 @@ from .tokenize import prompt_of
 _BODY = BodyKind(PinRequest, INERT, IN_PROMPTS)
 
 
-async def read_pin(http: HttpService, http_request: Request) -> tuple[PinPrefix, str, str]:
-    """Reads a request to pin a prefix: the scheduler's message, the name of the field with the prefix, and
-    the digest of its adapter.
+class PinOrder(NamedTuple):
+    """The scheduler's message, the name of the field with the prefix, and the digest of its adapter."""
+
+    service: Service
+    pin: PinPrefix
+    param: str
+    adapter: str
+
+
+async def read_pin(http: HttpService, http_request: Request) -> PinOrder:
+    """Reads a request to pin a prefix, and loads its model.
 
     Raises `RequestError` for a prefix that can't be pinned.
     """
-    service = http.service
-    caller = caller_of(http_request, service.config)
+    caller = caller_of(http_request, http.service.config)
     request = await http.bodies.read(http_request, caller, _BODY)
+    service = (await choose_model(http, http_request, request.model, caller)).service
     adapter = service.find_adapter(request.model)
     model = service.engine.check_serving()
     check_declared(request)
@@ -43,7 +53,7 @@ async def read_pin(http: HttpService, http_request: Request) -> tuple[PinPrefix,
     _check_length(model, len(tokens) // 4, param)
     namespace = cache_namespace(scope, request.cache_salt, adapter)
     pin = PinPrefix(service.engine.client, 0, new_id("pin"), scope, namespace, tokens, request.ttl_s)
-    return pin, param, "" if adapter is None else adapter.digest
+    return PinOrder(service, pin, param, "" if adapter is None else adapter.digest)
 
 
 async def _read_prefix(

@@ -53,7 +53,7 @@ _CLASSIFY = BodyKind(
 
 async def prepare_embeddings(http: HttpService, http_request: Request) -> HttpPooling:
     incoming = await read_body(http, http_request, _EMBEDDINGS)
-    service, request = http.service, incoming.body
+    service, request = incoming.http.service, incoming.body
     check_request(service, request)
     pooling = check_embeds(service)
     check_range("dimensions", request.dimensions, 1, pooling.size)
@@ -65,7 +65,7 @@ async def prepare_embeddings(http: HttpService, http_request: Request) -> HttpPo
 
 async def prepare_classify(http: HttpService, http_request: Request) -> HttpPooling:
     incoming = await read_body(http, http_request, _CLASSIFY)
-    service, request = http.service, incoming.body
+    service, request = incoming.http.service, incoming.body
     pooling = check_request(service, request)
     check_classifies(pooling)
     id = new_id("classify")

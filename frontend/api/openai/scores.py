@@ -50,7 +50,7 @@ async def prepare_score(http: HttpService, http_request: Request) -> HttpPooling
         )
     id = new_id("score")
     job, score = await _prepare(incoming, id, names, first, second)
-    return HttpPooling(job, partial(_write_scores, http.service, id, score))
+    return HttpPooling(job, partial(_write_scores, incoming.http.service, id, score))
 
 
 async def prepare_rerank(http: HttpService, http_request: Request) -> HttpPooling:
@@ -61,7 +61,9 @@ async def prepare_rerank(http: HttpService, http_request: Request) -> HttpPoolin
     id = new_id("rerank")
     job, score = await _prepare(incoming, id, ("query", "documents"), [request.query], texts)
     characters = 0 if request.return_documents is False else sum(map(len, texts))
-    return HttpPooling(job, partial(_write_ranking, http.service, id, score, request, texts), characters)
+    return HttpPooling(
+        job, partial(_write_ranking, incoming.http.service, id, score, request, texts), characters
+    )
 
 
 def _find_names(request: ScoreRequest) -> tuple[str, str]:

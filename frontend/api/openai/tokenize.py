@@ -31,7 +31,7 @@ _DETOKENIZE = BodyKind(DetokenizeRequest, INERT, IN_TOKENS)
 async def tokenize(http: HttpService, http_request: Request) -> Response:
     """The ids of a text, or of a conversation rendered by the chat template."""
     incoming = await read_body(http, http_request, _TOKENIZE)
-    service, request = http.service, incoming.body
+    service, request = incoming.http.service, incoming.body
     service.check_model(request.model)
     tokens = await incoming.tokenize(lambda _, body: prompt_of(body, body.prompt), request.cache_salt)
     respond = partial(_make_token_response, service, tokens, bool(request.return_token_strs))
@@ -62,7 +62,8 @@ def prompt_of(request: PromptFields, text: str | None) -> Prompt:
 
 async def detokenize(http: HttpService, http_request: Request) -> Response:
     """The text of token ids, including special tokens."""
-    service, incoming = http.service, await read_body(http, http_request, _DETOKENIZE)
+    incoming = await read_body(http, http_request, _DETOKENIZE)
+    service = incoming.http.service
     service.check_model(incoming.body.model)
     tokens = incoming.body.tokens
     return await service.work.call(

@@ -32,6 +32,7 @@ from ....runtime.messages import (
     GiveUp,
     Message,
     ModelReady,
+    ModelState,
     NewKeys,
     NodeTokens,
     Outputs,
@@ -62,11 +63,14 @@ from ....runtime.processes.sockets import (
 from .connections import Connection, Connections
 from .generation import Generation
 from .merging import merge_request_lists
+from .model_use import ModelHold, ModelUse
 from .questions import Answer, Questions
 
+LOAD_SECONDS = 600.0
+"""longest wait of a request for a model that is being loaded"""
 STATS_TIMEOUT_SECONDS = 2.0
 RECORDS_TIMEOUT_SECONDS = 1.0
-EngineState: TypeAlias = Literal["ready", "not responding", "starting", "restarting", "draining"]
+EngineState: TypeAlias = Literal["ready", "not responding", "starting", "restarting", "unloaded", "draining"]
 
 
 class Choice(NamedTuple):
@@ -96,12 +100,23 @@ class EngineClient:
     `knows_replica` once a replica has been up. `drain_requested` is set when the supervisor asks the process
     to finish its open requests, and `idle` while no request is open. `on_new_keys` is called with the known
     API keys when they change. `on_shared` is called with messages of the other tokenizer processes; `clients`
-    is the number of all. `read_records` returns this process's records of the requests of a key.
+    is the number of all. `read_records` returns this process's records of the requests of a key. `use` is
+    None if the model is loaded as long as the server runs.
     """
 
-    def __init__(self, directory: Path, client: int, clients: int = 1, replicas: int = 1) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        client: int,
+        clients: int = 1,
+        replicas: int = 1,
+        use: ModelUse | None = None,
+    ) -> None:
         self.client = client
         self.directory = directory
+        self.use = use
+        self.loading = 0
+        """how many requests wait until the model is loaded"""
         self.on_shared: Callable[[FromTokenizer], None] = lambda message: None
         self.on_new_keys: Callable[[tuple[ApiKey, ...]], None] = lambda keys: None
         self.read_records: Callable[[str | None], bytes] = lambda owner: b'{"recent":[],"failed":[]}'
@@ -128,6 +143,7 @@ class EngineClient:
         self._thread = 0  # the id of the event loop's thread
         self._choices: dict[str, Choice] = {}
         self._questions = Questions()
+        self._hold: ModelHold | None = None  # while a request is open, if the model may be unloaded
 
     @property
     def replicas(self) -> int:
@@ -148,6 +164,11 @@ class EngineClient:
         return bool(self._up)
 
     @property
+    def is_loaded(self) -> bool | None:
+        """Whether the model is loaded; None if it is never unloaded."""
+        return None if self.use is None else self.use.state == "loaded"
+
+    @property
     def numbers_up(self) -> list[int]:
         """The numbers of the replicas that are up."""
         return [connection.number for connection in self._up]
@@ -157,6 +178,8 @@ class EngineClient:
         """What the process knows of the model. A process that replaces a dead one begins with `starting`."""
         if self.drain_requested.is_set():
             return "draining"
+        if not self._up and self.use is not None and self.use.state == "unloaded":
+            return "unloaded"
         if not self._up:
             return "restarting" if self.knows_replica.is_set() else "starting"
         return "ready" if self._up.responds else "not responding"
@@ -165,18 +188,53 @@ class EngineClient:
         """The running model's description. Raises a 503 `RequestError` if no model can take requests."""
         if self.drain_requested.is_set():
             raise shutting_down()
+        if self._is_unloaded:
+            raise _unavailable(
+                "The model is not loaded; a request that generates loads it.", "model_not_loaded"
+            )
         if not self._up or self.model is None:
             raise _unavailable("The model is starting; try again in a moment.", "model_not_ready")
         return self.model
 
     def check_responding(self) -> None:
-        """Raises a 503 `RequestError` unless the model is up and responds."""
+        """Raises a 503 `RequestError` unless the model is up and responds, or was unloaded."""
+        if self._is_unloaded:
+            return
         self.check_serving()
         if not self._up.responds:
             raise _unavailable(
                 "The model does not respond; it is ended and started again unless it soon does.",
                 "model_not_responding",
             )
+
+    @property
+    def would_respond(self) -> bool:
+        """Whether a request would be answered now, or once the model is loaded again."""
+        return self._is_unloaded or (self._up.responds and not self.drain_requested.is_set())
+
+    @property
+    def _is_unloaded(self) -> bool:
+        """Whether the next request loads the model."""
+        return self.use is not None and self.use.state == "unloaded" and not self.drain_requested.is_set()
+
+    async def load(self) -> None:
+        """Waits until the model can take requests; whoever calls this holds the model. Raises `RequestError`
+        if it can't be loaded, or not in time."""
+        if self.use is None:
+            return
+        self.loading += 1
+        try:
+            async with asyncio.timeout(LOAD_SECONDS):
+                while not self._up and not self.drain_requested.is_set():
+                    self.use.check()
+                    self.use.changed.clear()
+                    await self.use.changed.wait()
+        except TimeoutError:
+            raise _unavailable(
+                f"The model was not loaded within {LOAD_SECONDS:.0f} seconds.", "model_not_loaded"
+            ) from None
+        finally:
+            self.loading -= 1
 
     def start(self, requests: Sequence[Generate], replica: int | None = None) -> Generation:
         """Send a request's choices, to the given replica if one is named. No open request may have their ids.
@@ -199,6 +257,9 @@ class EngineClient:
                 self._up.router.note_end(request.request)
         if not self._choices:
             self.idle.set()
+            if self._hold is not None:
+                self._hold.end()
+                self._hold = None
 
     @property
     def open_requests(self) -> int:
@@ -310,6 +371,10 @@ class EngineClient:
             case PeerUp():
                 self._peer_up(message)
                 self.informed.set()
+                if self.use is not None:
+                    self.use.changed.set()
+            case ModelState():
+                self._note_state(message)
             case PeerDown(role, _, replica):
                 if role == "replica":
                     self._peer_down(replica)
@@ -326,6 +391,8 @@ class EngineClient:
             case Drain():
                 self.drain_requested.set()
                 self.informed.set()
+                if self.use is not None:
+                    self.use.changed.set()
             case GiveUp():
                 for choice in list(self._choices.values()):
                     if choice.generation.is_open:
@@ -374,6 +441,13 @@ class EngineClient:
             elif self._up:
                 self._send_on(generation)
 
+    def _note_state(self, message: ModelState) -> None:
+        """Notes whether the model is loaded. Requests that wait for it end if it can't be."""
+        error = None if self.use is None else self.use.take(message)
+        if error is not None:
+            for generation in self._open_generations(None):
+                generation.fail(error)
+
     def _open_generations(self, replica: int | None) -> set[Generation]:
         """The open generations at a replica; None: those that wait for one."""
         found = {choice.generation for choice in self._choices.values() if choice.generation.is_open}
@@ -387,6 +461,8 @@ class EngineClient:
 
     def _send_all(self, generation: Generation, connection: Connection) -> None:
         self.idle.clear()
+        if self.use is not None and self._hold is None:
+            self._hold = self.use.hold()
         to_send = generation.choices_to_send
         self._up.note_route([request for _, request in to_send], connection)
         for index, request in to_send:

@@ -13,6 +13,7 @@ from ....runtime.api_keys import ApiKey
 from ...http.apis import ANSWER_ID, Api, Apis, Applications
 from ...http.endpoint import IN_BACKGROUND, refusal_of
 from ...http.http_service import HttpService
+from ...http.outcome import end_hold
 from ...http.tenants import SENT_KEY
 
 
@@ -59,6 +60,8 @@ class Endpoints:
             self._failed.labels(refusal.status).inc()
             answer = _Answer(b"")
             await self._apis.error_response(scope, refusal)(scope, answer.receive, answer.send)
+        finally:
+            end_hold(scope)
         return answer.reply(scope[ANSWER_ID])
 
 

@@ -118,7 +118,7 @@ class Background:
         limit: TimeLimit,
     ) -> Run:
         """Starts a response. Returns once the scheduler accepts it. Raises `RequestError` for a refusal."""
-        engine = self._http.service.engine
+        engine = job.job.service.engine
         generation = engine.start(job.job.requests)
         try:
             await generation.accepted()
@@ -167,7 +167,7 @@ class Background:
     async def _compute(self, run: Run) -> None:
         """Computes the response and stores its end. The generation is forgotten last, because a draining
         server stops once none is open."""
-        service = self._http.service
+        service = run.job.job.service
         timer = RequestTimer(self._http.metrics, run.key)
         ending = run.limit.end_later(run.generation)
         watch = asyncio.create_task(self._close_when_ended(run))

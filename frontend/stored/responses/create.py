@@ -65,8 +65,8 @@ STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 async def prepare_response(responses: ResponsesService, http_request: Request) -> HttpJob:
     """The job for a request. Raises `RequestError` if it can't be served."""
-    service = responses.http.service
     incoming = await read_body(responses.http, http_request, RESPONSES)
+    service = incoming.http.service
     request = incoming.body
     service.check_model(request.model)
     model = service.engine.check_serving()
@@ -105,7 +105,7 @@ async def count_tokens(counted: StoredRequest[ResponsesService]) -> TokensCount:
     responses = counted.service
     incoming = await read_body(responses.http, counted.http_request, PROMPTS)
     request = incoming.body
-    responses.http.service.check_model(request.model)
+    incoming.http.service.check_model(request.model)
     context = await context_of(responses, counted.owner, request, incoming.caller)
     incoming = replace(incoming, caller=context.caller)
     tokens = await incoming.tokenize(partial(_read_prompt, context), request.cache_salt)

@@ -172,7 +172,7 @@ async def test_a_bounded_number_of_requests_is_kept_and_polls_are_not(
 
 @pytest.fixture
 def metrics(tmp_path: Path) -> Metrics:
-    return Metrics(PromptMemo(Tokenizer.load(write_tiny_model(tmp_path / "model"))), tmp_path)
+    return Metrics([PromptMemo(Tokenizer.load(write_tiny_model(tmp_path / "model")))], {"tiny": tmp_path})
 
 
 def test_a_sample_has_rates_and_quantiles_of_the_last_window(metrics: Metrics) -> None:
@@ -201,8 +201,8 @@ def test_rates_survive_a_restart_of_the_counters(metrics: Metrics) -> None:
     history = History(metrics)
     for number, tokens in enumerate((100, 150, 40)):
         stats = msgspec.structs.replace(STATS, output_tokens=tokens)
-        metrics.scheduler = SchedulerStats(None)
-        metrics.scheduler.update([ReplicaStats(0, 1, ready(256, 256), stats)])
+        metrics.schedulers = {"tiny": SchedulerStats(None)}
+        metrics.schedulers["tiny"].update([ReplicaStats(0, 1, ready(256, 256), stats)])
         history.add(10.0 * (number + 1), stats)
     assert history.show(5, 0, 30.0).series["output_tokens"] == [None, 5, 2]
 
@@ -216,7 +216,7 @@ def test_a_sample_tells_the_gain_of_drafts_only_if_there_were_some(metrics: Metr
     ]
     for number, (steps, drafted, accepted) in enumerate(counts):
         stats = msgspec.structs.replace(STATS, reply_steps=steps, drafted=drafted, accepted=accepted)
-        metrics.scheduler.update([ReplicaStats(0, 1, ready(256, 256), stats)])
+        metrics.schedulers["tiny"].update([ReplicaStats(0, 1, ready(256, 256), stats)])
         history.add(10.0 * (number + 1), stats)
     series = history.show(5, 0, 30.0).series
     assert series["tokens_a_step"] == [None, None, pytest.approx(1 + 70 / 150, abs=0.001)]

@@ -45,7 +45,7 @@ def test_the_help_begins_with_examples_and_has_the_groups_in_order(told: str) ->
 
 def test_the_examples_are_commands(told: str) -> None:
     commands = re.findall(r"^  arbora (serve .+)$", told, re.MULTILINE)
-    assert len(commands) == 2
+    assert len(commands) == 3
     for command in commands:
         build_parser().parse_args(command.split())
 

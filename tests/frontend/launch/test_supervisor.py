@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 import zmq
+from arbora.frontend.launch import served_model, watchdog
 from arbora.frontend.launch import supervisor as supervisor_module
-from arbora.frontend.launch import watchdog
 from arbora.frontend.launch.child_process import Command, start_child
 from arbora.frontend.launch.directory import PREFIX, PrivateDirectory, remove_stale_directories
 from arbora.frontend.launch.errors import CannotStartError, ServerError
@@ -111,7 +111,7 @@ async def test_tokenizers_start_after_the_first_sign_of_life(
     async with supervising(directory) as supervisor:
         starting = asyncio.create_task(supervisor.start())
         await until(lambda: pid_of(directory, "model"))
-        assert not supervisor._to_tokenizers
+        assert not pid_of(directory, "tokenizer")
         lives = Outbox(zmq.Context(), supervisor_address(directory), ANY_EPOCH)
         lives.send(Alive(pid_of(directory, "scheduler"), 0.0))
         await asyncio.wait_for(starting, PATIENCE)
@@ -207,7 +207,7 @@ async def test_a_replica_that_crashes_again_and_again_leaves_the_server_to_the_o
         await supervisor.start()
         before = pid_of(directory, "model")
         monkeypatch.setattr(watchdog, "MAX_FAILURES", 1)
-        supervisor._replicas[1].ready_at = None  # as if it had not been ready
+        supervisor._models[0].replicas[1].ready_at = None  # as if it had not been ready
         os.kill(pid_of(directory, "model1"), signal.SIGKILL)
         await until(lambda: "again and again; the other replicas serve" in caplog.text)
         assert pid_of(directory, "model") == before
@@ -257,7 +257,7 @@ async def test_a_child_that_crashes_again_and_again_ends_the_start_with_its_last
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watchdog, "FIRST_DELAY_SECONDS", 0.0)
-    monkeypatch.setattr(supervisor_module, "FAILED_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(served_model, "FAILED_GRACE_SECONDS", 0.0)
     async with supervising(directory, model="crash") as supervisor:
         with pytest.raises(ServerError, match=r"(?s)exited with code 3.*line one\nthe sky fell") as ended:
             await supervisor.start()
