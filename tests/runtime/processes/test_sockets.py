@@ -20,6 +20,7 @@ from arbora.runtime.processes.sockets import (
     Outbox,
     Replica,
     check_directory,
+    model_directory,
     tokenizer_address,
 )
 
@@ -52,7 +53,8 @@ def test_messages_wait_for_a_peer_that_binds_later(
 
 
 def test_a_directory_is_refused_if_an_address_of_the_last_epoch_would_be_too_long() -> None:
-    name = Replica(Path("/"), 2**32 - 1).scheduler.removeprefix("ipc:////")
+    last = Replica(model_directory(Path("/"), 999), 2**32 - 1)
+    name = last.scheduler.removeprefix("ipc:///")
     longest = "/" + "d" * (MAX_IPC_PATH - len(f"//{name}"))
     check_directory(Path(longest))
     with pytest.raises(AssertionError, match="too long"):
