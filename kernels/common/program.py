@@ -5,8 +5,6 @@ take the work of one kernel after another and wait for each other in between.
 """
 
 import ctypes
-import platform
-import sys
 from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
@@ -14,26 +12,19 @@ from typing import NamedTuple
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numpy.typing import NDArray
 
 from .emits import INT, VOID, emits
 from .jit import compiled_fast
-from .llvm import I32, I64, size
-from .numba_tools import fetch_add, pause, pointer, read_counter, shift, yield_core
+from .llvm import I32, I64
+from .numba_tools import fetch_add, pointer, shift
 from .processor import thread_masks
 from .teams import LINE, TEAM_THREADS
 from .threads import Call, ParallelKernel, thread_count
+from .waiting import FUTEX, WITHIN_PROCESS, find_number, system_call, wait_until, wake_waiting
 
-SPINS = 1_000
-"""How often a waiting thread reads the counter before it sleeps; each time takes about 40 ns on x86. While it
-sleeps, its core is free for another process, or for the thread that it waits for."""
-
-FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
 SET_AFFINITY = {"x86_64": 203, "aarch64": 122, "riscv64": 122}
-"""The numbers of two system calls of Linux on each kind of processor."""
-FUTEX_WAIT, FUTEX_WAKE = 128, 129  # those of threads of one process
-ALL = 2**31 - 1
+"""the number of Linux's system call on each kind of processor"""
 
 (
     ARRIVALS,
@@ -123,7 +114,7 @@ def run_calls(arguments):
 @compiled_fast
 def _set_affinity(arguments, mask):
     """Lets this thread run on the CPUs of a mask only."""
-    _system_call(arguments[AFFINITY_CALL], 0, arguments[MASK_BYTES], mask)
+    system_call(arguments[AFFINITY_CALL], 0, arguments[MASK_BYTES], mask)
 
 
 @compiled_fast
@@ -134,31 +125,11 @@ def _wait_for_all(arguments, index, number, threads):
         group, arrivals = number // TEAM_THREADS, (threads + TEAM_THREADS - 1) // TEAM_THREADS
         some = min(TEAM_THREADS, threads - group * TEAM_THREADS)
         is_last = fetch_add(shift(arguments, GROUPS + LINE * group), 1) == (index + 1) * some - 1
-    target = (index + 1) * arrivals
+    target, sleeping = (index + 1) * arrivals, shift(arguments, SLEEPING)
     if is_last and fetch_add(arguments, 1) == target - 1:
-        if read_counter(shift(arguments, SLEEPING)) > 0 and arguments[FUTEX_CALL] != 0:
-            _futex(arguments, FUTEX_WAKE, ALL)
+        wake_waiting(arguments, sleeping, arguments[FUTEX_CALL], WITHIN_PROCESS)
         return
-    for _ in range(SPINS):
-        if read_counter(arguments) >= target:
-            return
-        pause()
-    fetch_add(shift(arguments, SLEEPING), 1)
-    while True:
-        arrived = read_counter(arguments)
-        if arrived >= target:
-            break
-        if arguments[FUTEX_CALL] != 0:
-            _futex(arguments, FUTEX_WAIT, arrived)
-        else:
-            yield_core()
-    fetch_add(shift(arguments, SLEEPING), -1)
-
-
-@compiled_fast
-def _futex(arguments, operation, value):
-    """Linux's futex on the low half of the counter of arrivals, without a time limit."""
-    _system_call(arguments[FUTEX_CALL], _address_of(arguments), operation, value)
+    wait_until(arguments, target, sleeping, arguments[FUTEX_CALL], WITHIN_PROCESS)
 
 
 class _System(NamedTuple):
@@ -196,18 +167,14 @@ def _system() -> _System:
         )
     except AttributeError:
         threads = number = 0
-    return _System(threads, number, _number(FUTEX))
+    return _System(threads, number, find_number(FUTEX))
 
 
 def _binding(threads: int) -> _Binding:
-    set_affinity, masks = _number(SET_AFFINITY), thread_masks(threads)
+    set_affinity, masks = find_number(SET_AFFINITY), thread_masks(threads)
     if masks is None or set_affinity == 0:
         return _Binding(0, 0, 0)
     return _Binding(masks.ctypes.data, masks.shape[1], set_affinity)
-
-
-def _number(system_call: dict[str, int]) -> int:
-    return system_call.get(platform.machine(), 0) if sys.platform == "linux" else 0
 
 
 @emits(VOID, INT, INT)
@@ -221,16 +188,3 @@ def _call(builder, function, arguments):
 def _call_for_number(builder, function):
     """The int that the function without parameters at an address returns."""
     return builder.call(builder.inttoptr(function, ir.FunctionType(I32, []).as_pointer()), [])
-
-
-@emits(VOID, INT, INT, INT, INT)
-def _system_call(builder, number, first, second, third):
-    """A system call of Linux with up to six arguments, of which the last three are 0."""
-    kind = ir.FunctionType(I64, [I64], var_arg=True)
-    call = cgutils.get_or_insert_function(builder.module, kind, "syscall")
-    builder.call(call, [number, first, second, third, size(0), size(0), size(0)])
-
-
-@emits(INT, types.CPointer(INT))
-def _address_of(builder, counter):
-    return builder.ptrtoint(counter, I64)

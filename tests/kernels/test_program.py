@@ -13,9 +13,10 @@ import pytest
 import torch
 from arbora.kernels.common.numba_tools import fetch_add, pointer, shift
 from arbora.kernels.common.processor import cores
-from arbora.kernels.common.program import Program, _system_call
+from arbora.kernels.common.program import Program
 from arbora.kernels.common.reused_memory import Blocks, NotRecordableError, ReusedMemory
 from arbora.kernels.common.threads import Call, ParallelKernel, recorded_calls
+from arbora.kernels.common.waiting import system_call
 from arbora.kernels.elementwise import add_rms_norm, rms_norm, silu_and_mul
 from arbora.kernels.elementwise import cpu as elementwise_cpu
 from arbora.kernels.linear import CodedShape, integer_cpu
@@ -81,7 +82,7 @@ MASK_BYTES = 1024
 def _note_mask(arguments: Any) -> None:
     """Arguments: the counter of threads, the number of sched_getaffinity, and where the masks are written."""
     number = fetch_add(arguments, 1)
-    _system_call(arguments[1], 0, MASK_BYTES, arguments[2] + MASK_BYTES * number)
+    system_call(arguments[1], 0, MASK_BYTES, arguments[2] + MASK_BYTES * number)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are bound on Linux only")
