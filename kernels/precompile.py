@@ -29,7 +29,7 @@ def compile_kernels() -> None:
         "attention": _attention,
         "matrix products": _products,
         "experts": _experts,
-        "norms, activations, rotations and adapters": _small_kernels,
+        "norms, activations, rotations, adapters and ranks": _small_kernels,
         "automata": _step_an_automaton,
         "sampling": _sampling,
     }
@@ -109,7 +109,9 @@ def _small_kernels() -> None:
     one = np.zeros(1, np.int64)
     none = np.zeros(1, np.int32)
     step_tokens.StepTokens.of(one, one, one, none, np.zeros((1, 1), np.int32), one + 1, 1)
+    ranks_cpu.join_parts.load()
     for dtype in DTYPES:
+        ranks_cpu.SUMS[dtype].load()
         adapters_cpu.DOWN_KERNELS[dtype].load()
         adapters_cpu.UP_KERNELS[dtype].load()
         for stored in (dtype, torch.int8):

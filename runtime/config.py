@@ -397,6 +397,13 @@ class ServeConfig:
         "REPLICAS",
         whole_number(1, 64),
     )
+    tp: int = option(
+        "tensor parallel ranks: processes that compute the model together, each with a part of its weights, "
+        "of the KV cache and of the CPU's cores; --kv-memory is for each of them; CPU only",
+        1,
+        "RANKS",
+        whole_number(1, 64),
+    )
 
     has_several_keys: bool = False
     """whether clients are told apart by their keys; derived"""

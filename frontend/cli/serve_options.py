@@ -56,6 +56,7 @@ GROUPS = {
     ),
     "limits and scheduling": (
         "replicas",
+        "tp",
         "max_running",
         "max_waiting",
         "request_timeout",

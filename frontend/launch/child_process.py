@@ -157,14 +157,25 @@ _MODEL_DEFAULTS = {"GOMP_SPINCOUNT": "1000", "GLIBC_TUNABLES": "glibc.malloc.hug
 _PACKAGE = __name__.partition(".")[0]
 
 
+class Place(NamedTuple):
+    """Where a replica runs: the environment variables of its processes, and of each rank of its model further
+    ones."""
+
+    environment: Mapping[str, str] = MappingProxyType({})
+    ranks: tuple[Mapping[str, str], ...] = (MappingProxyType({}),)
+
+
+WHOLE_MACHINE = (Place(),)
+"""one replica of one rank"""
+
+
 class Commands(NamedTuple):
-    """The commands of a replica (scheduler and model) and of any number of tokenizer processes. `replicas`
-    has the environment variables of each replica's processes."""
+    """The commands of a replica (scheduler and model) and of any number of tokenizer processes."""
 
     scheduler: Command
     model: Command
     tokenizers: tuple[Command, ...]
-    replicas: tuple[Mapping[str, str], ...] = (MappingProxyType({}),)
+    replicas: tuple[Place, ...] = WHOLE_MACHINE
 
 
 def replica_commands() -> Commands:
@@ -173,11 +184,8 @@ def replica_commands() -> Commands:
     return Commands(_module("scheduler", "runtime.scheduler"), model, ())
 
 
-def server_commands(
-    tokenizers: int = 1, replicas: tuple[Mapping[str, str], ...] = (MappingProxyType({}),)
-) -> Commands:
-    """The commands of replicas, given by their environments, and of `tokenizers` tokenizer processes, which
-    serve HTTP."""
+def server_commands(tokenizers: int = 1, replicas: tuple[Place, ...] = WHOLE_MACHINE) -> Commands:
+    """The commands of replicas, and of `tokenizers` tokenizer processes, which serve HTTP."""
     serving_http = (_module("tokenizer", "frontend.app"),) * tokenizers
     return replica_commands()._replace(tokenizers=serving_http, replicas=replicas)
 

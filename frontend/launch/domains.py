@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
 
 import zmq
 
 from ...runtime.messages import ModelReady, PeerDown, PeerUp
 from ...runtime.processes import sockets
-from .child_process import ChildProcess
+from .child_process import ChildProcess, Place
 from .watchdog import Restarts
 
 
@@ -29,16 +31,18 @@ class Domain:
 
 
 class ReplicaDomain(Domain):
-    """A scheduler and its model process, which get the variables of `environment`.
+    """A scheduler and its model processes, which are ranks.
 
     `model` is None while the replica does not serve, and `has_drained` is set once its cache is saved.
     """
 
-    def __init__(self, directory: Path, number: int, environment: Mapping[str, str]) -> None:
+    def __init__(self, directory: Path, number: int, place: Place) -> None:
         super().__init__()
         self.number = number
-        self.environment = environment
-        self.running = sockets.Replica(directory, sockets.ANY_EPOCH, number)
+        self.place = place
+        self.running = sockets.Replica(directory, sockets.ANY_EPOCH, number, len(place.ranks))
+        self.rank_memory: IO[bytes] | None = None
+        """the memory that the ranks share; None: there is one rank"""
         self.children: list[ChildProcess] = []
         self.model: ModelReady | None = None
         self.responds = True
@@ -50,6 +54,8 @@ class ReplicaDomain(Domain):
         self.running = self.running._replace(epoch=epoch)
         self.ready_at = None
         self.to_scheduler = sockets.Outbox(context, self.running.scheduler, sockets.ANY_EPOCH)
+        if self.running.ranks > 1:
+            self.rank_memory = _open_memory()
 
     def end(self) -> None:
         """Removes what belonged to a start whose processes have ended."""
@@ -61,12 +67,22 @@ class ReplicaDomain(Domain):
         if self.to_scheduler is not None:
             self.to_scheduler.close(linger_ms=0)
             self.to_scheduler = None
+        if self.rank_memory is not None:
+            self.rank_memory.close()
+            self.rank_memory = None
 
     def describe(self) -> PeerUp | PeerDown:
         """The message that tells a tokenizer process whether the replica serves."""
         if self.model is None:
             return PeerDown("replica", replica=self.number)
         return PeerUp(self.running.epoch, self.model, self.number)
+
+
+def _open_memory() -> IO[bytes]:
+    """A file without a name: in memory, or elsewhere than on Linux in the directory for temporary files."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("arbora-ranks"), "r+b")
+    return TemporaryFile()
 
 
 async def all_within(seconds: float, *events: asyncio.Event) -> bool:

@@ -113,6 +113,7 @@ def build_config(
         model=BUILTIN_MODEL, served_model_name=names[0], more_model_names=names[1:], **values
     )
     _check_together(config, given)
+    _check_ranks(config)
     _check_adapters(config)
     _check_models(config, given)
     if config.disk_cache is not None:
@@ -217,6 +218,29 @@ def _check_together(config: ServeConfig, given: Collection[str]) -> None:
             "--isolate: there are no keys to tell clients by; give each client an --api-key, or all keys in "
             "a file with --api-key @FILE."
         )
+
+
+def _check_ranks(config: ServeConfig) -> None:
+    """Raises ConfigError for options that ranks can't be combined with."""
+    if config.tp == 1:
+        return
+    if config.device == "cuda":
+        raise ConfigError(
+            f"--tp {config.tp}: only --device cpu has ranks. Give --replicas for several GPUs, or leave it "
+            "out."
+        )
+    refused = {
+        "--host-cache, --disk-cache and --remote-cache": config.host_cache
+        or config.disk_cache
+        or config.remote_cache,
+        "--lora and --max-loras": config.adapter_places,
+        "--model-impl transformers": config.model_impl == "transformers",
+    }
+    for options, is_given in refused.items():
+        if is_given:
+            raise ConfigError(
+                f"--tp {config.tp}: ranks do not support {options}. Leave out one or the other."
+            )
 
 
 def _check_adapters(config: ServeConfig) -> None:

@@ -1,4 +1,4 @@
-"""Divides the machine among the replicas of a server: CPU cores and memory, or GPUs."""
+"""Divides the machine among the replicas of a server and the ranks of each: CPU cores and memory, or GPUs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from pathlib import Path
 from ...runtime.byte_sizes import as_given, in_units
 from ...runtime.config import ServeConfig
 from ...runtime.errors import ConfigError
-from ...runtime.processes.child import CPUS_VARIABLE
+from ...runtime.processes.child import CPUS_VARIABLE, RANK_VARIABLE
 from ...runtime.processes.sockets import model_directory
 from ...runtime.system_cores import Core, find_cores, find_quota
 from ...runtime.system_memory import SHARERS_VARIABLE, free_host_memory
+from .child_process import WHOLE_MACHINE, Place
 from .served_model import HostedModel
 
 DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -30,15 +31,14 @@ PROCESS_BYTES = 512 << 20
 SMI_SECONDS = 10.0
 
 
-def place_replicas(config: ServeConfig) -> tuple[Mapping[str, str], ...]:
-    """The environment variables of each replica's processes. Raises ConfigError if the machine has too little
-    for them."""
-    if config.replicas == 1:
-        return ({},)
+def place_replicas(config: ServeConfig) -> tuple[Place, ...]:
+    """Raises ConfigError if the machine has too little for all replicas."""
+    if config.replicas == config.tp == 1:
+        return WHOLE_MACHINE
     return _divide_gpus(config) if config.device == "cuda" else _divide_cpu(config)
 
 
-def _divide_gpus(config: ServeConfig) -> tuple[Mapping[str, str], ...]:
+def _divide_gpus(config: ServeConfig) -> tuple[Place, ...]:
     """Gives each replica a GPU. Replicas share GPUs only if --kv-memory says how much of them each takes."""
     gpus = find_gpus(os.environ)
     if config.replicas > len(gpus) and config.kv_memory is None:
@@ -46,12 +46,10 @@ def _divide_gpus(config: ServeConfig) -> tuple[Mapping[str, str], ...]:
             f"--replicas {config.replicas}: there {_count(len(gpus), 'GPU')}, and each replica takes all of "
             f"one. Lower it to {len(gpus)}, or give --kv-memory, so that several replicas fit on a GPU."
         )
-    return tuple({DEVICES_VARIABLE: gpus[number % len(gpus)]} for number in range(config.replicas))
+    return tuple(Place({DEVICES_VARIABLE: gpus[number % len(gpus)]}) for number in range(config.replicas))
 
 
-def host_models(
-    config: ServeConfig, directory: Path, replicas: tuple[Mapping[str, str], ...]
-) -> list[HostedModel]:
+def host_models(config: ServeConfig, directory: Path, replicas: tuple[Place, ...]) -> list[HostedModel]:
     """The models of a server, each with as many replicas."""
     return [
         HostedModel(
@@ -65,15 +63,13 @@ def host_models(
     ]
 
 
-def find_free_memory(
-    config: ServeConfig, replicas: tuple[Mapping[str, str], ...]
-) -> Callable[[], int] | None:
+def find_free_memory(config: ServeConfig, replicas: tuple[Place, ...]) -> Callable[[], int] | None:
     """The function that returns the free bytes for further models. None: each model takes a whole GPU."""
     if config.device == "cpu":
         return free_host_memory
     if config.kv_memory is None:
         return None
-    gpus = {each.get(DEVICES_VARIABLE, "") for each in replicas}
+    gpus = {each.environment.get(DEVICES_VARIABLE, "") for each in replicas}
     visible = {find_gpus(os.environ)[0]}
     return partial(_free_gpu_memory, sorted(gpus - {""} or visible))
 
@@ -82,7 +78,8 @@ def _estimate_memory(config: ServeConfig) -> int:
     """About the bytes that a replica of the model takes: its weights as stored, and KV cache."""
     files = [path for kind in ("*.safetensors", "*.gguf") for path in config.model.glob(kind)]
     weights = sum(path.stat().st_size for path in files)
-    return int(WEIGHTS_FACTOR * weights) + (config.kv_memory or MIN_KV_BYTES) + PROCESS_BYTES
+    of_ranks = config.tp * ((config.kv_memory or MIN_KV_BYTES) + PROCESS_BYTES)
+    return int(WEIGHTS_FACTOR * weights) + of_ranks
 
 
 def _free_gpu_memory(gpus: Sequence[str]) -> int:
@@ -106,35 +103,52 @@ def find_gpus(environment: Mapping[str, str], devices: Path = Path("/dev")) -> l
     return [str(index) for index in range(len(numbered))] or ["0"]  # WSL has no such files
 
 
-def _divide_cpu(config: ServeConfig) -> tuple[Mapping[str, str], ...]:
+def _divide_cpu(config: ServeConfig) -> tuple[Place, ...]:
+    models = config.replicas * config.tp
     if config.kv_memory is not None:
-        whole, free = config.replicas * config.kv_memory, free_host_memory()
+        whole, free = models * config.kv_memory, free_host_memory()
         if whole > free:
+            counts = (config.replicas, "replicas"), (config.tp, "ranks")
+            several = " of ".join(f"{count} {name}" for count, name in counts if count > 1)
             raise ConfigError(
-                f"--kv-memory {as_given(config.kv_memory)}: {config.replicas} replicas take "
-                f"{in_units(whole)}, but only {in_units(free)} are free. Lower --kv-memory or --replicas."
+                f"--kv-memory {as_given(config.kv_memory)}: {several} take {in_units(whole)}, but only "
+                f"{in_units(free)} are free. Lower it, or the number of these."
             )
-    sharing = {} if config.kv_memory is not None else {SHARERS_VARIABLE: str(config.replicas)}
-    cores, quota = find_cores(), find_quota()
-    parts = divide_cores(cores, config.replicas)
-    return tuple(
-        sharing | _bind(part, None if quota is None else quota.cpus / config.replicas) for part in parts
-    )
+    sharing = {} if config.kv_memory is not None else {SHARERS_VARIABLE: str(models)}
+    quota = find_quota()
+    cpus = None if quota is None else quota.cpus / config.replicas
+    places = []
+    for part in divide_cores(find_cores(), config.replicas):
+        environment = _bind(part, cpus) if config.replicas > 1 else {}
+        places.append(Place(sharing | environment, _place_ranks(part, cpus, config.tp)))
+    return tuple(places)
 
 
-def divide_cores(cores: list[Core], replicas: int) -> list[list[Core]]:
-    """A part of the cores for each replica, on as few memory nodes as possible. With fewer cores than
-    replicas some share a core."""
+def _place_ranks(cores: list[Core], quota: float | None, ranks: int) -> tuple[Mapping[str, str], ...]:
+    """The variables of each rank of a replica. All have as many threads, so that they round alike."""
+    if ranks == 1:
+        return ({},)
+    threads = max(1, (len(cores) or os.cpu_count() or 1) // ranks)
+    if quota is not None:
+        threads = min(threads, max(1, math.ceil(quota / ranks)))
+    variables = {} if THREADS_VARIABLE in os.environ else {THREADS_VARIABLE: str(threads)}
+    parts = enumerate(divide_cores(cores, ranks))
+    return tuple({RANK_VARIABLE: str(number), **_bind(part, None), **variables} for number, part in parts)
+
+
+def divide_cores(cores: list[Core], parts: int) -> list[list[Core]]:
+    """The cores in so many parts, each on as few memory nodes as possible. With fewer cores than parts some
+    share a core."""
     if not cores:
-        return [[] for _ in range(replicas)]
-    if len(cores) < replicas:
-        return [[cores[number % len(cores)]] for number in range(replicas)]
-    bounds = [number * len(cores) // replicas for number in range(replicas + 1)]
+        return [[] for _ in range(parts)]
+    if len(cores) < parts:
+        return [[cores[number % len(cores)]] for number in range(parts)]
+    bounds = [number * len(cores) // parts for number in range(parts + 1)]
     return [cores[start:end] for start, end in pairwise(bounds)]
 
 
 def _bind(cores: list[Core], quota: float | None) -> dict[str, str]:
-    """The variables that keep a replica on its cores, and its threads within its part of a quota of CPUs."""
+    """The variables that keep processes on cores, and their threads within a quota of CPUs."""
     variables = {}
     if cores:
         variables[CPUS_VARIABLE] = ",".join(str(cpu) for core in cores for cpu in core.cpus)

@@ -8,7 +8,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 import zmq
@@ -24,7 +23,8 @@ from ...runtime.messages import (
     Ready,
 )
 from ...runtime.processes import sockets
-from .child_process import ChildProcess, Commands, describe_exit
+from ...runtime.processes.child import RANK_MEMORY_VARIABLE
+from .child_process import WHOLE_MACHINE, ChildProcess, Command, Commands, Place, describe_exit
 from .children import Children
 from .domains import ReplicaDomain, all_within
 from .errors import CannotStartError, ServerError
@@ -36,12 +36,11 @@ logger = logging.getLogger(__name__)
 
 
 class HostedModel(NamedTuple):
-    """A model as its server was told of it. `directory` has its config.json and its sockets, and each member
-    of `replicas` the environment variables of a replica."""
+    """A model as its server was told of it. `directory` has its config.json and its sockets."""
 
     directory: Path
     name: str = ""
-    replicas: tuple[Mapping[str, str], ...] = (MappingProxyType({}),)
+    replicas: tuple[Place, ...] = WHOLE_MACHINE
     keep_alive: float | None = None
     """seconds without a request after which the model is unloaded; None: never"""
     memory: int = 0
@@ -325,11 +324,27 @@ class ServedModel:
     async def _start(self, replica: ReplicaDomain) -> None:
         replica.begin(self._around.context, next(self._around.epochs))
         self._around.listen()
-        for command in (self._around.commands.scheduler, self._around.commands.model):
-            child = await self._around.children.start(
-                command, self.hosted.directory, replica.running.epoch, replica.number, replica.environment
-            )
-            replica.children.append(child)
+        commands, place, memory = self._around.commands, replica.place, replica.rank_memory
+        descriptors, shared = list[int](), dict[str, str]()
+        if memory is not None:
+            descriptors, shared = [memory.fileno()], {RANK_MEMORY_VARIABLE: str(memory.fileno())}
+        await self._start_child(replica, commands.scheduler, place.environment)
+        for rank in place.ranks:
+            environment = {**place.environment, **rank, **shared}
+            await self._start_child(replica, commands.model, environment, descriptors)
+
+    async def _start_child(
+        self,
+        replica: ReplicaDomain,
+        command: Command,
+        environment: Mapping[str, str],
+        descriptors: Sequence[int] = (),
+    ) -> None:
+        directory, epoch = self.hosted.directory, replica.running.epoch
+        child = await self._around.children.start(
+            command, directory, epoch, replica.number, environment, descriptors
+        )
+        replica.children.append(child)
 
     async def _pause_after(self, replica: ReplicaDomain, dead: ChildProcess, is_start: bool) -> None:
         returncode = await dead.exited()

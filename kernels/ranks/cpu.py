@@ -178,6 +178,4 @@ def join_parts(arguments):
             target[i] = source[i]
 
 
-SUMS = {
-    dtype: ParallelKernel(_sum_parts, kind, np.int64(dtype.itemsize)) for dtype, kind in KIND.items()
-}
+SUMS = {dtype: ParallelKernel(_sum_parts, kind, np.int64(dtype.itemsize)) for dtype, kind in KIND.items()}

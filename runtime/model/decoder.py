@@ -15,6 +15,7 @@ from ...kernels.rotary import rotary_write_kv
 from .decoder_config import DecoderConfig
 from .interface.input_batch import InputBatch
 from .interface.model import AdaptableProduct, HiddenStates, Layer, LayerInputs
+from .ranks import ONE_RANK, Ranks
 from .rope import RotaryTable
 from .weights import DecoderWeights, LayerWeights, layer_projections
 
@@ -29,13 +30,14 @@ class DecoderLayer:
         weights: LayerWeights,
         next_norm: torch.Tensor,
         batch_invariant: bool,
+        ranks: Ranks,
     ) -> None:
         """next_norm: [hidden], the weights of the norm that follows the layer"""
         self._number, self._weights, self._next_norm = number, weights, next_norm
         self._config, self._eps = config.layers[number], config.rms_norm_eps
         self._is_last = number + 1 == len(config.layers)
         self._head_counts = (self._config.heads, self._config.kv_heads, self._config.kv_heads)
-        self._batch_invariant = batch_invariant
+        self._batch_invariant, self._ranks = batch_invariant, ranks
 
     def forward(self, x: HiddenStates, step: LayerInputs) -> HiddenStates:
         weights, residual = self._weights, x.residual
@@ -49,8 +51,10 @@ class DecoderLayer:
             attended, residual = take_rows(attended, outputs), take_rows(residual, outputs)
             select_rows(step.batch.output_adapters)
         output_norm, added = weights.attention_output_norm, weights.output(attended)
+        self._ranks.sum_in_place(added)
         normal = self._add(added, residual, output_norm, weights.mlp_norm)
         added = weights.feed_forward(normal)
+        self._ranks.sum_in_place(added)
         normal = self._add(added, residual, weights.mlp_output_norm, self._next_norm)
         return HiddenStates(residual, normal)
 
@@ -104,14 +108,16 @@ class Decoder:
         device: torch.device,
         dtype: torch.dtype,
         batch_invariant: bool = False,
+        ranks: Ranks = ONE_RANK,
     ) -> None:
-        """dtype: of hidden states. batch_invariant: see `paged_attention`. `weights` are loaded with the same
-        values."""
+        """config: of this rank's part. dtype: of hidden states. batch_invariant: see `paged_attention`.
+        `weights` are loaded with the same values."""
         self.config = config
         self._weights, self._device, self._dtype = weights, device, dtype
+        self._ranks, self._head_widths = ranks, ranks.rank.divide(config.vocab_size)
         norms = [*(layer.attention_norm for layer in weights.layers[1:]), weights.norm]
         self._layers: list[Layer] = [
-            DecoderLayer(config, number, layer, norm, batch_invariant)
+            DecoderLayer(config, number, layer, norm, batch_invariant, ranks)
             for number, (layer, norm) in enumerate(zip(weights.layers, norms, strict=True))
         ]
         self._head = weights.head
@@ -174,7 +180,8 @@ class Decoder:
         return x.normal
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        logits, config = self._head(hidden), self.config
+        config = self.config
+        logits = self._ranks.join_columns(self._head(hidden), self._head_widths)
         if config.logit_multiplier == 1.0 and config.logit_softcap is None:
             return to_float32(logits)
         return scale_and_cap(logits, config.logit_multiplier, config.logit_softcap, torch.float32)

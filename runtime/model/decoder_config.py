@@ -14,6 +14,7 @@ from ..errors import ConfigError
 from ..families import Family, Norms, family_of
 from .experts_config import ExpertsConfig, read_experts
 from .interface.cache_spec import CacheSpec
+from .ranks import Rank
 from .rope_config import RopeConfig, parse_rope
 
 STRETCHED = ("linear", "dynamic", "yarn")
@@ -93,6 +94,11 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
         sizes = [layer.intermediate_size for layer in self.layers]
         return max([*sizes, *(each.per_token * each.intermediate_size for each in experts)])
 
+    def take_part(self, rank: Rank) -> DecoderConfig:
+        """The layers as one of several ranks computes them: a part of their heads and inner numbers. Raises
+        ConfigError if their heads can't be divided."""
+        return msgspec.structs.replace(self, layers=tuple(_take_part(layer, rank) for layer in self.layers))
+
 
 class _ConfigFile(msgspec.Struct, kw_only=True):
     """The relevant fields of config.json, under the names of transformers 4 and 5."""
@@ -134,6 +140,27 @@ class _ConfigFile(msgspec.Struct, kw_only=True):
     partial_rotary_factor: float | None = None
     dtype: str | None = None
     torch_dtype: str | None = None
+
+
+def _take_part(layer: LayerConfig, rank: Rank) -> LayerConfig:
+    heads, kv_heads, count = layer.heads, layer.kv_heads, rank.total
+    if heads % count or (kv_heads % count and count % kv_heads):
+        fitting = [n for n in range(1, heads + 1) if not heads % n and not (kv_heads % n and n % kv_heads)]
+        raise ConfigError(
+            f"--tp {count}: the model has {heads} query heads and {kv_heads} KV heads, which so many ranks "
+            f"can't divide. Use {' or '.join(map(str, fitting))}."
+        )
+    experts = layer.experts
+    if experts is not None:
+        inner = len(rank.take(experts.intermediate_size))
+        experts = msgspec.structs.replace(experts, intermediate_size=inner)
+    return msgspec.structs.replace(
+        layer,
+        heads=heads // count,
+        kv_heads=max(1, kv_heads // count),
+        intermediate_size=len(rank.take(layer.intermediate_size)),
+        experts=experts,
+    )
 
 
 def load_decoder_config(model: Path, pools: bool = False) -> DecoderConfig:

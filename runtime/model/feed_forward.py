@@ -19,7 +19,15 @@ from ...kernels.experts import (
 )
 from ...kernels.linear import Linear
 from .experts_config import ExpertsConfig
-from .weight_formats import Checkpoint, Projection, ProjectionLoader, TensorSpec
+from .weight_formats import (
+    Checkpoint,
+    Projection,
+    ProjectionLoader,
+    Run,
+    TensorSpec,
+    by_inputs,
+    by_outputs,
+)
 from .weight_formats.checkpoint import StackedPart
 from .weight_formats.weight_format import FLOATS
 
@@ -74,11 +82,11 @@ class FeedForwardProjections(NamedTuple):
 
 def expert_projections(config: ExpertsConfig, layer: int, hidden: int) -> Iterator[FeedForwardProjections]:
     """Those of each expert of a layer."""
-    inner, family = config.intermediate_size, config.family
+    inner, family = Run(config.intermediate_size), config.family
     for expert in range(config.count):
         gate, up, down = (f"model.layers.{layer}.{family.experts}.{expert}.{part}" for part in family.parts)
-        first = Projection(gate, inner, hidden, family.biased), Projection(up, inner, hidden, family.biased)
-        yield FeedForwardProjections(first, Projection(down, hidden, inner, family.biased))
+        first = tuple(by_outputs(name, (inner,), hidden, biased=family.biased) for name in (gate, up))
+        yield FeedForwardProjections(first, by_inputs(down, hidden, inner, biased=family.biased))
 
 
 _ENDS = {"weight": "", "bias": "_bias", "blocks": "_blocks", "scales": "_scales"}

@@ -32,6 +32,7 @@ from .memory_plan import limit_slots, plan_pages
 from .model_source import ModelSource, open_model
 from .page_memory import PageMemory
 from .page_tables import PageTables
+from .ranks import ONE_RANK, Ranks, find_least
 from .recurrent_states import RecurrentStates
 from .runner import Runner
 from .slot_states import SlotStates
@@ -55,16 +56,19 @@ class LoadedModel(NamedTuple):
     page_store: PageStore | None
 
 
-def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -> LoadedModel:
-    """Loads the model. Raises ConfigError for a model or settings that cannot be served, and CaptureError if
-    CUDA can't be used after a failed capture of a graph: then another process can serve without graphs.
+def load_model(
+    config: ServeConfig, load_vocabulary: Callable[[], Vocabulary], ranks: Ranks = ONE_RANK
+) -> LoadedModel:
+    """Loads the model, or this rank's part of it. Raises ConfigError for a model or settings that cannot be
+    served, and CaptureError if CUDA can't be used after a failed capture of a graph: then another process can
+    serve without graphs.
 
     `load_vocabulary` is called when the first grammar is loaded.
     """
     if not 1 <= config.page_size <= MAX_PAGE_SIZE:
         raise ConfigError(f"page_size {config.page_size}: must be 1 to {MAX_PAGE_SIZE} tokens.")
     device = choose_device(config)
-    source = open_model(config, device)
+    source = open_model(config, device, ranks)
     if source.config.cache_spec.is_empty:
         # The scheduler gives each input of an encoder a page without memory.
         config = replace(config, page_size=source.context, host_cache=0)
@@ -92,7 +96,9 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     graphs, graph_bytes = _open_graphs(
         config, model, spec, tables, states, cells, store, source.pooling is not None
     )
+    ranks.gather([0.0])  # all have loaded their weights, so each sees what they leave free
     pool = plan_pages(config, shape, source.dtype, device, graph_bytes, layout, adapter_bytes, mapped_bytes)
+    pool = _agree_on_pool(ranks, pool)
     model.set_context(pool.max_model_len)
     begin = time.monotonic()
     kvs = allocate_pool(spec, layout.layer_pages(pool.pages), config.page_size, cells, device)
@@ -111,7 +117,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     pooling, pooler = source.open_pooler(model, config.max_running)
     state = DeviceState(model, kvs, tables, states, recurrent, pooler, bank)
     begin = time.monotonic()
-    runner = _start_runner(config, source, state, pool, store, graphs)
+    runner = _start_runner(config, source, state, pool, store, graphs, ranks)
     log.info("the test step took %.1f s", time.monotonic() - begin)
     ready = ModelReady(
         groups=[
@@ -140,6 +146,12 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         ready.page_model = page_model(store, described, source.dtype, positions, source.checkpoint.files)
         ready.host_pages = store.pool.places
     return LoadedModel(runner, ready, store)
+
+
+def _agree_on_pool(ranks: Ranks, pool: PoolSize) -> PoolSize:
+    """The pool of the rank that has the least memory."""
+    *pages, context, states = find_least(ranks, (*pool.pages, pool.max_model_len, pool.states))
+    return PoolSize(tuple(pages), context, states)
 
 
 def _count_drafts(config: ServeConfig, source: ModelSource, device: torch.device) -> int:
@@ -192,6 +204,7 @@ def _start_runner(
     pool: PoolSize,
     store: PageStore | None,
     graphs: CudaExecutor | None,
+    ranks: Ranks,
 ) -> Runner:
     """A runner whose kernels are compiled, and whose graphs are captured."""
     device, page_memory = state.tables.on_device.device, list[list[PageMemory]]()
@@ -211,7 +224,7 @@ def _start_runner(
     if state.states.max_drafts:
         drafter = SuffixDrafter(config.max_running)
         controller = DraftController(config.max_running) if config.speculate in ("auto", None) else None
-    runner = Runner(state, executor, mover, page_memory, drafter, controller)
+    runner = Runner(state, executor, mover, page_memory, drafter, controller, ranks)
     if not warm_up(runner, state.model, pool, config):
         source.explain_bad_logits()
     if mover is not None:
@@ -220,7 +233,7 @@ def _start_runner(
         return runner
     with _undisturbed(store):
         graphs.capture(state)  # only now, because the warm-up has compiled the kernels
-    return Runner(state, graphs, mover, page_memory, drafter, controller)
+    return Runner(state, graphs, mover, page_memory, drafter, controller, ranks)
 
 
 def group_cost(spec: CacheSpec, stored: torch.dtype, device: torch.device) -> GroupCost:

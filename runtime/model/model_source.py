@@ -29,6 +29,7 @@ from .kv_pool import context_length
 from .pooler import Pooler
 from .pooling import open_pooler
 from .pooling_config import PoolingConfig, read_pooling
+from .ranks import Rank, Ranks, first_rank_first
 from .weight_formats import (
     Checkpoint,
     ChooseFormat,
@@ -62,6 +63,10 @@ class Architecture(Protocol):
         """Raises ConfigError if the model can't be served with these options."""
         ...
 
+    def take_part(self, rank: Rank) -> ModelConfig:
+        """What one of several ranks computes. Raises ConfigError if the model can't be divided so."""
+        ...
+
     def check(self, checkpoint: Checkpoint, choose: ChooseFormat) -> Collection[str]:
         """Raises ConfigError, naming the tensor, for a checkpoint that lacks one or has another shape.
         Returns the names of the tensors that the model may have."""
@@ -91,6 +96,9 @@ class DecoderArchitecture:
     def check_options(self, device: torch.device, deterministic: bool) -> None:
         pass
 
+    def take_part(self, rank: Rank) -> DecoderConfig:
+        return self.config.take_part(rank)
+
     def check(self, checkpoint: Checkpoint, choose: ChooseFormat) -> Collection[str]:
         return check_tensors(checkpoint, self.config, choose, has_others=self.pools)
 
@@ -99,12 +107,16 @@ class DecoderArchitecture:
 
     def load(self, loader: ProjectionLoader, progress: Callable[[str], None]) -> Model:
         weights = load_weights(loader, self.config, progress)
-        return Decoder(self.config, weights, loader.device, loader.dtype, loader.batch_invariant)
+        config = self.take_part(loader.rank)
+        return Decoder(config, weights, loader.device, loader.dtype, loader.batch_invariant, loader.ranks)
 
 
 @dataclass(frozen=True)
 class ModelSource:
     architecture: Architecture
+    config: ModelConfig
+    """of what this rank computes"""
+    ranks: Ranks
     dtype: torch.dtype
     """dtype of activations"""
     context: int
@@ -117,14 +129,12 @@ class ModelSource:
     pooling: PoolingConfig | None = None
     """None: the model generates"""
 
-    @property
-    def config(self) -> ModelConfig:
-        return self.architecture.config
-
     def open_packed_copy(self, config: ServeConfig, device: torch.device) -> PackedCopy:
         """The copy of the packed weights; one of nothing for a GPU or with `--packed-weights off`."""
         if device.type != "cpu" or config.packed_weights is None:
             return PackedCopy()
+        kind = f"{type(self.architecture).__name__}, {'generates' if self.pooling is None else 'pools'}"
+        rank = self.ranks.rank
         return open_packed_copy(
             config.packed_weights,
             config.model,
@@ -132,13 +142,13 @@ class ModelSource:
             self.checkpoint,
             self.dtype,
             config.deterministic,
-            f"{type(self.architecture).__name__}, {'generates' if self.pooling is None else 'pools'}",
+            kind if rank.total == 1 else f"{kind}, rank {rank.number} of {rank.total}",
         )
 
     def load(self, device: torch.device, batch_invariant: bool, packed: PackedCopy) -> Model:
         begin, progress = time.monotonic(), ProgressLine()
         loader = ProjectionLoader(
-            self.checkpoint, self.choose_format, self.dtype, device, batch_invariant, packed
+            self.checkpoint, self.choose_format, self.dtype, device, batch_invariant, packed, self.ranks
         )
         model = self.architecture.load(loader, progress.show)
         progress.end()
@@ -215,13 +225,14 @@ def _check_options(config: ServeConfig, spec: CacheSpec, *, pools: bool) -> None
             raise ConfigError(f"{option}: {why}. Leave the option out.")
 
 
-def open_model(config: ServeConfig, device: torch.device) -> ModelSource:
+def open_model(config: ServeConfig, device: torch.device, ranks: Ranks) -> ModelSource:
     """Reads the config and the headers of the weights; with --quantize, it also quantizes them. Raises
     ConfigError for a model that cannot be served."""
     pooling = read_pooling(config.model, config.runner)
     architecture = open_architecture(config.model, config.model_impl, pooling)
     architecture.check_options(device, config.deterministic)
-    _check_options(config, architecture.config.cache_spec, pools=pooling is not None)
+    part = architecture.take_part(ranks.rank)
+    _check_options(config, part.cache_spec, pools=pooling is not None)
     context = context_length(architecture.config, config.max_model_len)
     if pooling is not None and pooling.max_tokens is not None and config.max_model_len is None:
         context = min(context, pooling.max_tokens)
@@ -240,7 +251,11 @@ def open_model(config: ServeConfig, device: torch.device) -> ModelSource:
     original = checkpoint.files[0]
     if config.quantize is not None:
         projections = architecture.projections(checkpoint)
-        checkpoint, formats = open_quantized_copy(
-            config.model, checkpoint, formats, projections, config.quantize, architecture.check
-        )
-    return ModelSource(architecture, dtype, context, sampling, checkpoint, formats.choose, original, pooling)
+        with first_rank_first(ranks):
+            checkpoint, formats = open_quantized_copy(
+                config.model, checkpoint, formats, projections, config.quantize, architecture.check
+            )
+    choose = formats.choose
+    return ModelSource(
+        architecture, part, ranks, dtype, context, sampling, checkpoint, choose, original, pooling
+    )

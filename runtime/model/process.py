@@ -42,6 +42,7 @@ from ..processes.garbage import leave_out_existing_objects
 from ..processes.heartbeat import Heartbeat
 from ..processes.sockets import (
     Inbox,
+    NoOutbox,
     Outbox,
     supervisor_address,
 )
@@ -51,6 +52,7 @@ from .capture import CaptureError
 from .compiling import announce_compilation
 from .devices import use_all_cores
 from .loading import LoadedModel, load_model
+from .ranks import Ranks, open_ranks
 from .runner import Runner
 from .running_step import RunningStep
 from .tiers import PageMover, PageStore
@@ -125,7 +127,7 @@ class StepQueue:
             self._queue.append(message)
 
 
-def serve(runner: Runner, queue: StepQueue, scheduler: Outbox) -> None:
+def serve(runner: Runner, queue: StepQueue, scheduler: Outbox | NoOutbox) -> None:
     """Runs steps in order. A step that comes while a GPU computes is launched at once, so that the GPU does
     not wait for it, unless drafts need the tokens of the step before. Pages are saved beside a step. They are
     published with the next step, or when the GPU is idle."""
@@ -174,7 +176,7 @@ def _next(mover: PageMover | None, running: RunningStep | None, queue: StepQueue
     return queue.next() if mover is None or not mover.is_saving else queue.next_unless(mover.saves_copied)
 
 
-def _finish(runner: Runner, step: RunningStep | None, scheduler: Outbox) -> None:
+def _finish(runner: Runner, step: RunningStep | None, scheduler: Outbox | NoOutbox) -> None:
     """Waits for the step's result and sends it."""
     if step is not None:
         scheduler.send(runner.finish(step))
@@ -186,7 +188,9 @@ def main() -> None:
     config = load_config(arguments.directory)
     if WITHOUT_GRAPHS in os.environ:
         config = replace(config, enforce_eager=True)
-    write_log(config.log_level)
+    ranks = open_ranks(config.tp)
+    is_first = ranks.rank.number == 0
+    write_log(config.log_level if is_first else "warning")
     heartbeat = Heartbeat()
     heartbeat.start(arguments)
     notice = announce_compilation(config.device)
@@ -194,9 +198,9 @@ def main() -> None:
     if config.device == "cuda":
         sys.setswitchinterval(SWITCH_S)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    model = _load_or_exit(config, arguments, context)
+    model = _load_or_exit(config, arguments, context, ranks)
     notice.loaded()
-    address = arguments.replica.model()
+    address = arguments.replica.model(ranks.rank.number)
     with short_slices():  # applies to ZeroMQ's I/O thread, which the first socket starts
         inbox: Inbox[ModelInbox] = Inbox(context, address, ModelInbox, arguments.epoch)
         scheduler = Outbox(context, arguments.replica.scheduler, arguments.epoch)
@@ -206,7 +210,7 @@ def main() -> None:
         _start(model.page_store, arguments)
     scheduler.send(model.ready)
     leave_out_existing_objects()
-    serve(model.runner, queue, scheduler)
+    serve(model.runner, queue, scheduler if is_first else NoOutbox())
 
 
 def _start(store: PageStore, arguments: ChildArguments) -> None:
@@ -218,10 +222,10 @@ def _start(store: PageStore, arguments: ChildArguments) -> None:
 
 
 def _load_or_exit(
-    config: ServeConfig, arguments: ChildArguments, context: zmq.Context[zmq.Socket[bytes]]
+    config: ServeConfig, arguments: ChildArguments, context: zmq.Context[zmq.Socket[bytes]], ranks: Ranks
 ) -> LoadedModel:
     try:
-        return load_model(config, lambda: load_vocabulary(arguments.directory))
+        return load_model(config, lambda: load_vocabulary(arguments.directory), ranks)
     except CaptureError as error:
         _start_again_without_graphs(error)
     except (ConfigError, torch.OutOfMemoryError, MemoryError) as error:

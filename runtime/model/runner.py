@@ -35,6 +35,7 @@ from .input_batch import StepInputs
 from .page_memory import PageMemory
 from .pooler import RowVectors
 from .prompt_logprobs import prompt_logprobs
+from .ranks import ONE_RANK, Ranks, agree_on_masks, agree_on_result
 from .running_step import MasksSource, RunningStep, ScoredPrompt
 from .tiers import PageMover, StepMoves
 
@@ -50,6 +51,7 @@ class Runner:
         page_memory: Sequence[Sequence[PageMemory]] = (),
         drafter: Drafter | None = None,
         controller: DraftController | None = None,
+        ranks: Ranks = ONE_RANK,
     ) -> None:
         """page_memory: on a CPU, of each group's layers. drafter: None: no row has drafts. controller: None:
         all drafts are computed"""
@@ -62,6 +64,7 @@ class Runner:
         self.pools = device.pooler is not None
         """whether steps make vectors and sample no tokens"""
         self._page_memory, self._drafter, self._controller = page_memory, drafter, controller
+        self._ranks = ranks
         self._idle_since = 0.0
         self._sampled: RunningStep | None = None
         """with a drafter: the last step that sampled, until it is known which of its tokens are kept"""
@@ -148,13 +151,14 @@ class Runner:
     def sample(self, step: RunningStep, masks: MasksSource) -> None:
         """Samples the step if some of its rows have masks from the host, for which it waits."""
         if step.inputs is not None and step.inputs.masked_slots:
-            received = step.wait_for(masks)
+            received = agree_on_masks(self._ranks, step.wait_for(masks))
             with torch.inference_mode():
                 self._sample(step, received)
 
     def finish(self, step: RunningStep) -> StepResult:
         """Waits for the tokens of the oldest running step."""
         result = step.finish(self._idle_since)
+        agree_on_result(self._ranks, result)
         if step is self._sampled:
             self._take_tokens()
         if self._controller is not None and step.inputs is not None:

@@ -32,7 +32,11 @@ from .weight_formats import (
     EmbeddingRows,
     Projection,
     ProjectionLoader,
+    Run,
+    Split,
     TensorSpec,
+    by_inputs,
+    by_outputs,
     projection_tensors,
 )
 
@@ -108,26 +112,30 @@ class LayerProjections:
 
 def layer_projections(config: DecoderConfig, layer: int) -> LayerProjections:
     of, hidden = config.layers[layer], config.hidden_size
-    q_size, kv_size = of.heads * of.head_dim, of.kv_heads * of.head_dim
     attention = f"model.layers.{layer}.self_attn."
-    qkv = {"q_proj": q_size, "k_proj": kv_size, "v_proj": kv_size}
+    q, kv = Run(of.heads, of.head_dim), Run(of.kv_heads, of.head_dim)
+    qkv: dict[str, tuple[Run, ...]] = {"q_proj": (q,), "k_proj": (kv,), "v_proj": (kv,)}
     if config.is_fused:
-        qkv = {"qkv_proj": q_size + 2 * kv_size}
+        qkv = {"qkv_proj": (q, kv, kv)}
     return LayerProjections(
-        qkv=tuple(Projection(attention + name, size, hidden, of.qkv_bias) for name, size in qkv.items()),
-        output=Projection(attention + "o_proj", hidden, q_size, of.output_bias),
+        qkv=tuple(
+            by_outputs(attention + name, runs, hidden, biased=of.qkv_bias) for name, runs in qkv.items()
+        ),
+        output=by_inputs(attention + "o_proj", hidden, q, biased=of.output_bias),
         feed_forward=_feed_forward_projections(config, layer),
     )
 
 
 def _feed_forward_projections(config: DecoderConfig, layer: int) -> tuple[FeedForwardProjections, ...]:
     of, hidden = config.layers[layer], config.hidden_size
-    inner, mlp = of.intermediate_size, f"model.layers.{layer}.mlp."
+    inner, mlp = Run(of.intermediate_size), f"model.layers.{layer}.mlp."
     if of.experts is not None:
         return tuple(expert_projections(of.experts, layer, hidden))
-    sizes = {"gate_up_proj": 2 * inner} if config.is_fused else {"gate_proj": inner, "up_proj": inner}
-    gate_up = tuple(Projection(mlp + name, size, hidden, of.mlp_bias) for name, size in sizes.items())
-    return (FeedForwardProjections(gate_up, Projection(mlp + "down_proj", hidden, inner, of.mlp_bias)),)
+    named: dict[str, tuple[Run, ...]] = {"gate_proj": (inner,), "up_proj": (inner,)}
+    if config.is_fused:
+        named = {"gate_up_proj": (inner, inner)}
+    gate_up = tuple(by_outputs(mlp + name, runs, hidden, biased=of.mlp_bias) for name, runs in named.items())
+    return (FeedForwardProjections(gate_up, by_inputs(mlp + "down_proj", hidden, inner, biased=of.mlp_bias)),)
 
 
 def _embedding(config: DecoderConfig) -> Projection:
@@ -137,7 +145,7 @@ def _embedding(config: DecoderConfig) -> Projection:
 
 
 def _head(config: DecoderConfig) -> Projection:
-    return Projection("lm_head", config.vocab_size, config.hidden_size)
+    return by_outputs("lm_head", (Run(config.vocab_size),), config.hidden_size)
 
 
 def projections(config: DecoderConfig) -> Iterator[Projection]:
@@ -193,7 +201,8 @@ def load_weights(
     """Loads the weights from a checkpoint that was checked to have the expected tensors. `progress` is called
     after each layer."""
     if config.tied_embeddings:
-        embedding, head = loader.load_rows_and_head(_embedding(config))
+        head_split = Split("outputs", (Run(config.vocab_size),))
+        embedding, head = loader.load_rows_and_head(_embedding(config), head_split)
     else:
         embedding, head = loader.load_rows(_embedding(config)), loader.load_linear(_head(config))
     layers = []
@@ -215,9 +224,15 @@ def _load_layer(loader: ProjectionLoader, config: DecoderConfig, layer: int) -> 
         head_norms=head_norms,
         output=loader.load_linear(projections.output),
         feed_forward=_load_feed_forward(loader, config, layer),
-        sinks=loader.load_vector(prefix + SINKS, dtype=torch.float32) if has_sinks else None,
+        sinks=_load_sinks(loader, config, layer) if has_sinks else None,
         **{field: _load_norm(loader, config, f"{prefix}{name}.weight") for field, name in norms.items()},
     )
+
+
+def _load_sinks(loader: ProjectionLoader, config: DecoderConfig, layer: int) -> torch.Tensor:
+    name = f"model.layers.{layer}.{SINKS}"
+    of_heads = loader.rank.take_heads(config.layers[layer].heads)
+    return loader.load_vector(name, dtype=torch.float32)[of_heads.start : of_heads.stop]
 
 
 def _load_feed_forward(loader: ProjectionLoader, config: DecoderConfig, layer: int) -> FeedForward:

@@ -46,14 +46,16 @@ def remove_ipc_file(address: str) -> None:
 
 
 class Replica(NamedTuple):
-    """One start of a scheduler and its model process: the `epoch` of their messages, and their addresses.
+    """One start of a scheduler and its model processes, the ranks: the `epoch` of their messages, and their
+    addresses.
 
-    A server has replicas from number 0 on, and no two starts have the same epoch. A model has one rank.
+    A server has replicas from number 0 on, and no two starts have the same epoch.
     """
 
     directory: Path
     epoch: int
     number: int = 0
+    ranks: int = 1
 
     @property
     def scheduler(self) -> str:
@@ -71,7 +73,7 @@ class Replica(NamedTuple):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        return self.scheduler, self.model(), self.page_store
+        return self.scheduler, *map(self.model, range(self.ranks)), self.page_store
 
     def remove_files(self) -> None:
         """Removes the replica's socket files. Call it when its processes have ended."""
@@ -80,25 +82,42 @@ class Replica(NamedTuple):
 
 
 class Outbox:
-    """Sends to one peer. Never blocks and never drops: the peer's address may be bound later.
+    """Sends to one peer, or the same to several. Never blocks and never drops: a peer's address may be bound
+    later.
 
     Messages wait without limit until the peer reads them: the supervisor soon ends a peer that hangs.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, epoch: int) -> None:
-        self._socket = context.socket(zmq.PUSH)
-        self._socket.setsockopt(zmq.SNDHWM, 0)
-        self._socket.setsockopt(zmq.LINGER, 500)
-        self._socket.connect(address)
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], address: str, epoch: int, *others: str
+    ) -> None:
+        self._sockets = [_connect(context, each) for each in (address, *others)]
         self._header = _EPOCH.pack(epoch)
         self._encoder = msgspec.msgpack.Encoder()
 
     def send(self, message: Message) -> None:
         frames = (self._header, self._encoder.encode(message))
-        self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
+        for socket in self._sockets:
+            socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
 
     def close(self, linger_ms: int = 500) -> None:
-        self._socket.close(linger=linger_ms)
+        for socket in self._sockets:
+            socket.close(linger=linger_ms)
+
+
+class NoOutbox:
+    """Sends nothing: what this process would say, another one says."""
+
+    def send(self, message: Message) -> None:
+        pass
+
+
+def _connect(context: zmq.Context[zmq.Socket[bytes]], address: str) -> zmq.Socket[bytes]:
+    socket = context.socket(zmq.PUSH)
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.LINGER, 500)
+    socket.connect(address)
+    return socket
 
 
 class MessageDecoder(Generic[T]):

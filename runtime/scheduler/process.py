@@ -66,7 +66,8 @@ class Loop:
             self._replica.epoch,
         )
         self._supervisor = self._outbox(supervisor_address(arguments.directory))
-        self._model = self._outbox(self._replica.model())
+        ranks = [self._replica.model(rank) for rank in range(config.tp)]
+        self._model = Outbox(self._context, ranks[0], self._replica.epoch, *ranks[1:])
         self._clients: dict[int, Outbox] = {}  # client -> outbox, connected with its first message
 
     def run(self) -> None:
@@ -91,10 +92,13 @@ class Loop:
         signal.pause()
 
     def _wait_for_model(self) -> ModelReady:
-        while True:
+        """Waits until all ranks of the model are ready. They have agreed on what the message says."""
+        ready = list[ModelReady]()
+        while len(ready) < self._config.tp:
             message = self._inbox.receive()
             if isinstance(message, ModelReady):
-                return message
+                ready.append(message)
+        return ready[0]
 
     def _receive(self, max_wait_s: float | None) -> list[SchedulerInbox]:
         """Waits at most `max_wait_s` for a message or a compiled grammar. Returns all messages that came."""

@@ -19,7 +19,6 @@ from arbora.runtime.messages import (
     StepPlan,
     StepResult,
 )
-from arbora.runtime.model.loading import load_model
 from arbora.runtime.sampling_params import SamplingParams
 from arbora.runtime.scheduler.adapters import AdapterRegistry
 from arbora.runtime.scheduler.budget import StepBudget
@@ -27,8 +26,9 @@ from arbora.runtime.scheduler.grammar_loader import GrammarLoader
 from arbora.runtime.scheduler.refusals import Limits
 from arbora.runtime.scheduler.scheduler import Now, Scheduler
 from fake_model import pack, unpack
+from ranked_model import load_ranks
 from scheduler_bench import ByteTokens, EvenTokens
-from step_driver import no_masks, no_vocabulary, serve_config
+from step_driver import no_masks, serve_config
 
 
 class ServedModel:
@@ -36,7 +36,7 @@ class ServedModel:
 
     def __init__(self, model: Path, has_groups: bool = True, **fields: Any) -> None:
         """`has_groups`: whether the scheduler frees windowed pages; `fields` are of `ServeConfig`."""
-        self.runner, self.ready, _ = load_model(serve_config(model, **fields), no_vocabulary)
+        self.runner, self.ready = load_ranks(serve_config(model, **fields))
         ready = self.ready
         self.cache = PrefixCache(
             ready.num_pages,

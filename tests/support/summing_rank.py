@@ -1,6 +1,6 @@
 """A process that is one of several ranks, whose programs sum their tensors.
 
-    python summing_rank.py DESCRIPTOR RANK RANKS
+python summing_rank.py DESCRIPTOR RANK RANKS
 """
 
 from __future__ import annotations

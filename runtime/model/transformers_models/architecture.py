@@ -18,6 +18,7 @@ from transformers.initialization import no_init_weights
 from ....kernels.linear import Linear
 from ...errors import ConfigError
 from ..interface.model import Model
+from ..ranks import Rank, refuse_parts
 from ..weight_formats import (
     Checkpoint,
     ChooseFormat,
@@ -62,6 +63,10 @@ class TransformersArchitecture:
         plan = WeightPlan(self._empty, self.config, checkpoint)
         of_experts = chain.from_iterable(chain.from_iterable(plan.experts.values()))
         return [*plan.projections.values(), *of_experts]
+
+    def take_part(self, rank: Rank) -> TransformersConfig:
+        refuse_parts(rank, f"{self.original.model_type} is computed by transformers")
+        return self.config
 
     def check_options(self, device: torch.device, deterministic: bool) -> None:
         heads = sorted({(call.heads, call.kv_heads) for call in self.config.calls})

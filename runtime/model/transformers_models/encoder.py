@@ -22,6 +22,7 @@ from ...errors import ConfigError
 from ..interface.cache_spec import CacheSpec
 from ..interface.input_batch import InputBatch
 from ..interface.model import AdaptableProduct, Model
+from ..ranks import Rank, refuse_parts
 from ..weight_formats import Checkpoint, ChooseFormat, Projection, ProjectionLoader
 from .architecture import WeightPlan, load_into, without_weights
 from .attention_calls import use_attention
@@ -95,6 +96,10 @@ class EncoderArchitecture:
 
     def projections(self, checkpoint: Checkpoint) -> Sequence[Projection]:
         return list(WeightPlan(self._empty, self.config, checkpoint).projections.values())
+
+    def take_part(self, rank: Rank) -> EncoderConfig:
+        refuse_parts(rank, f"{self.original.model_type} is computed by transformers")
+        return self.config
 
     def check_options(self, device: torch.device, deterministic: bool) -> None:
         if deterministic:

@@ -14,7 +14,9 @@ import torch.nn.functional as F
 from ....kernels.common.rows import take_rows
 from ....kernels.linear import CodedProduct, Linear, Strips, pack_strips
 from ...errors import ConfigError
+from ..ranks import ONE_RANK, Rank, Ranks
 from .checkpoint import Checkpoint
+from .cutting import cut_inputs, cut_outputs
 from .expand import expand_into
 from .packed_copy import PackedCopy
 from .packing import Packing, Take, find_packing, pack
@@ -25,6 +27,7 @@ from .weight_format import (
     CodedRows,
     CodedWeight,
     Projection,
+    Split,
     TensorError,
     TensorSpec,
     is_finite,
@@ -45,8 +48,8 @@ EmbeddingRows = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class ProjectionLoader:
-    """Loads projections from a checkpoint, which was checked to have their tensors. batch_invariant: see
-    `Linear.pack`."""
+    """Loads a rank's part of projections from a checkpoint, which was checked to have their tensors.
+    batch_invariant: see `Linear.pack`."""
 
     checkpoint: Checkpoint
     choose: ChooseFormat
@@ -54,6 +57,11 @@ class ProjectionLoader:
     device: torch.device
     batch_invariant: bool
     packed: PackedCopy = field(default_factory=PackedCopy)
+    ranks: Ranks = ONE_RANK
+
+    @property
+    def rank(self) -> Rank:
+        return self.ranks.rank
 
     def load_linear(self, *projections: Projection) -> Linear:
         """Loads the product of projections with the same input, and concatenates their outputs.
@@ -63,9 +71,13 @@ class ProjectionLoader:
         runs = groupby(projections, lambda each: self._find_packing(each))
         return Linear.joined([self._load_product(packing, list(run)) for packing, run in runs])
 
-    def load_rows_and_head(self, projection: Projection) -> tuple[EmbeddingRows, Linear]:
+    def load_rows_and_head(
+        self, projection: Projection, split: Split | None = None
+    ) -> tuple[EmbeddingRows, Linear]:
         """Loads the embedding and the head tied to it. The matrix is stored once for both, unless a library
-        stores the head's copy in a layout of its own."""
+        stores the head's copy in a layout of its own, or ranks divide the head by `split`."""
+        if self.rank.total > 1:
+            return self.load_rows(projection), self.load_linear(projection._replace(split=split))
         packing = self._find_packing(projection)
         if packing is not None:
             product = self._pack(packing, [projection])
@@ -97,14 +109,15 @@ class ProjectionLoader:
         if Linear.reads_parts(self.device, self.dtype):
             take = self._take(projections, "strips")
             (strips,) = take(lambda: [pack_strips(self._read_parts(projections)).values])
-            outputs, inputs = sum(each.outputs for each in projections), projections[0].inputs
-            return Linear.of_strips(Strips(strips, outputs, inputs), bias, self.batch_invariant)
+            sizes = Strips(strips, *self._size(*projections))
+            return Linear.of_strips(sizes, bias, self.batch_invariant)
         self.find_sizes(*projections)
         return Linear.pack(self.load_weight(*projections), bias, self.batch_invariant)
 
     def _take(self, projections: Sequence[Projection], what: str) -> Take:
+        is_part = self.rank.total > 1 and projections[0].split is not None
         names = " ".join(each.name for each in projections)
-        return partial(self.packed.take, f"{names} {what}")
+        return partial(self.packed.take, f"{names} {'part of ' if is_part else ''}{what}")
 
     def _read_parts(self, projections: Sequence[Projection]) -> Sequence[torch.Tensor]:
         """The projections' weights, mapped from the checkpoint's files if they are stored in the decoder's
@@ -114,8 +127,8 @@ class ProjectionLoader:
         return mapped if len(mapped) == len(stored) else [self.load_weight(*projections)]
 
     def _pack(self, packing: Packing, projections: Sequence[Projection]) -> CodedProduct:
-        weights = [(each.outputs, partial(self._read_codes, each)) for each in projections]
-        inputs, bias = projections[0].inputs, self._load_bias(projections)
+        weights = [(self._size(each)[0], partial(self._read_codes, each)) for each in projections]
+        (_, inputs), bias = self._size(*projections), self._load_bias(projections)
         take = self._take(projections, "codes")
         return pack(packing, inputs, weights, bias, self.device, self.batch_invariant, take)
 
@@ -127,7 +140,10 @@ class ProjectionLoader:
         """How the device's product stores the projection; None if the device has none for its format."""
 
         def find() -> Packing | None:
-            return find_packing(self._read(projection), projection.outputs, projection.inputs, self.device)
+            packing = find_packing(self._read(projection), *self._size(projection), self.device)
+            if packing is None and self.rank.total > 1:
+                self._check_cut(projection)
+            return packing
 
         return self.packed.choose(projection.name, find)
 
@@ -136,23 +152,63 @@ class ProjectionLoader:
         assert isinstance(weight, CodedWeight)
         return weight
 
+    def _check_cut(self, projection: Projection) -> None:
+        """Raises ConfigError if the device has a product for the codes of the whole projection, but none for
+        those of this rank, which would take more memory than the whole."""
+        whole = find_packing(self._read_whole(projection), projection.outputs, projection.inputs, self.device)
+        if whole is not None:
+            raise ConfigError(
+                f"--tp {self.rank.total}: {projection.name} has groups of {whole.group} inputs"
+                + (" in an order of its own (act-order)" if whole.order is not None else "")
+                + f", and a rank's {self._size(projection)[1]} of {projection.inputs} inputs are not whole "
+                "groups. Lower --tp, or use a checkpoint in another format."
+            )
+
     def _load_bias(self, projections: Sequence[Projection]) -> torch.Tensor | None:
-        if not projections[0].biased:
+        """The bias; None if there is none, or if the first rank adds it."""
+        split = projections[0].split
+        if not projections[0].biased or (self.rank.number and split is not None and split.along == "inputs"):
             return None
-        return self.load_vector(*(f"{each.name}.bias" for each in projections))
+        whole = self.load_vector(*(f"{each.name}.bias" for each in projections))
+        parts = torch.split(whole, [each.outputs for each in projections])
+        found = []
+        for part, projection in zip(parts, projections, strict=True):
+            runs = self._find_runs(projection, "outputs")
+            found += [part] if runs is None else [part[run.start : run.stop] for run in runs]
+        return whole if len(found) == len(parts) == 1 and found[0] is parts[0] else torch.cat(found)
+
+    def _size(self, *projections: Projection) -> tuple[int, int]:
+        """The outputs of this rank's parts, together, and their inputs."""
+        outputs = sum(
+            each.outputs if (runs := self._find_runs(each, "outputs")) is None else sum(map(len, runs))
+            for each in projections
+        )
+        inputs = self._find_runs(projections[0], "inputs")
+        return outputs, projections[0].inputs if inputs is None else len(inputs[0])
+
+    def _find_runs(self, projection: Projection, along: str) -> list[range] | None:
+        """The runs of outputs or inputs that this rank has; None: all of them."""
+        split = projection.split
+        if self.rank.total == 1 or split is None or split.along != along:
+            return None
+        runs, begin = [], 0
+        for run in split.runs:
+            part = self.rank.take(*run)
+            runs.append(range(begin + part.start, begin + part.stop))
+            begin += run.units * run.size
+        return runs
 
     def find_sizes(self, *projections: Projection) -> None:
         """Finds the sizes of `load_linear`'s product before the weights are read, because the trial takes
         memory."""
         if self.batch_invariant:
-            outputs = sum(each.outputs for each in projections)
-            first = projections[0]
-            Linear.find_sizes(outputs, first.inputs, self.dtype, self.device, first.biased)
+            is_biased = projections[0].biased
+            Linear.find_sizes(*self._size(*projections), self.dtype, self.device, is_biased)
 
     def load_weight(self, *projections: Projection) -> torch.Tensor:
         """Loads the projections' weights, concatenated along the outputs."""
-        sizes = [each.outputs for each in projections]
-        joined = torch.empty((sum(sizes), projections[0].inputs), dtype=self.dtype, device=self.device)
+        sizes = [self._size(each)[0] for each in projections]
+        joined = torch.empty(self._size(*projections), dtype=self.dtype, device=self.device)
         for part, projection in zip(torch.split(joined, sizes), projections, strict=True):
             expand_into(part, self._read(projection))
         return joined
@@ -170,7 +226,15 @@ class ProjectionLoader:
         return vector
 
     def _read(self, projection: Projection) -> torch.Tensor | CodedWeight:
-        """Reads a projection's weight. It and its `rows` raise ConfigError for values that can't be used."""
+        """Reads this rank's part of a projection's weight. It and its `rows` raise ConfigError for values
+        that can't be used."""
+        weight = self._read_whole(projection)
+        outputs, inputs = (self._find_runs(projection, along) for along in ("outputs", "inputs"))
+        if outputs is not None:
+            return cut_outputs(weight, outputs, projection.outputs)
+        return weight if inputs is None else cut_inputs(weight, inputs[0], projection.inputs)
+
+    def _read_whole(self, projection: Projection) -> torch.Tensor | CodedWeight:
         weight_format = self.choose(projection)
         names = {name: f"{projection.name}.{name}" for name in weight_format.tensors(projection)}
         stored = {

@@ -33,6 +33,20 @@ class TensorSpec(NamedTuple):
         return f"{' or '.join(str(list(shape)) for shape in self.shapes)} of {', '.join(self.dtypes)}"
 
 
+class Run(NamedTuple):
+    """Outputs or inputs that ranks divide among themselves: numbers, or `units` heads of `size` numbers."""
+
+    units: int
+    size: int = 1
+
+
+class Split(NamedTuple):
+    """How ranks divide a projection. Of inputs there is one run."""
+
+    along: Literal["outputs", "inputs"]
+    runs: tuple[Run, ...]
+
+
 class Projection(NamedTuple):
     """A matrix [outputs, inputs] of the decoder. `kind` is the name of its class in configs."""
 
@@ -42,6 +56,19 @@ class Projection(NamedTuple):
     inputs: int
     biased: bool = False
     kind: Literal["Linear", "Embedding"] = "Linear"
+    split: Split | None = None
+    """None: all ranks have the whole"""
+
+
+def by_outputs(name: str, runs: tuple[Run, ...], inputs: int, *, biased: bool = False) -> Projection:
+    """A projection whose outputs ranks divide."""
+    outputs = sum(run.units * run.size for run in runs)
+    return Projection(name, outputs, inputs, biased, split=Split("outputs", runs))
+
+
+def by_inputs(name: str, outputs: int, run: Run, *, biased: bool = False) -> Projection:
+    """A projection whose inputs ranks divide, so that its results are to be summed."""
+    return Projection(name, outputs, run.units * run.size, biased, split=Split("inputs", (run,)))
 
 
 class TensorError(Exception):
