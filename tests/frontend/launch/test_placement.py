@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from arbora.frontend.launch import placement
+from arbora.frontend.launch.child_process import Place
 from arbora.frontend.launch.placement import divide_cores, find_gpus, place_replicas
 from arbora.runtime.config import ServeConfig
 from arbora.runtime.errors import ConfigError
-from arbora.runtime.processes.child import CPUS_VARIABLE
+from arbora.runtime.processes.child import CPUS_VARIABLE, RANK_VARIABLE
 from arbora.runtime.system_cores import Core, Quota
 from arbora.runtime.system_memory import SHARERS_VARIABLE
 
@@ -31,12 +32,41 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def test_one_replica_gets_the_whole_machine(machine: pytest.MonkeyPatch) -> None:
-    assert place_replicas(config()) == ({},)
+    assert place_replicas(config()) == (Place(),)
 
 
 def test_cores_are_divided_by_memory_nodes(machine: pytest.MonkeyPatch) -> None:
     placed = place_replicas(config(replicas=2))
-    assert [each[CPUS_VARIABLE] for each in placed] == ["0,4,1,5", "2,6,3,7"]
+    assert [each.environment[CPUS_VARIABLE] for each in placed] == ["0,4,1,5", "2,6,3,7"]
+
+
+def test_ranks_divide_the_cores_of_their_replica(machine: pytest.MonkeyPatch) -> None:
+    (placed,) = place_replicas(config(tp=2))
+    assert placed.environment == {SHARERS_VARIABLE: "2"}
+    assert placed.ranks == (
+        {RANK_VARIABLE: "0", CPUS_VARIABLE: "0,4,1,5", "OMP_NUM_THREADS": "2"},
+        {RANK_VARIABLE: "1", CPUS_VARIABLE: "2,6,3,7", "OMP_NUM_THREADS": "2"},
+    )
+    first, second = place_replicas(config(tp=2, replicas=2))
+    assert first.environment == {SHARERS_VARIABLE: "4", CPUS_VARIABLE: "0,4,1,5"}
+    assert [rank[CPUS_VARIABLE] for rank in (*first.ranks, *second.ranks)] == ["0,4", "1,5", "2,6", "3,7"]
+
+
+def test_all_ranks_have_as_many_threads(machine: pytest.MonkeyPatch) -> None:
+    (placed,) = place_replicas(config(tp=3))
+    assert [rank["OMP_NUM_THREADS"] for rank in placed.ranks] == ["1", "1", "1"]
+    machine.setattr(placement, "find_quota", lambda: Quota(2.0, Path("cpu.max")))
+    (placed,) = place_replicas(config(tp=2))
+    assert [rank["OMP_NUM_THREADS"] for rank in placed.ranks] == ["1", "1"]
+    machine.setenv("OMP_NUM_THREADS", "2")
+    (placed,) = place_replicas(config(tp=2))
+    assert all("OMP_NUM_THREADS" not in rank for rank in placed.ranks)
+
+
+def test_the_kv_memory_of_all_ranks_must_fit(machine: pytest.MonkeyPatch) -> None:
+    message = "--kv-memory 3GiB: 2 replicas of 2 ranks take 12GiB, but only 10GiB are free"
+    with pytest.raises(ConfigError, match=message):
+        place_replicas(config(tp=2, replicas=2, kv_memory=3 << 30))
 
 
 def test_replicas_share_cores_if_there_are_too_few() -> None:
@@ -47,14 +77,16 @@ def test_replicas_share_cores_if_there_are_too_few() -> None:
 
 def test_a_quota_is_divided_unless_the_user_sets_the_threads(machine: pytest.MonkeyPatch) -> None:
     machine.setattr(placement, "find_quota", lambda: Quota(2.0, Path("cpu.max")))
-    assert [each["OMP_NUM_THREADS"] for each in place_replicas(config(replicas=2))] == ["1", "1"]
+    assert [each.environment["OMP_NUM_THREADS"] for each in place_replicas(config(replicas=2))] == ["1", "1"]
     machine.setenv("OMP_NUM_THREADS", "2")
-    assert all("OMP_NUM_THREADS" not in each for each in place_replicas(config(replicas=2)))
+    assert all("OMP_NUM_THREADS" not in each.environment for each in place_replicas(config(replicas=2)))
 
 
 def test_the_default_kv_memory_is_divided_and_a_given_one_is_not(machine: pytest.MonkeyPatch) -> None:
-    assert [each[SHARERS_VARIABLE] for each in place_replicas(config(replicas=2))] == ["2", "2"]
-    assert all(SHARERS_VARIABLE not in each for each in place_replicas(config(replicas=2, kv_memory=1 << 30)))
+    placed = place_replicas(config(replicas=2))
+    assert [each.environment[SHARERS_VARIABLE] for each in placed] == ["2", "2"]
+    placed = place_replicas(config(replicas=2, kv_memory=1 << 30))
+    assert all(SHARERS_VARIABLE not in each.environment for each in placed)
     with pytest.raises(ConfigError, match="--kv-memory 6GiB: 2 replicas take 12GiB, but only 10GiB are free"):
         place_replicas(config(replicas=2, kv_memory=6 << 30))
 
@@ -62,7 +94,7 @@ def test_the_default_kv_memory_is_divided_and_a_given_one_is_not(machine: pytest
 def test_each_replica_gets_a_gpu_of_those_that_are_visible(machine: pytest.MonkeyPatch) -> None:
     machine.setenv("CUDA_VISIBLE_DEVICES", "GPU-a, GPU-b")
     placed = place_replicas(config(replicas=2, device="cuda"))
-    assert placed == ({"CUDA_VISIBLE_DEVICES": "GPU-a"}, {"CUDA_VISIBLE_DEVICES": "GPU-b"})
+    assert placed == (Place({"CUDA_VISIBLE_DEVICES": "GPU-a"}), Place({"CUDA_VISIBLE_DEVICES": "GPU-b"}))
 
 
 def test_replicas_share_gpus_only_with_kv_memory(machine: pytest.MonkeyPatch) -> None:
@@ -70,7 +102,7 @@ def test_replicas_share_gpus_only_with_kv_memory(machine: pytest.MonkeyPatch) ->
     with pytest.raises(ConfigError, match="--replicas 2: there is 1 GPU"):
         place_replicas(config(replicas=2, device="cuda"))
     placed = place_replicas(config(replicas=2, device="cuda", kv_memory=1 << 30))
-    assert placed == ({"CUDA_VISIBLE_DEVICES": "3"},) * 2
+    assert placed == (Place({"CUDA_VISIBLE_DEVICES": "3"}),) * 2
 
 
 def test_gpus_are_counted_without_a_library(tmp_path: Path) -> None:

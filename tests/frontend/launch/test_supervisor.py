@@ -17,7 +17,7 @@ import pytest
 import zmq
 from arbora.frontend.launch import served_model, watchdog
 from arbora.frontend.launch import supervisor as supervisor_module
-from arbora.frontend.launch.child_process import Command, start_child
+from arbora.frontend.launch.child_process import Command, Place, start_child
 from arbora.frontend.launch.directory import PREFIX, PrivateDirectory, remove_stale_directories
 from arbora.frontend.launch.errors import CannotStartError, ServerError
 from arbora.frontend.launch.supervisor import Supervisor
@@ -47,8 +47,8 @@ def no_head_start(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def supervising(directory: Path, replicas: int = 1, **behaviours: str) -> AsyncIterator[Supervisor]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        environments = tuple({"ARBORA_PART": str(number)} for number in range(replicas))
-        commands = fake_commands(**behaviours)._replace(replicas=environments)
+        places = tuple(Place({"ARBORA_PART": str(number)}) for number in range(replicas))
+        commands = fake_commands(**behaviours)._replace(replicas=places)
         supervisor = Supervisor(directory, commands, listener)
         try:
             yield supervisor

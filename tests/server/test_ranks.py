@@ -1,0 +1,71 @@
+"""A server whose model runs as two ranks answers as one with a single process, and outlives a dead rank."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import children_of, command_line, is_alive
+from served import Served, eventually, serve, write_served_checkpoint
+
+REQUESTS: list[Any] = [
+    {"prompt": "Once upon a time", "max_tokens": 40},
+    {"prompt": "The river runs past the mill. " * 12, "max_tokens": 30, "temperature": 1.0, "seed": 7},
+    {"prompt": "The river runs past the mill. " * 12 + "And", "max_tokens": 30, "frequency_penalty": 0.5},
+    {"prompt": "A number: ", "max_tokens": 20, "structured_outputs": {"regex": "[0-9]{3}-[a-z]{2,5}"}},
+    {
+        "prompt": "A word: ",
+        "max_tokens": 20,
+        "structured_outputs": {"grammar": 'start: "yes" | "no" | /[x-z]+/'},
+    },
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_served_checkpoint(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def ranked(model: Path) -> Iterator[Served]:
+    with serve(model, "--tp", "2") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def answers(model: Path) -> list[str]:
+    """Those of a single process."""
+    with serve(model) as server:
+        return [complete(server, each) for each in REQUESTS]
+
+
+def complete(server: Served, fields: Any) -> str:
+    answer = server.http.post("/v1/completions", json={"temperature": 0, **fields})
+    assert answer.status_code == 200, answer.text
+    text: str = answer.json()["choices"][0]["text"]
+    return text
+
+
+def find_ranks(server: Served) -> list[int]:
+    """The process ids of the ranks, in the order of their start."""
+    found = [pid for pid in children_of(server.process.pid) if "runtime.model" in " ".join(command_line(pid))]
+    return sorted(found)
+
+
+def test_two_ranks_answer_as_one_process(ranked: Served, answers: list[str]) -> None:
+    assert len(find_ranks(ranked)) == 2
+    assert [complete(ranked, each) for each in REQUESTS] == answers
+    assert [complete(ranked, each) for each in REQUESTS] == answers, "the cache changes nothing"
+
+
+def test_when_a_rank_dies_all_start_again_and_answer_the_same(ranked: Served, answers: list[str]) -> None:
+    first, second = find_ranks(ranked)
+    os.kill(second, signal.SIGKILL)
+    eventually(lambda: not is_alive(first) and not is_alive(second))
+    eventually(lambda: ranked.is_healthy and len(find_ranks(ranked)) == 2)
+    assert [complete(ranked, each) for each in REQUESTS] == answers
+    assert any("starting it again" in line for line in ranked.log)
