@@ -1,20 +1,16 @@
-"""The model processes of one replica, which are ranks: each has a part of every layer's heads and inner
-numbers, and of the vocabulary. What they compute with whole rows is the same on all of them, to the bit."""
+"""A rank, its part of a model, and its connection to the other ranks."""
 
 from __future__ import annotations
 
 import os
-import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import torch
 
-from ...kernels.ranks import RankMemory, gather, join_columns, sum_in_place
-from ..errors import ConfigError
-from ..messages import StepMasks, StepResult
-from ..processes.child import RANK_MEMORY_VARIABLE, RANK_VARIABLE
+from ....kernels.ranks import RankMemory, gather, join_columns, sum_in_place
+from ...errors import ConfigError
+from ...processes.child import RANK_MEMORY_VARIABLE, RANK_VARIABLE
 
 BORDERS = (256, 128, 64, 32, 16, 8, 4, 2)
 """Numbers are divided at multiples of the first of these of which each rank gets MIN_PIECES on average: at
@@ -48,10 +44,6 @@ class Rank(NamedTuple):
 
     def _may_cut(self, count: int, border: int) -> bool:
         return count % border == 0 and count // border >= MIN_PIECES * self.total
-
-
-class RanksDifferError(Exception):
-    """The ranks have computed different tokens, so nothing that they compute later can be trusted."""
 
 
 class Ranks(Protocol):
@@ -115,42 +107,6 @@ def refuse_parts(rank: Rank, computed: str) -> None:
             f"--tp {rank.total}: {computed}, so its matrices can't be divided among ranks. Leave the option "
             "out."
         )
-
-
-@contextmanager
-def first_rank_first(ranks: Ranks) -> Iterator[None]:
-    """Context that the other ranks enter when the first one has left it."""
-    if ranks.rank.number:
-        ranks.gather([0.0])
-    yield
-    if not ranks.rank.number:
-        ranks.gather([0.0])
-
-
-def find_least(ranks: Ranks, values: Sequence[int]) -> list[int]:
-    """The smallest of all ranks' values, at each place."""
-    return [int(min(each)) for each in zip(*ranks.gather(values), strict=True)]
-
-
-def agree_on_masks(ranks: Ranks, masks: StepMasks | None) -> StepMasks | None:
-    """The masks; None on all ranks if they came too late on one."""
-    came = ranks.gather([masks is not None])
-    return masks if min(came) == [1.0] else None
-
-
-def agree_on_result(ranks: Ranks, result: StepResult) -> None:
-    """Gives the result the time that the first rank has measured, by which drafts are chosen. Raises
-    RanksDifferError if the ranks have sampled different tokens."""
-    if ranks.rank.total == 1:
-        return
-    found = ranks.gather([zlib.crc32(result.counts + result.tokens), result.elapsed_ms])
-    different = [number for number, (digest, _) in enumerate(found) if digest != found[0][0]]
-    if different:
-        raise RanksDifferError(
-            f"rank {different[0]} has sampled other tokens than rank 0 in step {result.step}. Please report "
-            "this with the model and the options; --tp 1 serves it without ranks."
-        )
-    result.elapsed_ms = found[0][1]
 
 
 def open_ranks(count: int) -> Ranks:

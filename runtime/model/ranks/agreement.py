@@ -1,0 +1,50 @@
+"""What ranks make the same on all of them, because each has measured it or decided it by a clock."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from ...messages import StepMasks, StepResult
+from .ranks import Ranks
+
+
+class RanksDifferError(Exception):
+    """The ranks have computed different tokens, so nothing that they compute later can be trusted."""
+
+
+@contextmanager
+def first_rank_first(ranks: Ranks) -> Iterator[None]:
+    """Context that the other ranks enter when the first one has left it."""
+    if ranks.rank.number:
+        ranks.gather([0.0])
+    yield
+    if not ranks.rank.number:
+        ranks.gather([0.0])
+
+
+def find_least(ranks: Ranks, values: Sequence[int]) -> list[int]:
+    """The smallest of all ranks' values, at each place."""
+    return [int(min(each)) for each in zip(*ranks.gather(values), strict=True)]
+
+
+def agree_on_masks(ranks: Ranks, masks: StepMasks | None) -> StepMasks | None:
+    """The masks; None on all ranks if they came too late on one."""
+    came = ranks.gather([masks is not None])
+    return masks if min(came) == [1.0] else None
+
+
+def agree_on_result(ranks: Ranks, result: StepResult) -> None:
+    """Gives the result the time that the first rank has measured, by which drafts are chosen. Raises
+    RanksDifferError if the ranks have sampled different tokens."""
+    if ranks.rank.total == 1:
+        return
+    found = ranks.gather([zlib.crc32(result.counts + result.tokens), result.elapsed_ms])
+    different = [number for number, (digest, _) in enumerate(found) if digest != found[0][0]]
+    if different:
+        raise RanksDifferError(
+            f"rank {different[0]} has sampled other tokens than rank 0 in step {result.step}. Please report "
+            "this with the model and the options; --tp 1 serves it without ranks."
+        )
+    result.elapsed_ms = found[0][1]
