@@ -16,6 +16,7 @@ from .elementwise import cpu as elementwise_cpu
 from .experts import gate_cpu, grouped_cpu, router_cpu, sorting_cpu
 from .linear import FACTOR_INPUTS, CodedShape, find_packer, fp8_cpu, half_cpu
 from .pages import cpu as pages_cpu
+from .ranks import cpu as ranks_cpu
 from .rotary import cpu as rotary_cpu
 from .sampling import Sampled, row_cpu, slots_cpu
 from .sampling.state import SamplingState

@@ -159,7 +159,7 @@ class ProjectionLoader:
         if whole is not None:
             raise ConfigError(
                 f"--tp {self.rank.total}: {projection.name} has groups of {whole.group} inputs"
-                + (" in an order of its own (act-order)" if whole.order is not None else "")
+                + (" in an order of their own (act-order)" if whole.order is not None else "")
                 + f", and a rank's {self._size(projection)[1]} of {projection.inputs} inputs are not whole "
                 "groups. Lower --tp, or use a checkpoint in another format."
             )
@@ -170,12 +170,14 @@ class ProjectionLoader:
         if not projections[0].biased or (self.rank.number and split is not None and split.along == "inputs"):
             return None
         whole = self.load_vector(*(f"{each.name}.bias" for each in projections))
+        if self.rank.total == 1:
+            return whole
         parts = torch.split(whole, [each.outputs for each in projections])
         found = []
         for part, projection in zip(parts, projections, strict=True):
             runs = self._find_runs(projection, "outputs")
             found += [part] if runs is None else [part[run.start : run.stop] for run in runs]
-        return whole if len(found) == len(parts) == 1 and found[0] is parts[0] else torch.cat(found)
+        return torch.cat(found)
 
     def _size(self, *projections: Projection) -> tuple[int, int]:
         """The outputs of this rank's parts, together, and their inputs."""

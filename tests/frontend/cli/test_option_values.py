@@ -156,6 +156,23 @@ def test_options_that_another_device_has_are_refused_before_anything_starts(mode
     assert configured(model, "--device", "cuda", "--kv-dtype", "fp8").kv_dtype == "fp8"
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--device", "cuda"), "--tp 2: only --device cpu has ranks"),
+        (("--host-cache", "1GiB"), "--tp 2: ranks do not support --host-cache"),
+        (("--max-loras", "2"), "--tp 2: ranks do not support --lora and --max-loras"),
+        (("--model-impl", "transformers"), "--tp 2: ranks do not support --model-impl transformers"),
+    ],
+)
+def test_options_that_ranks_do_not_support_are_refused(
+    model: Path, options: tuple[str, ...], expected: str
+) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        configured(model, "--device", "cpu", "--tp", "2", *options)
+    assert configured(model, "--device", "cpu", "--tp", "2").tp == 2
+
+
 def test_a_model_is_quantized_on_both_devices(model: Path) -> None:
     assert configured(model, "--quantize", "int4", "--device", "cpu").quantize == "int4"
     assert configured(model, "--quantize", "int4", "--device", "cuda").quantize == "int4"

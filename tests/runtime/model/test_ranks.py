@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from arbora.frontend.model_files.gguf.config import model_config
 from arbora.runtime.errors import ConfigError
+from arbora.runtime.gguf_file import GgufFile
 from arbora.runtime.messages import StepMasks, StepResult
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.ranks import (
@@ -98,8 +101,14 @@ def test_quantized_weights_give_the_tokens_of_one_rank(
     assert_same(model, quantize=quantize)
 
 
+def write_gguf_model(directory: Path, **fields: Any) -> None:
+    file = directory / "model.gguf"
+    write_gguf(file, "llama", q4_k_m, **fields)
+    (directory / "config.json").write_text(json.dumps(model_config(GgufFile(file))))
+
+
 def test_a_gguf_file_gives_the_tokens_of_one_rank(tmp_path: Path) -> None:
-    write_gguf(tmp_path / "model.gguf", "llama", q4_k_m, intermediate_size=1024)
+    write_gguf_model(tmp_path, intermediate_size=1024)
     assert_same(tmp_path)
 
 
@@ -160,7 +169,7 @@ def test_any_outputs_and_inputs_are_cut_out_of_every_format(name: str, tmp_path:
     if name in CASES:
         write_quantized(CASES[name], tmp_path)
     else:
-        write_gguf(tmp_path / "model.gguf", "llama", q4_k_m)
+        write_gguf_model(tmp_path)
     loader, random = loader_of(tmp_path), np.random.default_rng(0)
     for projection in layer_projections(load_decoder_config(tmp_path), 0).all():
         weight = loader._read_whole(projection)
