@@ -67,6 +67,22 @@ def test_requests_get_the_error_of_a_failed_load_until_another_one_is_tried(
     assert use.state == "loading"
 
 
+def test_a_repeated_error_does_not_put_off_the_next_load(
+    use: ModelUse, sent: list[Message], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(model_use.time, "monotonic", lambda: now[0])
+    use.hold().end()
+    failed = ModelState("unloaded", error="no room")
+    use.take(failed)
+    now[0] += model_use.RETRY_SECONDS - 1
+    use.take(failed)
+    now[0] += 2
+    sent.clear()
+    use.hold()
+    assert sent == [USE]
+
+
 def test_a_model_that_ends_while_a_request_comes_is_loaded_again(use: ModelUse) -> None:
     use.take(ModelState("loaded"))
     use.hold()
