@@ -193,9 +193,8 @@ async def test_the_error_of_a_failed_load_is_told_until_the_next_load(
         told: list[Message] = []
         monkeypatch.setattr(second, "tell", told.append)
         second.use(CLIENT)
-        second.use(1)
         await until(lambda: len(told) == 2)
-        second.leave(1, 300.0)
+        second.leave(CLIENT, 300.0)
         assert told[0] == ModelState("loading")
         assert all(isinstance(each, ModelState) and "needs about 100B" in each.error for each in told[1:])
         assert len(told) == 3
