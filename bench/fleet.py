@@ -6,7 +6,7 @@
 Starts two servers, one with the router's rule and one with round robin in its place, and replays the trace
 against them in turn. A block of the trace is 16 tokens, and prompts are cut to --max-prompt; requests come at
 random times, the same in each round. Without --trace, conversations are generated. Prints a line for each
-round, and the middle round of each rule.
+round, and for each rule the round with the middle p99.
 
 With --kill, clients ask the same requests again and again, half of them as streams, greedy and seeded, whose
 texts are known. Meanwhile the model process of a random replica is killed so many times. Prints how the
@@ -25,6 +25,7 @@ import time
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 import psutil
@@ -38,10 +39,20 @@ from server_process import ServerProcess, exit_on_sigterm, processes_by_role
 from traces import Request, Source, conversations, read_trace
 
 ARBORA, ROUND_ROBIN = "arbora", "round robin"
-COLUMNS = ("rule", "hit %", "TTFT p50 s", "p99 s", "failed", "CPU s")
 GENERATED_BLOCKS = 4000
 """the cache for which conversations are generated, in blocks"""
 UP_WITHIN_S = 120.0
+
+
+class Line(NamedTuple):
+    """A round in the table, by the names of its columns."""
+
+    rule: str
+    hit_percent: float
+    first_token_p50_s: float
+    first_token_p99_s: float
+    failed: int
+    cpu_s: int
 
 
 def main() -> None:
@@ -83,7 +94,7 @@ def start(rule: str, given: argparse.Namespace, logs: Path, *flags: str) -> Serv
 
 
 async def compare(given: argparse.Namespace, requests: Sequence[Request]) -> None:
-    rounds: dict[str, list[list[object]]] = {ARBORA: [], ROUND_ROBIN: []}
+    rounds: dict[str, list[Line]] = {ARBORA: [], ROUND_ROBIN: []}
     with (
         tempfile.TemporaryDirectory() as logs,
         start(ARBORA, given, Path(logs)) as arbora,
@@ -96,21 +107,21 @@ async def compare(given: argparse.Namespace, requests: Sequence[Request]) -> Non
             for rule in sorted(servers, reverse=bool(number % 2)):
                 rounds[rule].append(await measure(rule, servers[rule], given, requests, str(number)))
                 print(*rounds[rule][-1], sep="\t", flush=True)
-    middle = [sorted(lines, key=lambda line: float(str(line[3])))[len(lines) // 2] for lines in rounds.values()]
-    print(table(COLUMNS, middle))
+    lines = [sorted(each, key=lambda line: line.first_token_p99_s) for each in rounds.values()]
+    print(table(Line._fields, (each[len(each) // 2] for each in lines)))
 
 
 async def measure(
     rule: str, server: ServerProcess, given: argparse.Namespace, requests: Sequence[Request], salt: str
-) -> list[object]:
-    """Replays the requests against an empty cache. Returns a line of the table."""
+) -> Line:
+    """Replays the requests against an empty cache."""
     httpx.delete(f"{server.url}/cache", timeout=60).raise_for_status()
     before = sum_cpu_seconds(server)
     found: Replay = await replay(server.url, requests, given.rate, given.max_prompt, salt)
     hits = 100 * found.cached_tokens / max(1, found.prompt_tokens)
     times = found.first_token_s
-    spent = sum_cpu_seconds(server) - before
-    return [rule, f"{hits:.1f}", percentile(times, 50), percentile(times, 99), found.failed, f"{spent:.0f}"]
+    spent = round(sum_cpu_seconds(server) - before)
+    return Line(rule, round(hits, 1), percentile(times, 50), percentile(times, 99), found.failed, spent)
 
 
 def sum_cpu_seconds(server: ServerProcess) -> float:
@@ -119,7 +130,10 @@ def sum_cpu_seconds(server: ServerProcess) -> float:
 
 
 async def kill(given: argparse.Namespace) -> None:
-    with tempfile.TemporaryDirectory() as logs, start(ARBORA, given, Path(logs), "--dtype", "float32") as server:
+    with (
+        tempfile.TemporaryDirectory() as logs,
+        start(ARBORA, given, Path(logs), "--dtype", "float32") as server,
+    ):
         load = FaultLoad(server.url, given.clients)
         await load.learn()
         load.start()
