@@ -44,7 +44,7 @@ if __name__ == "__main__":
         from arbora.frontend.app import process
 
         del sys.argv[1]
-        Router.choose = choose_in_turn  # type: ignore[method-assign]
+        Router.choose = choose_in_turn  # type: ignore[assignment,method-assign]
         process.main()
     else:
         sys.exit(serve())

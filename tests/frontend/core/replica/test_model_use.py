@@ -74,7 +74,7 @@ def test_a_repeated_error_does_not_put_off_the_next_load(
     use: ModelUse, sent: list[Message], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(model_use.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     use.hold().end()
     failed = ModelState("unloaded", error="no room")
     use.take(failed)
