@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from arbora.frontend.core.replica.router import Router
 from arbora.runtime.messages import Generate, ReplicaReport
 from arbora.runtime.sampling_params import SamplingParams
-from fleet import BLOCK, PAGE, Replica, Request
+from simulated_fleet import BLOCK, PAGE, Replica, Request
 
 ONE_TOKEN = SamplingParams(max_tokens=1)
 RAY_MIN_MATCH = 0.1  # of a prompt; with less, the replica that was sent the least

@@ -102,6 +102,8 @@ class SchedulerStats:
         self._backlogs: dict[int, float] = {}  # of the replicas that have answered last
         self._directory = directory
         self._counts: dict[int, dict[str, int]] = {}  # counters by the replica's epoch
+        self._epochs: dict[int, int] = {}  # the last epoch of each replica
+        self._ended: Counts[str] = Counts()  # the sums of earlier epochs
         self._read()
 
     def update(
@@ -115,9 +117,18 @@ class SchedulerStats:
         if is_loaded is False:
             self._last = None
         for answer in answers:
+            self._end_earlier(answer.replica, answer.epoch)
             self._count(answer.stats, answer.epoch)
         if answers:
             self._last = merge_stats([answer.stats for answer in answers])
+
+    def _end_earlier(self, replica: int, epoch: int) -> None:
+        """Adds the counters of the replica's last start to those that no longer change, so that a model that
+        is loaded again and again takes no more memory. With files, the other processes need each."""
+        last = self._epochs.get(replica, epoch)
+        self._epochs[replica] = epoch
+        if last != epoch and self._directory is None:
+            self._ended.update(self._counts.pop(last, {}))
 
     def _count(self, stats: Stats, epoch: int) -> None:
         """Takes the counters of a replica's start."""
@@ -145,7 +156,7 @@ class SchedulerStats:
                 self._counts[int(file.suffix[1:])] = _counts.decode(file.read_bytes())
 
     def _totals(self) -> dict[str, int]:
-        totals: Counts[str] = Counts()
+        totals = self._ended.copy()
         for counts in self._counts.values():
             totals.update(counts)
         return totals
@@ -297,12 +308,11 @@ class Metrics:
 
     async def update(self, engines: Iterable[EngineClient]) -> list[ReplicaStats]:
         """Takes the counters of the models' schedulers. Returns those of all replicas that answer."""
-        found: list[ReplicaStats] = []
-        for scheduler, engine in zip(self.schedulers.values(), engines, strict=True):
-            answers = await engine.stats()
-            scheduler.update(answers, engine.replicas, engine.is_loaded)
-            found += answers
-        return found
+        asked = list(engines)
+        answers = await asyncio.gather(*(engine.stats() for engine in asked))
+        for scheduler, engine, found in zip(self.schedulers.values(), asked, answers, strict=True):
+            scheduler.update(found, engine.replicas, engine.is_loaded)
+        return list(chain.from_iterable(answers))
 
     def note_gap(self, seconds: float) -> None:
         """Adds the time between two outputs of a choice to the histogram. That waits for the event loop's

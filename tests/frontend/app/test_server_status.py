@@ -207,6 +207,18 @@ def test_rates_survive_a_restart_of_the_counters(metrics: Metrics) -> None:
     assert history.show(5, 0, 30.0).series["output_tokens"] == [None, 5, 2]
 
 
+def test_the_counters_of_earlier_starts_are_kept_as_one_sum() -> None:
+    schedulers = SchedulerStats(None)
+    starts = [(epoch, 10 * epoch) for epoch in range(1, 101)]
+    for epoch, tokens in starts:
+        for replica in (0, 1):
+            stats = msgspec.structs.replace(STATS, output_tokens=tokens)
+            schedulers.update([ReplicaStats(replica, 2 * epoch + replica, ready(256, 256), stats)], 2)
+    values = {each.name: each.samples[0].value for each in schedulers.collect()}
+    assert values["arbora_output_tokens"] == 2 * sum(tokens for _, tokens in starts)
+    assert len(schedulers._counts) == 2
+
+
 def test_a_sample_tells_the_gain_of_drafts_only_if_there_were_some(metrics: Metrics) -> None:
     history = History(metrics)
     counts: list[tuple[int, dict[str, int], dict[str, int]]] = [
