@@ -51,8 +51,8 @@ class ChangeFeed:
 
 
 class TreeChanges:
-    """Tells each feed the changes of full pages. A page's id names it as long as it is in the tree, so splits,
-    which move no page, are no changes."""
+    """Tells each feed the changes of full pages. A page's id names it as long as it is in the tree, so splits
+    are no changes: they move no page."""
 
     def __init__(self, page_bytes: int) -> None:
         self._page_bytes = page_bytes

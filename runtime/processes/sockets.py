@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar, cast
@@ -134,8 +134,13 @@ class Inbox(Generic[T]):
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._awakened, zmq.POLLIN)
 
+    def watch(self, sockets: Iterable[zmq.Socket[bytes]]) -> None:
+        """Lets these sockets end `receive` too, when they have something to read."""
+        for socket in sockets:
+            self._poller.register(socket, zmq.POLLIN)
+
     def receive(self, timeout_ms: int | None = None) -> T | None:
-        """The next message; None after `timeout_ms` (None: no limit), or after `wake`."""
+        """The next message; None after `timeout_ms` (None: no limit), `wake`, or for a watched socket."""
         ready = dict(self._poller.poll(timeout_ms))
         if self._awakened in ready:
             os.read(self._awakened, 4096)
