@@ -26,6 +26,7 @@ from ..core.replica.engine_client import EngineClient, ReplicaStats
 from ..core.replica.merging import merge_stats
 from ..core.reply import Reply, Usage
 from ..core.text.prompt_memo import PromptMemo
+from .vllm_metrics import VllmMetrics
 
 _FIRST_TOKEN_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120)
 _BETWEEN_TOKENS_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2, 5)
@@ -96,7 +97,7 @@ class SchedulerStats:
     """
 
     def __init__(self, directory: Path | None) -> None:
-        self._last: Stats | None = None
+        self.last: Stats | None = None
         self._is_loaded: bool | None = None
         self._replicas = 1
         self._backlogs: dict[int, float] = {}  # of the replicas that have answered last
@@ -113,11 +114,11 @@ class SchedulerStats:
         self._backlogs = {answer.replica: answer.backlog_s for answer in answers}
         self._is_loaded = is_loaded
         if is_loaded is False:
-            self._last = None
+            self.last = None
         for answer in answers:
             self._count(answer.stats, answer.epoch)
         if answers:
-            self._last = merge_stats([answer.stats for answer in answers])
+            self.last = merge_stats([answer.stats for answer in answers])
 
     def _count(self, stats: Stats, epoch: int) -> None:
         """Takes the counters of a replica's start."""
@@ -152,16 +153,16 @@ class SchedulerStats:
 
     def collect(self) -> Iterator[Metric]:
         """Yields the metrics, as Prometheus' collectors do."""
-        if self._last is not None:
+        if self.last is not None:
             for field, (name, documentation) in _GAUGES.items():
-                yield GaugeMetricFamily(name, documentation, value=getattr(self._last, field))
+                yield GaugeMetricFamily(name, documentation, value=getattr(self.last, field))
             for field, (name, documentation) in _STORE_GAUGES.items():
-                yield GaugeMetricFamily(name, documentation, value=getattr(self._last.store, field))
+                yield GaugeMetricFamily(name, documentation, value=getattr(self.last.store, field))
             leases = GaugeMetricFamily("arbora_leases", "Leases on cached prefixes.", labels=["kind"])
             for kind in get_args(LeaseKind):
-                leases.add_metric([kind], self._last.leases.get(kind, 0))
+                leases.add_metric([kind], self.last.leases.get(kind, 0))
             yield leases
-            free = self._last.pages_total - self._last.pages_used - self._last.pages_cached
+            free = self.last.pages_total - self.last.pages_used - self.last.pages_cached
             yield GaugeMetricFamily("arbora_kv_pages_free", "Pages that hold nothing.", value=free)
         if self._is_loaded is not None:
             text = "Whether the model is loaded."
@@ -250,8 +251,12 @@ class Metrics:
     also of processes that have died; then the sums are shown.
     """
 
-    def __init__(self, memos: Sequence[PromptMemo], directories: Mapping[str, Path]) -> None:
-        """`directories`: those of the models, by their names."""
+    def __init__(
+        self, memos: Sequence[PromptMemo], directories: Mapping[str, Path], has_vllm_names: bool = False
+    ) -> None:
+        """`directories`: those of the models, by their names. `has_vllm_names`: whether some gauges are shown
+        under vLLM's names too."""
+        self._vllm = VllmMetrics() if has_vllm_names else None
         self._registry = CollectorRegistry()
         self.memo = MemoStats(memos, self._registry)
         has_files = METRICS_VARIABLE in os.environ
@@ -298,9 +303,11 @@ class Metrics:
     async def update(self, engines: Iterable[EngineClient]) -> list[ReplicaStats]:
         """Takes the counters of the models' schedulers. Returns those of all replicas that answer."""
         found: list[ReplicaStats] = []
-        for scheduler, engine in zip(self.schedulers.values(), engines, strict=True):
+        for (name, scheduler), engine in zip(self.schedulers.items(), engines, strict=True):
             answers = await engine.stats()
             scheduler.update(answers, engine.replicas, engine.is_loaded)
+            if self._vllm is not None:
+                self._vllm.update(name, engine, scheduler.last)
             found += answers
         return found
 
@@ -318,7 +325,8 @@ class Metrics:
 
     def exposition(self) -> bytes:
         self.memo.update()
-        return generate_latest(self._find_registry()) + generate_latest(_only(ModelsStats(self.schedulers)))
+        text = generate_latest(self._find_registry()) + generate_latest(_only(ModelsStats(self.schedulers)))
+        return text if self._vllm is None else text + generate_latest(_only(self._vllm))
 
     def read_counts(self) -> dict[tuple[str, str], float]:
         """The values of all counters and histograms, by their names and the values of their first labels: the
@@ -349,7 +357,7 @@ class Metrics:
         return Counter(name, documentation, labels, registry=self._registry)
 
 
-def _only(collector: ModelsStats) -> CollectorRegistry:
+def _only(collector: ModelsStats | VllmMetrics) -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(collector)
     return registry
