@@ -83,7 +83,8 @@ def _try_to_bind(address: str) -> str | None:
         publisher.setsockopt(zmq.IPV6, 1)
         publisher.bind(address)
     except zmq.ZMQError as error:
-        return f"can't publish there ({error.strerror}). Choose another address or port of this machine."
+        reason = (error.strerror or str(error)).partition(" (addr")[0]  # the rest repeats the address
+        return f"can't publish there ({reason}). Choose another address or port of this machine."
     finally:
         context.destroy(linger=0)
     return None

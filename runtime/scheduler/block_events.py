@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from ...radix_cache import KEY_BYTES, NO_PAGE, PageKeys, PagesRemoved, PagesStored, TreeChange
+from ...radix_cache import NO_PAGE, PageKeys, PagesRemoved, PagesStored, TreeChange, split_keys
 from ..messages import ADAPTER_MARK, TOKEN_BYTES
 
 MEDIUM = "GPU"
@@ -65,14 +65,14 @@ class BlockEvents:
         """name_adapter: returns the name of the adapter with this digest, if it is loaded"""
         self._page_size = page_size
         self._page_keys = PageKeys(blake2b(model.encode()).digest(), page_size * TOKEN_BYTES)
-        self._keys = bytearray(num_pages * KEY_BYTES)
+        self._keys = [b""] * num_pages
         self._name_adapter = name_adapter
         self._adapters: dict[str, str] = {}  # names by digest; pages outlive their adapter
 
     def describe(self, changes: Iterable[TreeChange]) -> list[Event]:
         """The events of the changes since the last call."""
         return [
-            BlockRemoved([self._hash(page) for page in change.pages], MEDIUM)
+            BlockRemoved(self._list_hashes(change.pages), MEDIUM)
             if isinstance(change, PagesRemoved)
             else self._store(change)
             for change in changes
@@ -86,22 +86,20 @@ class BlockEvents:
         return [AllBlocksCleared(), *map(self._describe_stored, pages)]
 
     def _store(self, change: PagesStored) -> BlockStored:
-        before = self._page_keys.start(change.namespace)
-        if change.after != NO_PAGE:
-            before = bytes(self._keys[change.after * KEY_BYTES : (change.after + 1) * KEY_BYTES])
-        keys = self._page_keys.follow(before, change.tokens)
-        for index, page in enumerate(change.pages):
-            self._keys[page * KEY_BYTES : (page + 1) * KEY_BYTES] = keys[
-                index * KEY_BYTES : (index + 1) * KEY_BYTES
-            ]
+        before = (
+            self._page_keys.start(change.namespace) if change.after == NO_PAGE else self._keys[change.after]
+        )
+        keys = split_keys(self._page_keys.follow(before, change.tokens))
+        for page, key in zip(change.pages, keys, strict=True):
+            self._keys[page] = key
         return self._describe_stored(change)
 
     def _describe_stored(self, change: PagesStored) -> BlockStored:
         tenant, _, adapter = change.namespace.partition(ADAPTER_MARK)
         is_first = change.after == NO_PAGE
         return BlockStored(
-            [self._hash(page) for page in change.pages],
-            None if is_first else self._hash(change.after),
+            self._list_hashes(change.pages),
+            None if is_first else self._list_hashes([change.after])[0],
             array("i", change.tokens).tolist(),
             self._page_size,
             None,
@@ -110,11 +108,11 @@ class BlockEvents:
             [(tenant,), *[None] * (len(change.pages) - 1)] if tenant and is_first else None,
         )
 
-    def _hash(self, page: int) -> int:
-        """The block's hash: 62 bits of the key above 2^62, so that it is neither 0, which routers read as no
+    def _list_hashes(self, pages: Iterable[int]) -> list[int]:
+        """The blocks' hashes: 62 bits of each key above 2^62, so that none is 0, which routers read as no
         block, nor encoded in fewer than 8 bytes, which some can't read, nor negative as a signed number."""
-        start = page * KEY_BYTES
-        return int.from_bytes(self._keys[start : start + 8], "big") >> 2 | 1 << 62
+        keys, read = self._keys, int.from_bytes
+        return [read(keys[page][:8], "big") >> 2 | 1 << 62 for page in pages]
 
     def _find_name(self, digest: str) -> str:
         if digest not in self._adapters and (name := self._name_adapter(digest)) is not None:

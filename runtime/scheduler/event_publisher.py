@@ -32,7 +32,9 @@ MAX_REQUESTS = 16
 """requests for missed messages that are answered in a turn"""
 NUMBER_BYTES = 8
 NO_NUMBER = (-1).to_bytes(NUMBER_BYTES, "big", signed=True)
-SUBSCRIBE = 1
+SUBSCRIBE = b"\1"
+WITHOUT_WAITING = int(zmq.NOBLOCK)  # plain numbers: enumerations take longer than the sockets
+MORE_FOLLOWS = int(zmq.NOBLOCK | zmq.SNDMORE)
 ZAP_DOMAIN = b"kv-events"
 
 log = logging.getLogger("arbora.scheduler")
@@ -81,15 +83,19 @@ class EventPublisher:
         """Seconds until the whole tree is due; None: nobody waits for it. now: of `time.monotonic`"""
         return max(0.0, self._next_whole - now) if self._is_whole_due else None
 
-    def turn(self, now: float) -> None:
-        """Publishes what has changed, and serves subscribers. Call it between the scheduler's turns."""
+    def turn(self, now: float, has_input: bool) -> None:
+        """Publishes what has changed, and serves subscribers. Call it between the scheduler's turns.
+
+        has_input: whether one of `sockets` has something to read
+        """
         if changes := self._changes.take():
             self._publish(self._events.describe(changes))
-        self._take_subscriptions()
+        if has_input:
+            self._take_subscriptions()
         if self._is_whole_due and now >= self._next_whole:
             self._is_whole_due, self._next_whole = False, now + MIN_WHOLE_S
             self._publish(self._describe_all())
-        if self._replay is not None:
+        if has_input and self._replay is not None:
             self._answer(self._replay)
 
     def close(self) -> None:
@@ -102,7 +108,9 @@ class EventPublisher:
     def _publish(self, events: list[Event]) -> None:
         self._number += 1
         batch = self._encode(events)
-        self._publisher.send_multipart([self._topic, _pack(self._number), batch], zmq.NOBLOCK)
+        self._publisher.send(self._topic, MORE_FOLLOWS)
+        self._publisher.send(_pack(self._number), MORE_FOLLOWS)
+        self._publisher.send(batch, WITHOUT_WAITING)
         self._kept.append((self._number, batch))
         self._kept_bytes += len(batch)
         while len(self._kept) > MAX_KEPT or (self._kept_bytes > MAX_KEPT_BYTES and len(self._kept) > 1):
@@ -117,7 +125,7 @@ class EventPublisher:
     def _take_subscriptions(self) -> None:
         while _has_input(self._publisher):
             message = self._publisher.recv()
-            if message[:1] == bytes([SUBSCRIBE]) and self._topic.startswith(message[1:]):
+            if message[:1] == SUBSCRIBE and self._topic.startswith(message[1:]):
                 self._is_whole_due = True
 
     def _answer(self, replay: zmq.Socket[bytes]) -> None:
@@ -130,8 +138,8 @@ class EventPublisher:
                 log.debug("--kv-events: a request for missed events has %d bytes", len(number))
                 continue
             for each, batch in self._find_missed(int.from_bytes(number, "big")):
-                replay.send_multipart([*envelope, self._topic, _pack(each), batch], zmq.NOBLOCK)
-            replay.send_multipart([*envelope, b"", NO_NUMBER, b""], zmq.NOBLOCK)
+                replay.send_multipart([*envelope, self._topic, _pack(each), batch], WITHOUT_WAITING)
+            replay.send_multipart([*envelope, b"", NO_NUMBER, b""], WITHOUT_WAITING)
 
     def _find_missed(self, first: int) -> list[tuple[int, bytes]]:
         """The messages from `first` on. If they are no longer kept or are of another scheduler, one message

@@ -95,7 +95,7 @@ class Loop:
             messages = self._receive(max_wait_s)
             self._send(scheduler.turn(messages, Now(time.monotonic(), time.time())))
             if events is not None:  # after the messages, so that the model does not wait for it
-                events.turn(time.monotonic())
+                events.turn(time.monotonic(), self._inbox.watched_input)
         self._heartbeat.resting()
         self._supervisor.send(Drained("scheduler"))
         signal.pause()

@@ -49,7 +49,7 @@ class Publishing:
 
     def turn(self) -> None:
         self.now += 0.3
-        self.publisher.turn(self.now)
+        self.publisher.turn(self.now, has_input=True)
 
     def subscribe(self, replays: bool = True, keys: Sequence[bytes] = ()) -> EventSubscriber:
         """A new subscriber that has the whole tree."""

@@ -87,15 +87,18 @@ def test_a_late_subscriber_gets_the_whole_tree_without_asking(published: Publish
 def test_many_subscribers_at_once_get_the_tree_once_a_second(published: Publishing) -> None:
     address = published.sockets.address.of_replica(0)
     number = published.number
-    subscribers = [EventSubscriber(address, on_wait=lambda: published.publisher.turn(5.0)) for _ in range(9)]
+    subscribers = [
+        EventSubscriber(address, on_wait=lambda: published.publisher.turn(5.0, has_input=True))
+        for _ in range(9)
+    ]
     deadline = time.monotonic() + 60
     while published.publisher.max_wait_s(5.0) != event_publisher.MIN_WHOLE_S:
-        published.publisher.turn(5.0)
+        published.publisher.turn(5.0, has_input=True)
         assert time.monotonic() < deadline
     time.sleep(0.2)  # the rest connects
-    published.publisher.turn(5.5)
+    published.publisher.turn(5.5, has_input=True)
     assert published.number == number + 1
-    published.publisher.turn(6.0)
+    published.publisher.turn(6.0, has_input=True)
     assert published.number == number + 2
     for subscriber in subscribers:
         subscriber.follow(published.number)
