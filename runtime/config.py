@@ -385,9 +385,9 @@ class ServeConfig:
         read_http_url,
     )
     kv_events: EventSockets | None = option(
-        "publish what the prefix cache gets and loses, as vLLM's KV events, at a ZeroMQ address such as "
-        "tcp://127.0.0.1:5557, for gateways; behind commas replay=ADDRESS, topic=TEXT and, if other machines "
-        "can reach it, secret=FILE,clients=DIRECTORY (default: none)",
+        "publish the cache's changes for gateways, as vLLM's KV events, at an address such as "
+        "tcp://127.0.0.1:5557; behind commas replay=ADDRESS, topic=TEXT, secret=FILE,clients=DIRECTORY "
+        "(default: none)",
         None,
         "ADDRESS",
         read_event_sockets,

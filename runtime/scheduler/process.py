@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import zmq
 
@@ -40,10 +41,12 @@ from ..vocabulary import FILE_NAME, TOKENIZER_NAME, Vocabulary, load_vocabulary
 from .adapters import AdapterRegistry
 from .block_events import BlockEvents
 from .budget import StepBudget
-from .event_publisher import EventPublisher
 from .grammar_loader import GrammarLoader
 from .refusals import Limits
 from .scheduler import Now, Outgoing, Scheduler
+
+if TYPE_CHECKING:
+    from .event_publisher import EventPublisher
 
 VOCABULARY_DEADLINE_S = 60.0
 CORES_TO_LOAD = 2  # cores that load the model and the tokenizer, which grammar workers would delay
@@ -107,6 +110,8 @@ class Loop:
         config, sockets = self._config, self._config.kv_events
         if sockets is None:
             return None
+        from .event_publisher import EventPublisher  # imports asyncio
+
         name = config.served_model_name
         topic = sockets.topic or f"kv@{config.uds or f'{config.host}:{config.port}'}@{name}"
         events = BlockEvents(name, ready.num_pages, ready.page_size, adapters.find_adapter_name)

@@ -103,7 +103,7 @@ class EventSubscriber:
     def _wait(self, socket: zmq.Socket[bytes], seconds: float) -> bool:
         """Waits for a message; False if none comes in time."""
         if self._on_wait is None:
-            return bool(socket.poll(1000 * seconds))
+            return bool(socket.poll(int(1000 * seconds)))
         deadline = time.monotonic() + seconds
         while not socket.poll(1) and time.monotonic() < deadline:
             self._on_wait()
@@ -136,7 +136,7 @@ class EventSubscriber:
         """The answer to a request for the messages from number `first` on."""
         assert self._replay is not None, "the subscriber has lost messages and no address to ask for them"
         self.replays += 1
-        answers = []
+        answers = list[Message]()
         with self._connect(zmq.DEALER, self._replay) as socket:
             socket.send_multipart([b"", first.to_bytes(8, "big")])
             while True:
