@@ -17,7 +17,6 @@ from processes import children_of, command_line
 from prometheus_client.parser import text_string_to_metric_families
 from served import Served, eventually, serve
 
-DOCS = Path(__file__).parents[2] / "docs"
 TEXT = "The river runs past the old mill, and the miller's children swim in it when the days are long. " * 4
 REPLICAS = 2
 
