@@ -10,6 +10,7 @@ from typing import Literal, get_args
 import msgspec
 
 from .api_keys import ApiKey, are_several
+from .event_sockets import EventSockets, read_event_sockets
 from .grammar_spec import AdditionalProperties, Whitespace
 from .option_values import (
     assignments,
@@ -382,6 +383,17 @@ class ServeConfig:
         None,
         "URL",
         read_http_url,
+    )
+    kv_events: EventSockets | None = option(
+        "publish the cache's changes for gateways, as vLLM's KV events, at an address such as "
+        "tcp://127.0.0.1:5557; behind commas replay=ADDRESS, topic=TEXT, secret=FILE,clients=DIRECTORY "
+        "(default: none)",
+        None,
+        "ADDRESS",
+        read_event_sockets,
+    )
+    vllm_metrics: bool = option(
+        "add gauges under vLLM's names to /metrics, for gateways that read those", False
     )
     api_workers: int = option(
         "processes that serve HTTP; more than one for many streams on a machine with many cores",

@@ -25,6 +25,7 @@ SHARED = (
     "checkpoint_json",
     "config",
     "errors",
+    "event_sockets",
     "families",
     "gguf_families",
     "gguf_file",

@@ -26,6 +26,7 @@ from ..core.replica.engine_client import EngineClient, ReplicaStats
 from ..core.replica.merging import merge_stats
 from ..core.reply import Reply, Usage
 from ..core.text.prompt_memo import PromptMemo
+from .vllm_metrics import VllmMetrics
 
 _FIRST_TOKEN_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120)
 _BETWEEN_TOKENS_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2, 5)
@@ -96,7 +97,7 @@ class SchedulerStats:
     """
 
     def __init__(self, directory: Path | None) -> None:
-        self._last: Stats | None = None
+        self.last: Stats | None = None
         self._is_loaded: bool | None = None
         self._replicas = 1
         self._backlogs: dict[int, float] = {}  # of the replicas that have answered last
@@ -115,12 +116,12 @@ class SchedulerStats:
         self._backlogs = {answer.replica: answer.backlog_s for answer in answers}
         self._is_loaded = is_loaded
         if is_loaded is False:
-            self._last = None
+            self.last = None
         for answer in answers:
             self._end_earlier(answer.replica, answer.epoch)
             self._count(answer.stats, answer.epoch)
         if answers:
-            self._last = merge_stats([answer.stats for answer in answers])
+            self.last = merge_stats([answer.stats for answer in answers])
 
     def _end_earlier(self, replica: int, epoch: int) -> None:
         """Adds the counters of the replica's last start to those that no longer change, so that a model that
@@ -163,16 +164,16 @@ class SchedulerStats:
 
     def collect(self) -> Iterator[Metric]:
         """Yields the metrics, as Prometheus' collectors do."""
-        if self._last is not None:
+        if self.last is not None:
             for field, (name, documentation) in _GAUGES.items():
-                yield GaugeMetricFamily(name, documentation, value=getattr(self._last, field))
+                yield GaugeMetricFamily(name, documentation, value=getattr(self.last, field))
             for field, (name, documentation) in _STORE_GAUGES.items():
-                yield GaugeMetricFamily(name, documentation, value=getattr(self._last.store, field))
+                yield GaugeMetricFamily(name, documentation, value=getattr(self.last.store, field))
             leases = GaugeMetricFamily("arbora_leases", "Leases on cached prefixes.", labels=["kind"])
             for kind in get_args(LeaseKind):
-                leases.add_metric([kind], self._last.leases.get(kind, 0))
+                leases.add_metric([kind], self.last.leases.get(kind, 0))
             yield leases
-            free = self._last.pages_total - self._last.pages_used - self._last.pages_cached
+            free = self.last.pages_total - self.last.pages_used - self.last.pages_cached
             yield GaugeMetricFamily("arbora_kv_pages_free", "Pages that hold nothing.", value=free)
         if self._is_loaded is not None:
             text = "Whether the model is loaded."
@@ -261,8 +262,12 @@ class Metrics:
     also of processes that have died; then the sums are shown.
     """
 
-    def __init__(self, memos: Sequence[PromptMemo], directories: Mapping[str, Path]) -> None:
-        """`directories`: those of the models, by their names."""
+    def __init__(
+        self, memos: Sequence[PromptMemo], directories: Mapping[str, Path], has_vllm_names: bool = False
+    ) -> None:
+        """`directories`: those of the models, by their names. `has_vllm_names`: whether some gauges are shown
+        under vLLM's names too."""
+        self._vllm = VllmMetrics() if has_vllm_names else None
         self._registry = CollectorRegistry()
         self.memo = MemoStats(memos, self._registry)
         has_files = METRICS_VARIABLE in os.environ
@@ -310,8 +315,11 @@ class Metrics:
         """Takes the counters of the models' schedulers. Returns those of all replicas that answer."""
         asked = list(engines)
         answers = await asyncio.gather(*(engine.stats() for engine in asked))
-        for scheduler, engine, found in zip(self.schedulers.values(), asked, answers, strict=True):
+        of_models = zip(self.schedulers.items(), asked, answers, strict=True)
+        for (name, scheduler), engine, found in of_models:
             scheduler.update(found, engine.replicas, engine.is_loaded)
+            if self._vllm is not None:
+                self._vllm.update(name, engine, scheduler.last)
         return list(chain.from_iterable(answers))
 
     def note_gap(self, seconds: float) -> None:
@@ -328,7 +336,8 @@ class Metrics:
 
     def exposition(self) -> bytes:
         self.memo.update()
-        return generate_latest(self._find_registry()) + generate_latest(_only(ModelsStats(self.schedulers)))
+        text = generate_latest(self._find_registry()) + generate_latest(_only(ModelsStats(self.schedulers)))
+        return text if self._vllm is None else text + generate_latest(_only(self._vllm))
 
     def read_counts(self) -> dict[tuple[str, str], float]:
         """The values of all counters and histograms, by their names and the values of their first labels: the
@@ -359,7 +368,7 @@ class Metrics:
         return Counter(name, documentation, labels, registry=self._registry)
 
 
-def _only(collector: ModelsStats) -> CollectorRegistry:
+def _only(collector: ModelsStats | VllmMetrics) -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(collector)
     return registry

@@ -189,6 +189,10 @@ def _check_together(config: ServeConfig, given: Collection[str]) -> None:
         raise ConfigError("--write-policy is that of --disk-cache and --remote-cache: give one of them too.")
     if "pin_memory" in given and not config.prefix_cache:
         raise ConfigError("--debug uncached leaves nothing to pin: leave it or --pin-memory out.")
+    if config.kv_events and not config.prefix_cache:
+        raise ConfigError("--debug uncached leaves nothing to publish: leave it or --kv-events out.")
+    if config.kv_events and (problem := config.kv_events.find_problem(config.replicas)):
+        raise ConfigError(f"--kv-events: {problem}")
     if config.remote_cache and find_spec("redis") is None:
         raise ConfigError(
             "--remote-cache: the package redis is missing; install it with "
@@ -242,7 +246,7 @@ def _check_models(config: ServeConfig, given: Collection[str]) -> None:
         raise ConfigError(
             f"--also-serve {twice[0]}: two models have this name; give one of them another by NAME=MODEL."
         )
-    alone = [name for name in ("lora", "max_loras", "chat_template") if name in given]
+    alone = [name for name in ("lora", "max_loras", "chat_template", "kv_events") if name in given]
     if config.also_serve and alone:
         raise ConfigError(
             f"--{alone[0].replace('_', '-')} is that of one model: leave out --also-serve, and start a "

@@ -38,6 +38,7 @@ from __future__ import annotations
 
 from ..grammar_spec import AdditionalProperties, GrammarSpec, PropertyOrder, Unenforced, Whitespace
 from .adapters import (
+    ADAPTER_MARK,
     Adapter,
     AdapterChanged,
     AdapterList,
@@ -220,6 +221,7 @@ PageStoreInbox = FindPages | FetchPages | EndFetch | UsedPages | LocatePages
 SupervisorInbox = Ready | KnowsReplica | Alive | Failed | Drained | UseModel | LeaveModel
 
 __all__ = [
+    "ADAPTER_MARK",
     "BACKGROUND_PRIORITY",
     "DRAFT_SOURCES",
     "NO_STATE",
