@@ -75,6 +75,7 @@ from .cache_control import (
 )
 from .generation import (
     BACKGROUND_PRIORITY,
+    PREFILL_CLIENT,
     Abort,
     Accepted,
     AwaitTools,
@@ -216,7 +217,9 @@ ToPageStore = SavePages | ForgetPages | DiscardPages | FlushPages
 ModelInbox = (
     StepPlan | StepMasks | ForgetReplies | LoadGrammar | DropGrammar | ReadAdapter | DropAdapter | ToPageStore
 )
-PageStoreInbox = FindPages | FetchPages | EndFetch | UsedPages | LocatePages
+PageStoreInbox = (
+    FindPages | FetchPages | EndFetch | UsedPages | LocatePages | Accepted | Refused | Outputs
+)  # the last three answer requests of `PREFILL_CLIENT`
 SupervisorInbox = Ready | KnowsReplica | Alive | Failed | Drained | UseModel | LeaveModel
 
 __all__ = [
@@ -224,6 +227,7 @@ __all__ = [
     "DRAFT_SOURCES",
     "NO_STATE",
     "PAGE_ID_BYTES",
+    "PREFILL_CLIENT",
     "TOKEN_BYTES",
     "Abort",
     "Accepted",

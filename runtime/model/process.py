@@ -53,7 +53,7 @@ from .devices import use_all_cores
 from .loading import LoadedModel, load_model
 from .runner import Runner
 from .running_step import RunningStep
-from .tiers import PageMover, PageStore
+from .tiers import PageMover, PageStore, PrefillPeers, PrefillServer
 
 MASKS_DEADLINE = 10.0
 """seconds that a step waits for its masks"""
@@ -203,18 +203,29 @@ def main() -> None:
     queue = StepQueue(inbox, heartbeat)
     model.runner.after_each_layer(heartbeat.progress)
     if model.page_store is not None:
-        _start(model.page_store, arguments)
+        try:
+            _start(model.page_store, config, arguments, model.ready.page_model)
+        except ConfigError as error:
+            _fail(error, arguments, context)
     scheduler.send(model.ready)
     leave_out_existing_objects()
     serve(model.runner, queue, scheduler)
 
 
-def _start(store: PageStore, arguments: ChildArguments) -> None:
-    """Starts the page store's thread with its own sockets, because threads must not share one."""
+def _start(store: PageStore, config: ServeConfig, arguments: ChildArguments, page_model: bytes) -> None:
+    """Starts the page store's thread with its own sockets, because threads must not share one.
+
+    Raises ConfigError for an address that can't be used.
+    """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
     replica = arguments.replica
     inbox: Inbox[PageStoreInbox] = Inbox(context, replica.page_store, PageStoreInbox, replica.epoch)
-    store.start(inbox, Outbox(context, replica.scheduler, replica.epoch))
+    peers, server = None, None
+    if config.prefill_from:
+        peers = PrefillPeers(context, config.prefill_from, page_model, store.pool)
+    if config.prefill_at:
+        server = PrefillServer(context, config.prefill_at, page_model, store.pool)
+    store.start(inbox, Outbox(context, replica.scheduler, replica.epoch), peers, server)
 
 
 def _load_or_exit(
@@ -225,12 +236,17 @@ def _load_or_exit(
     except CaptureError as error:
         _start_again_without_graphs(error)
     except (ConfigError, torch.OutOfMemoryError, MemoryError) as error:
-        supervisor = Outbox(context, supervisor_address(arguments.directory), arguments.epoch)
-        supervisor.send(Failed(role="model", message=str(error)))
-        supervisor.close()
-        context.term()
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends by itself, without further messages
-        sys.exit(1)
+        _fail(error, arguments, context)
+
+
+def _fail(error: Exception, arguments: ChildArguments, context: zmq.Context[zmq.Socket[bytes]]) -> NoReturn:
+    """Tells the supervisor why this process can't serve, and ends it."""
+    supervisor = Outbox(context, supervisor_address(arguments.directory), arguments.epoch)
+    supervisor.send(Failed(role="model", message=str(error)))
+    supervisor.close()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends by itself, without further messages
+    context.destroy(linger=500)
+    sys.exit(1)
 
 
 def _start_again_without_graphs(error: CaptureError) -> NoReturn:

@@ -135,13 +135,18 @@ class Inbox(Generic[T]):
         self._poller.register(self._awakened, zmq.POLLIN)
 
     def receive(self, timeout_ms: int | None = None) -> T | None:
-        """The next message; None after `timeout_ms` (None: no limit), or after `wake`."""
+        """The next message; None after `timeout_ms` (None: no limit), after `wake`, or if a watched socket
+        has one."""
         ready = dict(self._poller.poll(timeout_ms))
         if self._awakened in ready:
             os.read(self._awakened, 4096)
         if self._socket not in ready:
             return None
         return self._decoder.decode(self._socket.recv_multipart())
+
+    def watch(self, socket: zmq.Socket[bytes]) -> None:
+        """Makes a message of another socket end `receive` too. Its user must receive it."""
+        self._poller.register(socket, zmq.POLLIN)
 
     def wake(self) -> None:
         """Ends the current or next `receive`. May be called from any thread."""

@@ -174,7 +174,7 @@ class PageSaver:
         """How many full pages the request has once its planned steps are done; 0 if it saves no pages."""
         allocation = request.allocation
         kept = (
-            self._write_through
+            (self._write_through or request.saved_from is not None)
             and request.namespace is not None
             and allocation.last_step
             and not allocation.faulty
