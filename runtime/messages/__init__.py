@@ -213,13 +213,13 @@ SchedulerInbox = (
     | PeerDown
     | Drain
 )
-ToPageStore = SavePages | ForgetPages | DiscardPages | FlushPages
+PrefillAnswer = Accepted | Refused | Outputs
+"""answers to requests of `PREFILL_CLIENT`"""
+ToPageStore = SavePages | ForgetPages | DiscardPages | FlushPages | PrefillAnswer
 ModelInbox = (
     StepPlan | StepMasks | ForgetReplies | LoadGrammar | DropGrammar | ReadAdapter | DropAdapter | ToPageStore
 )
-PageStoreInbox = (
-    FindPages | FetchPages | EndFetch | UsedPages | LocatePages | Accepted | Refused | Outputs
-)  # the last three answer requests of `PREFILL_CLIENT`
+PageStoreInbox = FindPages | FetchPages | EndFetch | UsedPages | LocatePages
 SupervisorInbox = Ready | KnowsReplica | Alive | Failed | Drained | UseModel | LeaveModel
 
 __all__ = [
@@ -314,6 +314,7 @@ __all__ = [
     "PinPrefix",
     "Pooling",
     "PredictionCounts",
+    "PrefillAnswer",
     "PrefixPinned",
     "PromptExplained",
     "PropertyOrder",

@@ -51,7 +51,7 @@ class Generate(Message):
         b""  # the reply's tokens so far, which a replica has made that died; it goes on after them
     )
     saved_from: int | None = None
-    """first page to save to the page store as it is computed, for another server; None: as configured"""
+    """first page to copy to host memory as it is computed, for another server; None: as configured"""
 
 
 class Abort(Message):

@@ -21,6 +21,7 @@ class SavedPages(Part):
     keys: bytes
     pages: bytes  # page ids, int32
     group: int = 0  # number of their group of layers
+    is_sent: bool = False  # another server waits for them: they are copied even if a lower tier has them
 
 
 class RestoredPages(Part):

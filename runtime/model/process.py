@@ -20,19 +20,16 @@ from ..config import ServeConfig, load_config
 from ..errors import ConfigError
 from ..logs import write_log
 from ..messages import (
-    DiscardPages,
     DropAdapter,
     DropGrammar,
     Failed,
     FlushPages,
-    ForgetPages,
     ForgetReplies,
     LoadGrammar,
     ModelInbox,
     PagesFlushed,
     PageStoreInbox,
     ReadAdapter,
-    SavePages,
     StepMasks,
     StepPlan,
     ToPageStore,
@@ -160,7 +157,9 @@ def serve(runner: Runner, queue: StepQueue, scheduler: Outbox) -> None:
                 scheduler.send(runner.read_adapter(adapter))
             case DropAdapter() as adapter:
                 runner.drop_adapter(adapter)
-            case (SavePages() | ForgetPages() | DiscardPages() | FlushPages()) as message:
+            case None:
+                pass
+            case message:
                 assert mover is not None, "the process has no page store"
                 mover.handle(message)
                 if isinstance(message, FlushPages):

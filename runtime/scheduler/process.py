@@ -114,7 +114,8 @@ class Loop:
         for question in outgoing.to_store:
             self._page_store.send(question)
         for client, answers in outgoing.to_clients.items():
-            outbox = self._page_store if client == PREFILL_CLIENT else self._client(client)
+            # The model process gets them after the pages that it saves for the same requests.
+            outbox = self._model if client == PREFILL_CLIENT else self._client(client)
             for answer in answers:
                 outbox.send(answer)
 

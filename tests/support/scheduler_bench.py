@@ -233,6 +233,7 @@ class SchedulerBench:
                 is_streamed=is_streamed,
                 uncached=uncached,
                 output=pack(list(output)),
+                saved_from=saved_from,
             )
         )
 

@@ -13,20 +13,18 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
 from ...messages import (
-    Accepted,
     DiscardPages,
     EndFetch,
     FetchPages,
     FindPages,
     ForgetPages,
     LocatePages,
-    Outputs,
     PagesFetched,
     PagesForgotten,
     PagesInTiers,
     PagesLocated,
     PageStoreInbox,
-    Refused,
+    PrefillAnswer,
     StoreCounts,
     StoreReport,
     UsedPages,
@@ -88,6 +86,7 @@ class PageStore:
         self._prefill_server: PrefillServer | None = None
         self._wake: Callable[[], None] = lambda: None
         self._to_forget: deque[ForgetPages | DiscardPages] = deque()
+        self._answers: deque[PrefillAnswer] = deque()
         self._forgotten: list[ForgetPages] = []  # messages to be answered once the pages are erased
         self._uses = Uses(MAX_USED_KEYS)
         self._uses_due = 0.0  # next time to report uses to the tiers, on the monotonic clock
@@ -157,6 +156,11 @@ class PageStore:
         self._to_forget.append(message)
         self._wake()
 
+    def take_answer(self, answer: PrefillAnswer) -> None:
+        """Takes the scheduler's answer to a request that computes a prompt for another server."""
+        self._answers.append(answer)
+        self._wake()
+
     def list_discarded(self, message: DiscardPages) -> list[bytes]:
         """The keys of pages and of all pieces of the others. A piece that stayed would become a part of what
         is saved next under the same key."""
@@ -198,6 +202,8 @@ class PageStore:
             for message in inbox.waiting():
                 self._take(message, scheduler)
             if self._prefill_server is not None:
+                while self._answers:
+                    self._prefill_server.note(self._answers.popleft())
                 self._prefill_server.advance(scheduler)
             if self._fetches.peers is not None:
                 self._fetches.peers.advance()
@@ -241,9 +247,6 @@ class PageStore:
             case LocatePages():
                 groups = [self._locate(split_keys(keys)) for keys in message.groups]
                 scheduler.send(PagesLocated(message.question, groups))
-            case Accepted() | Refused() | Outputs():
-                assert self._prefill_server is not None, "only it sends requests"
-                self._prefill_server.note(message)
 
     def _note_used(self, keys: bytes, group: int) -> None:
         stored = [key for key in split_keys(keys) if key in self.pool or key in self.tiers.on_disk]

@@ -1,9 +1,9 @@
 """Decode server ↔ prefill server: the pages of prompts that one computes and the other goes on from.
 
-The decode server connects a DEALER socket to the prefill server's ROUTER socket. It asks for the pages of a
-prompt that it lacks (`AskPages`). The prefill server computes them and sends each as it is computed, but never
-more than the decode server has said it takes (`TakePages`). The contents of pages follow `PagesSent` as frames
-of their own.
+The decode server connects a DEALER socket to the prefill server's ROUTER socket. It asks for those pages of
+a prompt that it lacks (`AskPages`). The prefill server computes them and sends each as it is computed, but
+never more than the decode server takes (`TakePages`). The contents of pages follow `PagesSent` as frames of
+their own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 import zmq
 
-from ...messages.base import Message, Tokens
+from ...messages import Message, Tokens
 
 
 class AskPages(Message):

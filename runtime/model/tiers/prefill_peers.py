@@ -11,7 +11,7 @@ import msgspec
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from ...messages.base import Tokens
+from ...messages import Tokens
 from .host_pool import Entry, HostPool
 from .prefill_messages import (
     AskPages,
@@ -66,8 +66,8 @@ class PrefillPeers:
     """Used by the page store's thread.
 
     A fetch may end with pages that no tier has: they are asked for at once, and come when the fetch is read
-    (`pull`). If a prefill server refuses, is gone or takes too long, the fetch has fewer pages, and the rest of
-    the prompt is computed here.
+    (`pull`). If a prefill server refuses, is gone or takes too long, the fetch has fewer pages, and the rest
+    of the prompt is computed here.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ import msgspec
 import zmq
 
 from ...errors import ConfigError
-from ...messages import PREFILL_CLIENT, Abort, Accepted, Generate, Outputs, Refused
+from ...messages import PREFILL_CLIENT, Abort, Generate, Outputs, PrefillAnswer, Refused
 from ...processes.sockets import Outbox
 from ...sampling_params import SamplingParams
 from .host_pool import HostPool, split_keys
@@ -53,8 +53,8 @@ class PrefillServer:
     """Answers decode servers from the page store's thread.
 
     A prompt is computed by a request of its own, which saves its pages to host memory as they are computed.
-    Pages that wait to be sent are not held there: one that was evicted meanwhile ends the order, and the decode
-    server computes the rest.
+    Pages that wait to be sent are not held there: one that was evicted meanwhile ends the order, and the
+    decode server computes the rest.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class PrefillServer:
             if order.sent == len(order.keys) or is_abandoned:
                 del self._orders[at]
 
-    def note(self, answer: Accepted | Refused | Outputs) -> None:
+    def note(self, answer: PrefillAnswer) -> None:
         """Takes the scheduler's answer to requests that compute prompts."""
         match answer:
             case Refused():

@@ -1,4 +1,4 @@
-"""Pages travel from a prefill server's host memory to a decode server's, and a fetch ends whatever happens."""
+"""Pages go from a prefill server's host memory to a decode server's, and a fetch ends whatever happens."""
 
 from __future__ import annotations
 
