@@ -32,7 +32,10 @@ def test_options_that_keep_prefixes_need_a_prefix_cache(model: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        (("--prefill-at", "tcp://0.0.0.0:7000"), "--prefill-at tcp://0.0.0.0:7000: prompts travel there unencr"),
+        (
+            ("--prefill-at", "tcp://0.0.0.0:7000"),
+            "--prefill-at tcp://0.0.0.0:7000: prompts travel there unencr",
+        ),
         (("--prefill-at", "tcp://example.com:7000"), "an address of this machine"),
         (("--prefill-at", "127.0.0.1:7000"), "expected an address such as tcp://127.0.0.1:7000 or ipc:///"),
         (("--prefill-from", "tcp://127.0.0.1:70000"), "--prefill-from .*: expected an address such as"),

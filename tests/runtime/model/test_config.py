@@ -299,4 +299,6 @@ def test_a_model_with_windows_has_its_prompts_computed_by_no_other_server(tmp_pa
     save_model(random_model("gemma3"), tmp_path)
     for field, value in (("prefill_at", "ipc:///p"), ("prefill_from", ("ipc:///p",))):
         refused = refusal(tmp_path, **{field: value})
-        assert refused.startswith(f"--{field.replace('_', '-')}: this model has layers with windows or states")
+        assert refused.startswith(
+            f"--{field.replace('_', '-')}: this model has layers with windows or states"
+        )
