@@ -1,4 +1,4 @@
-"""A server that has another one compute its prompts answers as it would alone, whatever happens to the other."""
+"""A server that has another one compute its prompts answers as it would alone, whatever that one does."""
 
 from __future__ import annotations
 
