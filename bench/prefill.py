@@ -5,7 +5,10 @@
 *Apart* are a decode server on the first core and a prefill server on the second; *together* is one server
 on both. Each has an open stream, first alone and then while prompts of random words arrive, one after the
 other with a pause. Printed are the times between two tokens of the stream, the same with prompts divided by
-without, and the times to first token of the prompts; medians of the rounds, in which the two take turns.
+without, and the times to first token of the prompts; medians of the rounds, in which they take turns.
+
+With *nothing in common* the prompts are sent to the prefill server itself: the least that they cost the decode
+server, because both use the same memory, and perhaps the same core.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from server_process import ServerProcess, exit_on_sigterm
 
 PATIENCE_S = 600.0
 PAUSE_S = 1.0
+ALONE_S = 5.0
 WORDS = Path(__file__).parent / "texts"
 
 
@@ -41,6 +45,13 @@ class Figures(NamedTuple):
     p99_ms: float
     first_token_s: float
     """of the prompts, on average"""
+
+
+class Pair(NamedTuple):
+    """The addresses of the servers that get the stream and the prompts."""
+
+    stream: str
+    prompts: str
 
 
 class Stream:
@@ -82,20 +93,18 @@ def vocabulary() -> list[str]:
     return sorted({word for word in text.split() if word.isalpha()})[:2000]
 
 
-def run(
-    server: ServerProcess, seed: random.Random, prompt_tokens: int, prompts: int, seconds: float
-) -> Figures:
-    """The figures of a stream while `prompts` prompts arrive; without prompts of `seconds`."""
-    written = [write_prompt(seed, server.url, prompt_tokens) for _ in range(prompts)]
-    stream = Stream(server.url)
+def run(pair: Pair, seed: random.Random, prompt_tokens: int, prompts: int) -> Figures:
+    """The figures of a stream while `prompts` prompts arrive; without prompts, of some seconds."""
+    written = [write_prompt(seed, pair.prompts, prompt_tokens) for _ in range(prompts)]
+    stream = Stream(pair.stream)
     first_token_s = []
     for prompt in written:
         time.sleep(PAUSE_S)
         begun = time.perf_counter()
         body: Any = {"prompt": prompt, "max_tokens": 1}
-        httpx.post(f"{server.url}/v1/completions", json=body, timeout=PATIENCE_S).raise_for_status()
+        httpx.post(f"{pair.prompts}/v1/completions", json=body, timeout=PATIENCE_S).raise_for_status()
         first_token_s.append(time.perf_counter() - begun)
-    time.sleep(PAUSE_S if prompts else seconds)
+    time.sleep(PAUSE_S if prompts else ALONE_S)
     between = stream.end()
     return Figures(
         statistics.median(between), percentile(between, 99), statistics.mean(first_token_s or [0.0])
@@ -127,17 +136,19 @@ def main() -> None:
             command = ServerCommand(name, ["taskset", "-c", cores, *arbora, *options])
             return stack.enter_context(ServerProcess(command, Path(directory) / f"{name}.log"))
 
-        start("prefill", prefill_core, "--prefill-at", address)
+        prefill = start("prefill", prefill_core, "--prefill-at", address).url
+        decode = start("decode", decode_core, "--prefill-from", address).url
+        together = start("together", given.cores).url
         servers = {
-            "apart": start("decode", decode_core, "--prefill-from", address),
-            "together": start("together", given.cores),
+            "apart": Pair(decode, decode),
+            "together": Pair(together, together),
+            "nothing in common": Pair(decode, prefill),
         }
         found: dict[tuple[str, bool], list[Figures]] = defaultdict(list)
         for number in range(given.rounds + 1):
-            for name, server in servers.items():
+            for name, pair in servers.items():
                 for loaded in (False, True):
-                    prompts = given.prompts if loaded else 0
-                    figures = run(server, seed, given.prompt_tokens, prompts, seconds=5.0)
+                    figures = run(pair, seed, given.prompt_tokens, given.prompts if loaded else 0)
                     if number:  # the first round compiles and records programs
                         found[name, loaded].append(figures)
     print(machine())
