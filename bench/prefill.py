@@ -7,8 +7,8 @@ on both. Each has an open stream, first alone and then while prompts of random w
 other with a pause. Printed are the times between two tokens of the stream, the same with prompts divided by
 without, and the times to first token of the prompts; medians of the rounds, in which they take turns.
 
-With *nothing in common* the prompts are sent to the prefill server itself: the least that they cost the decode
-server, because both use the same memory, and perhaps the same core.
+With *nothing in common* the prompts are sent to the prefill server itself: the least that they cost the
+decode server, because both use the same memory, and perhaps the same core.
 """
 
 from __future__ import annotations
