@@ -38,6 +38,8 @@ from .option_values import (
     read_size,
     read_size_or_zero,
     read_token_count,
+    read_zmq_address,
+    read_zmq_addresses,
     some_of,
     whole_number,
 )
@@ -239,6 +241,21 @@ class ServeConfig:
         "URL",
         read_remote_url,
     )
+    prefill_at: str | None = option(
+        "address at which other servers of the same model may have this one compute their prompts, such as "
+        "tcp://127.0.0.1:7000 (default: none)",
+        None,
+        "ADDRESS",
+        read_zmq_address,
+    )
+    prefill_from: tuple[str, ...] = option(
+        "servers, by their --prefill-at, that compute this one's prompts, so that its streams go on evenly; "
+        "for more repeat it or put commas between (default: none)",
+        (),
+        "ADDRESS",
+        read_zmq_addresses,
+        is_repeatable=True,
+    )
     write_policy: WritePolicy = option(
         "when the disk and remote caches get pages: write_back, when they are evicted and at the end; "
         "write_through, as they are computed, so that a crash loses little",
@@ -424,6 +441,11 @@ class ServeConfig:
         if isinstance(self.speculate, int):
             return self.speculate
         return 0 if self.speculate == "off" else AUTO_DRAFTS
+
+    @property
+    def moves_prefill(self) -> bool:
+        """Whether pages of prompts come from other servers or go to them."""
+        return bool(self.prefill_at or self.prefill_from)
 
     @property
     def adapter_places(self) -> int:

@@ -50,6 +50,8 @@ GROUPS = {
         "disk_cache",
         "remote_cache",
         "write_policy",
+        "prefill_at",
+        "prefill_from",
         "prompt_rules",
         "packed_weights",
         "data_dir",

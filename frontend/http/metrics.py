@@ -59,6 +59,8 @@ _STORE_COUNTERS = {
     "host_hits": ("arbora_host_cache_hits", "Pages that prompts found in host memory."),
     "disk_hits": ("arbora_disk_cache_hits", "Pages that prompts found on disk."),
     "remote_hits": ("arbora_remote_cache_hits", "Pages that prompts found in the remote cache."),
+    "prefill_hits": ("arbora_prefill_pages_received", "Pages that prefill servers have computed and sent."),
+    "prefill_pages": ("arbora_prefill_pages_sent", "Pages computed for other servers and sent to them."),
     "restored_pages": ("arbora_pages_restored", "Pages copied back into the KV cache."),
 }
 _COUNTERS = {

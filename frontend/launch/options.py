@@ -181,9 +181,19 @@ def _check_together(config: ServeConfig, given: Collection[str]) -> None:
             "have no effect. Leave one of them out."
         )
     tiers = config.host_cache or config.disk_cache or config.remote_cache
-    if tiers and not config.prefix_cache:
+    if (tiers or config.moves_prefill) and not config.prefix_cache:
         raise ConfigError(
-            "--debug uncached leaves nothing for --host-cache, --disk-cache or --remote-cache to keep."
+            "--debug uncached leaves nothing for --host-cache, --disk-cache, --remote-cache, --prefill-at or "
+            "--prefill-from to keep."
+        )
+    if config.prefill_at and (config.replicas > 1 or config.also_serve):
+        raise ConfigError(
+            "--prefill-at is the address of one model process: leave out --replicas and --also-serve, and "
+            "start a server for each."
+        )
+    if config.prefill_from and config.also_serve:
+        raise ConfigError(
+            "--prefill-from is that of one model: leave out --also-serve, and start a server for each model."
         )
     if "write_policy" in given and not tiers:
         raise ConfigError("--write-policy is that of --disk-cache and --remote-cache: give one of them too.")

@@ -76,6 +76,7 @@ from .cache_control import (
 )
 from .generation import (
     BACKGROUND_PRIORITY,
+    PREFILL_CLIENT,
     Abort,
     Accepted,
     AwaitTools,
@@ -213,7 +214,9 @@ SchedulerInbox = (
     | PeerDown
     | Drain
 )
-ToPageStore = SavePages | ForgetPages | DiscardPages | FlushPages
+PrefillAnswer = Accepted | Refused | Outputs
+"""answers to requests of `PREFILL_CLIENT`"""
+ToPageStore = SavePages | ForgetPages | DiscardPages | FlushPages | PrefillAnswer
 ModelInbox = (
     StepPlan | StepMasks | ForgetReplies | LoadGrammar | DropGrammar | ReadAdapter | DropAdapter | ToPageStore
 )
@@ -226,6 +229,7 @@ __all__ = [
     "DRAFT_SOURCES",
     "NO_STATE",
     "PAGE_ID_BYTES",
+    "PREFILL_CLIENT",
     "TOKEN_BYTES",
     "Abort",
     "Accepted",
@@ -312,6 +316,7 @@ __all__ = [
     "PinPrefix",
     "Pooling",
     "PredictionCounts",
+    "PrefillAnswer",
     "PrefixPinned",
     "PromptExplained",
     "PropertyOrder",

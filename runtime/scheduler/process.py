@@ -25,7 +25,7 @@ from ...radix_cache import PrefixCache, Reach
 from ..byte_sizes import in_units
 from ..config import ServeConfig, load_config
 from ..logs import write_log
-from ..messages import Drained, ModelReady, PeerDown, Ready, SchedulerInbox
+from ..messages import PREFILL_CLIENT, Drained, ModelReady, PeerDown, Ready, SchedulerInbox
 from ..processes.child import ChildArguments, child_arguments
 from ..processes.garbage import leave_out_existing_objects
 from ..processes.heartbeat import Heartbeat
@@ -143,10 +143,15 @@ class Loop:
         for question in outgoing.to_store:
             self._page_store.send(question)
         for client, answers in outgoing.to_clients.items():
-            if client not in self._clients:
-                self._clients[client] = self._outbox(tokenizer_address(self._directory, client))
+            # The model process gets them after the pages that it saves for the same requests.
+            outbox = self._model if client == PREFILL_CLIENT else self._client(client)
             for answer in answers:
-                self._clients[client].send(answer)
+                outbox.send(answer)
+
+    def _client(self, client: int) -> Outbox:
+        if client not in self._clients:
+            self._clients[client] = self._outbox(tokenizer_address(self._directory, client))
+        return self._clients[client]
 
     @cached_property
     def _page_store(self) -> Outbox:
@@ -233,6 +238,7 @@ def _build_scheduler(
         tokenizer,
         host_pages=ready.host_pages,
         write_through=config.write_policy == "write_through",
+        asks_prefill=bool(config.prefill_from),
         adapters=adapters,
     )
 
