@@ -9,8 +9,8 @@ random times, the same in each round. Without --trace, conversations are generat
 round, and for each rule the round with the middle p99.
 
 With --kill, clients ask the same requests again and again, half of them as streams, greedy and seeded, whose
-texts are known. Meanwhile the model process of a random replica is killed so many times. Prints how the
-requests ended: each must be whole, with the text that it has without deaths.
+texts are known. Meanwhile the model process of a random replica is killed, the given number of times. Prints
+how the requests ended: each must be whole, with the text that it has without deaths.
 """
 
 from __future__ import annotations

@@ -415,7 +415,8 @@ class PrefixCache:
         return list(list_stored(self._tree.roots.values(), self._tree.page_bytes))
 
     def watch_changes(self) -> ChangeFeed:
-        """Collects the changes of the tree's full pages from now on: take them often, or `stop_changes`."""
+        """Returns a feed that collects the changes of the tree's full pages from now on. Empty it often by
+        `take`, or end it by `stop_changes`: it grows without limit."""
         if self._tree.changes is None:
             self._tree.changes = TreeChanges(self._tree.page_bytes)
         feed = ChangeFeed()

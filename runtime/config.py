@@ -31,6 +31,7 @@ from .option_values import (
     read_http_url,
     read_keep_alive,
     read_keys,
+    read_local_addresses,
     read_model_names,
     read_origins,
     read_packed_weights,
@@ -38,11 +39,10 @@ from .option_values import (
     read_size,
     read_size_or_zero,
     read_token_count,
-    read_zmq_address,
-    read_zmq_addresses,
     some_of,
     whole_number,
 )
+from .zmq_address import read_local_address
 
 BUILTIN_MODEL = Path(__file__).resolve().parent / "model" / "builtin"
 
@@ -246,14 +246,14 @@ class ServeConfig:
         "tcp://127.0.0.1:7000 (default: none)",
         None,
         "ADDRESS",
-        read_zmq_address,
+        read_local_address,
     )
     prefill_from: tuple[str, ...] = option(
         "servers, by their --prefill-at, that compute this one's prompts, so that its streams go on evenly; "
         "for more repeat it or put commas between (default: none)",
         (),
         "ADDRESS",
-        read_zmq_addresses,
+        read_local_addresses,
         is_repeatable=True,
     )
     write_policy: WritePolicy = option(

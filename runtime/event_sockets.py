@@ -3,37 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
-from typing import NamedTuple
+
+from .zmq_address import MAX_PORT, Address, read_address
 
 FORM = "ADDRESS[,replay=ADDRESS][,topic=TEXT][,secret=FILE,clients=DIRECTORY]"
-MAX_PORT = 65535
-
-
-class Address(NamedTuple):
-    """A ZeroMQ address. Replica N has the port after N others, or a file whose name ends with `_dpN`."""
-
-    scheme: str
-    place: str
-    """the host, or the file's path"""
-    port: int = 0
-
-    @property
-    def is_local(self) -> bool:
-        """Whether other machines can't reach it."""
-        host = self.place.strip("[]")
-        if self.scheme == "ipc" or host == "localhost":
-            return True
-        try:
-            return ip_address(host).is_loopback
-        except ValueError:
-            return False
-
-    def of_replica(self, number: int) -> str:
-        if self.scheme == "ipc":
-            return f"ipc://{self.place}" + (f"_dp{number}" if number else "")
-        return f"tcp://{self.place}:{self.port + number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +25,12 @@ class EventSockets:
     """the directory with the certificates of those who may subscribe"""
 
     def list_addresses(self, replicas: int) -> list[str]:
-        """All addresses of a server with so many replicas."""
+        """All addresses of a server with this number of replicas."""
         bases = [self.address, *([self.replay] if self.replay else [])]
         return [base.of_replica(number) for base in bases for number in range(replicas)]
 
     def find_problem(self, replicas: int) -> str | None:
-        """Why a server with so many replicas can't use the addresses; None if it can."""
+        """Returns why a server with this number of replicas can't use the addresses; None if it can."""
         addresses = self.list_addresses(replicas)
         if twice := [address for address in addresses if addresses.count(address) > 1]:
             return (
@@ -80,8 +54,8 @@ def read_event_sockets(text: str) -> EventSockets:
         raise ValueError(
             f"{there}= needs {missing}= too: the server's key, and the keys of who may subscribe."
         )
-    address, secret = _read_address(first), None
-    replay = _read_address(given["replay"]) if "replay" in given else None
+    address, secret = read_address(first), None
+    replay = read_address(given["replay"]) if "replay" in given else None
     if "secret" in given:
         secret = _read_secret(given["secret"])
     elif outside := [each for each in (address, replay) if each is not None and not each.is_local]:
@@ -95,20 +69,6 @@ def read_event_sockets(text: str) -> EventSockets:
 
 
 _FIELDS = ("replay", "topic", "secret", "clients")
-
-
-def _read_address(text: str) -> Address:
-    scheme, separator, place = text.strip().partition("://")
-    if separator and scheme == "ipc" and place.startswith("/"):
-        return Address(scheme, place)
-    host, colon, port = place.rpartition(":")
-    is_number = port.isascii() and port.isdecimal() and 1 <= int(port) <= MAX_PORT
-    if not (separator and scheme == "tcp" and colon and host and is_number):
-        raise ValueError(
-            f"{text!r} is no address. Expected tcp://HOST:PORT with a port from 1 to {MAX_PORT}, such as "
-            "tcp://127.0.0.1:5557, or ipc:///ABSOLUTE/PATH."
-        )
-    return Address(scheme, host, int(port))
 
 
 def _read_secret(text: str) -> Path:

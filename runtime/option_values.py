@@ -8,12 +8,12 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import field, fields
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .api_keys import find_control
 from .sampling_params import MAX_DRAFTS
+from .zmq_address import read_local_address
 
 MAX_SIZE = 2**63  # largest size in bytes that an option may have
 MIN_BARE_SIZE = 1 << 20
@@ -337,34 +337,11 @@ def read_remote_url(text: str) -> str:
     return text
 
 
-def read_zmq_address(text: str) -> str:
-    """Reads an address of ZeroMQ that only this machine can reach."""
-    scheme, _, rest = text.partition("://")
-    host, _, port = rest.rpartition(":")
-    if scheme == "ipc" and rest.startswith("/"):
-        return text
-    if scheme != "tcp" or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError("expected an address such as tcp://127.0.0.1:7000 or ipc:///run/arbora/prefill.")
-    if not _is_loopback(host.strip("[]")):
-        raise ValueError(
-            "prompts travel there unencrypted, so it must be an address of this machine, such as "
-            "tcp://127.0.0.1:7000. Reach another machine through a tunnel, such as `ssh -L`."
-        )
-    return text
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:  # a name
-        return host == "localhost"
-
-
-def read_zmq_addresses(text: str) -> tuple[str, ...]:
+def read_local_addresses(text: str) -> tuple[str, ...]:
     found = split_keys(text)
     if not found:
         raise ValueError("there is no address in it. Leave it out to compute all prompts here.")
-    return tuple(map(read_zmq_address, found))
+    return tuple(map(read_local_address, found))
 
 
 def show(text: str) -> str:

@@ -17,7 +17,7 @@ from traces import Request
 BLOCK = 16
 """tokens that stand for a block of the trace"""
 FIRST_ID, IDS = 300, 1500
-"""The tokens of prompts are among so many from the first one on."""
+"""Prompts have these tokens: `IDS` of them, from `FIRST_ID` on."""
 MAX_REPLY = 64
 REPLY_SHARE = 1 / 8
 """of the tokens of a reply in the trace"""

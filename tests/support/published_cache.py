@@ -10,10 +10,11 @@ from pathlib import Path
 
 import zmq
 from arbora.radix_cache import PrefixCache
-from arbora.runtime.event_sockets import Address, EventSockets
+from arbora.runtime.event_sockets import EventSockets
 from arbora.runtime.messages import ADAPTER_MARK
 from arbora.runtime.scheduler.block_events import BlockEvents
 from arbora.runtime.scheduler.event_publisher import EventPublisher
+from arbora.runtime.zmq_address import Address
 from event_subscriber import EventSubscriber, Prefix
 from prefix_world import pack, unpack
 

@@ -26,7 +26,7 @@ class AskPages(Message):
 
 
 class TakePages(Message):
-    """The decode server has room for so many more pages of a fetch."""
+    """The decode server has room for `pages` more pages of a fetch."""
 
     fetch: int
     pages: int
@@ -67,8 +67,9 @@ def encode(message: FromDecode | FromPrefill) -> bytes:
     return _encoder.encode(message)
 
 
-def keep_alive(socket: zmq.Socket[bytes]) -> None:
+def set_options(socket: zmq.Socket[bytes]) -> None:
     """Makes both ends notice within some seconds that the other is gone, and never drop a message."""
+    socket.setsockopt(zmq.IPV6, 1)  # IPv4 too
     socket.setsockopt(zmq.SNDHWM, 0)  # bounded by `TakePages`
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.setsockopt(zmq.LINGER, 0)

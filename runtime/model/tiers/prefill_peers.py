@@ -22,7 +22,7 @@ from .prefill_messages import (
     PagesSent,
     TakePages,
     encode,
-    keep_alive,
+    set_options,
 )
 
 ANSWER_S = 2.0
@@ -212,7 +212,7 @@ class PrefillPeers:
 
 def _connect(context: zmq.Context[zmq.Socket[bytes]], address: str) -> _Peer:
     socket = context.socket(zmq.DEALER)
-    keep_alive(socket)
+    set_options(socket)
     monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
     socket.connect(address)
     return _Peer(address, socket, monitor)

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import zmq
@@ -25,11 +26,11 @@ from .prefill_messages import (
     PagesSent,
     TakePages,
     encode,
-    keep_alive,
+    set_options,
 )
 
-PAGES_AT_ONCE = 8
-"""a message has at most so many pages"""
+MAX_PAGES = 8
+"""pages of a message"""
 ABANDONED_S = 60.0
 """seconds after which a decode server that takes no pages is forgotten"""
 log = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class PrefillServer:
     ) -> None:
         """Binds `address`. Raises ConfigError if that fails. model: see `AskPages`"""
         self.socket = context.socket(zmq.ROUTER)
-        keep_alive(self.socket)
+        set_options(self.socket)
         try:
             self.socket.bind(address)
         except zmq.ZMQError as error:
@@ -70,6 +71,8 @@ class PrefillServer:
             raise ConfigError(
                 f"--prefill-at {address}: it can't be bound ({error.strerror}): choose another address."
             ) from error
+        if address.startswith("ipc://"):
+            Path(address.removeprefix("ipc://")).chmod(0o600)
         self.sent_pages = 0
         self._model = model
         self._pool = pool
@@ -149,7 +152,7 @@ class PrefillServer:
     def _send_stored(self, order: _Order) -> None:
         """Sends the pages that are stored, as far as the decode server takes them."""
         while order.sent < min(order.taken, len(order.keys)):
-            last = min(order.taken, order.sent + PAGES_AT_ONCE)
+            last = min(order.taken, order.sent + MAX_PAGES)
             held = []
             for key in order.keys[order.sent : last]:
                 entry = self._pool.hold(key)

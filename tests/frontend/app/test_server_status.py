@@ -19,7 +19,8 @@ from arbora.frontend.core.text.prompt_memo import PromptMemo
 from arbora.frontend.core.text.tokenizer import Tokenizer
 from arbora.frontend.http import request_records
 from arbora.frontend.http.history import MAX_SAMPLES, SERIES, History, find_quantile
-from arbora.frontend.http.metrics import Metrics, SchedulerStats
+from arbora.frontend.http.metrics import Metrics
+from arbora.frontend.http.scheduler_metrics import SchedulerStats
 from arbora.runtime.api_keys import ApiKey, key_hash
 from arbora.runtime.messages import Stats, StoreCounts
 from fake_scheduler import ready

@@ -55,7 +55,7 @@ class Machine:
         return not model.is_unloaded.is_set()
 
     @property
-    def loaded(self) -> list[str]:
+    def names_of_loaded(self) -> list[str]:
         return [each.name for each in self.models if self._has(each)]
 
     async def load(self, model: Model, room: ModelRoom | None = None) -> None:
@@ -68,13 +68,13 @@ class Machine:
 async def test_the_least_recently_used_models_are_unloaded_until_the_model_fits() -> None:
     machine = Machine(Model("a", 300, 3.0), Model("b", 300, 1.0), Model("c", 300, 2.0))
     await machine.load(Model("d", 700, loads=False))
-    assert machine.loaded == ["a"]
+    assert machine.names_of_loaded == ["a"]
 
 
 async def test_a_model_that_fits_unloads_none() -> None:
     machine = Machine(Model("a", 300), Model("b", 300))
     await machine.load(Model("c", 400, loads=False))
-    assert machine.loaded == ["a", "b"]
+    assert machine.names_of_loaded == ["a", "b"]
 
 
 async def test_a_model_too_large_for_the_machine_is_refused_with_numbers_and_unloads_none() -> None:
@@ -85,7 +85,7 @@ async def test_a_model_too_large_for_the_machine_is_refused_with_numbers_and_unl
         "c needs about 901B, but only 900B are free when all other models are unloaded. Use a smaller model "
         "or quantization, or lower --kv-memory."
     )
-    assert machine.loaded == ["a", "b"]
+    assert machine.names_of_loaded == ["a", "b"]
 
 
 async def test_a_model_that_leaves_less_than_it_was_said_to_take_ends_in_the_same_refusal() -> None:
@@ -93,7 +93,7 @@ async def test_a_model_that_leaves_less_than_it_was_said_to_take_ends_in_the_sam
     machine = Machine(*models, taken=500)
     with pytest.raises(ServerError, match="only 500B are free when all other"):
         await machine.load(Model("c", 600, loads=False), ModelRoom(lambda: 500, seconds=0.0))
-    assert machine.loaded == []
+    assert machine.names_of_loaded == []
 
 
 async def test_the_load_that_starts_the_server_is_tried_in_any_case() -> None:
@@ -139,7 +139,7 @@ async def _check_order(others: list[tuple[int, bool]], needed: int, taken: int) 
     machine = Machine(*reversed(models), taken=taken)
     total = machine.find_free() + sum(model.hosted.memory for model in models)
     unused = [model for model in models if not model.users]
-    expected, free = set(machine.loaded), machine.find_free()
+    expected, free = set(machine.names_of_loaded), machine.find_free()
     if needed <= total:
         for model in unused:
             if needed <= free:
@@ -150,10 +150,12 @@ async def _check_order(others: list[tuple[int, bool]], needed: int, taken: int) 
         await machine.load(Model("new", needed, loads=False))
     except ServerError as error:
         assert needed > free
-        assert ("all other models are unloaded" in str(error)) == (needed > total or not machine.loaded)
+        assert ("all other models are unloaded" in str(error)) == (
+            needed > total or not machine.names_of_loaded
+        )
     else:
         assert needed <= free
-    assert set(machine.loaded) == expected
+    assert set(machine.names_of_loaded) == expected
 
 
 async def test_models_are_loaded_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -81,11 +82,11 @@ class Pair:
                 self.ready[ready[0]] = ready[1]
 
     def until(self, condition: Callable[[], bool]) -> None:
-        def advanced() -> bool:
+        def advance_and_check() -> bool:
             self.advance()
             return condition()
 
-        eventually(advanced)
+        eventually(advance_and_check)
 
     def compute(self, *numbers: int, pool: HostPool | None = None) -> None:
         """Saves pages to the prefill server's host memory, or to `pool`."""
@@ -108,11 +109,11 @@ class Pair:
     def sent_to_scheduler(self) -> SchedulerInbox:
         message: list[SchedulerInbox | None] = []
 
-        def arrived() -> bool:
+        def receive() -> bool:
             message[:] = [self.scheduler.receive(0)]
             return message != [None]
 
-        self.until(arrived)
+        self.until(receive)
         assert message[0] is not None
         return message[0]
 
@@ -128,6 +129,22 @@ class Pair:
 
     def close(self) -> None:
         self.context.destroy(linger=0)
+
+
+@dataclass
+class Clock:
+    now: float
+
+    def pass_seconds(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A clock that stands still."""
+    clock = Clock(time.monotonic())
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    return clock
 
 
 @pytest.fixture
@@ -171,7 +188,7 @@ def test_pages_that_are_stored_there_are_sent_without_a_request(pair: Pair) -> N
 def test_no_more_pages_are_under_way_than_the_decode_server_takes(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefill_server, "PAGES_AT_ONCE", 2)
+    monkeypatch.setattr(prefill_server, "MAX_PAGES", 2)
     pair.peers._ahead = 4
     pair.compute(*range(12))
     assert pair.find(range(12)) == 12
@@ -246,32 +263,24 @@ def test_when_the_server_dies_the_fetch_has_what_came_and_after_its_return_it_is
     pair.until(lambda: pair.ready.get(3) == 4)
 
 
-def test_a_server_that_does_not_answer_is_not_asked_for_a_while(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now)
+def test_a_server_that_does_not_answer_is_not_asked_for_a_while(pair: Pair, clock: Clock) -> None:
     pair.find(range(4))
     hung, pair.server = pair.server, None
-    now += prefill_peers.ANSWER_S + 1
+    clock.pass_seconds(prefill_peers.ANSWER_S + 1)
     pair.advance()
     assert pair.ready == {1: 0}
     assert pair.find(range(4), fetch=2) == 0
     pair.server = hung
-    now += prefill_peers.SILENCE_S
+    clock.pass_seconds(prefill_peers.SILENCE_S)
     assert pair.find(range(4), fetch=3) == 4
 
 
-def test_a_prompt_that_is_late_is_computed_here_and_not_there(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now)
+def test_a_prompt_that_is_late_is_computed_here_and_not_there(pair: Pair, clock: Clock) -> None:
     pair.find(range(4))
     request = pair.sent_to_scheduler()
     pair.compute(0)
     pair.until(lambda: pair.peers.received_pages == 1)
-    now += prefill_peers.PROGRESS_S + 1
+    clock.pass_seconds(prefill_peers.PROGRESS_S + 1)
     pair.advance()
     assert pair.ready == {1: 1}
     assert isinstance(request, Generate)
@@ -370,3 +379,9 @@ def test_whatever_happens_a_fetch_ends_with_right_pages_and_nothing_stays_held(d
         assert not pair.peers.is_busy
         assert all(peer.awaited == 0 for peer in pair.peers._peers)
         pair.close()
+
+
+def test_other_users_of_the_machine_can_not_connect_to_a_file_and_ipv6_is_an_address_too(pair: Pair) -> None:
+    assert Path(pair.address.removeprefix("ipc://")).stat().st_mode & 0o077 == 0
+    assert pair.server is not None
+    assert pair.server.socket.getsockopt(zmq.IPV6) == 1
