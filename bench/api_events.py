@@ -51,7 +51,7 @@ _messages = msgspec.json.Decoder(MessagesRequest)
 def new_reply(tokenizer: Tokenizer) -> Reply:
     request = Generate("a-0", 0, bytes(4 * 100), SamplingParams(max_tokens=EVENTS))
     choice = ChoiceReply(Detokenizer(tokenizer), False, tokenizer.eos_tokens)
-    return Reply([choice], Generation([request], lambda message: None), 1)
+    return Reply([choice], Generation([request]), 1)
 
 
 def chat_stream(tokenizer: Tokenizer) -> StreamedAnswer:

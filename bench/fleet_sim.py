@@ -20,9 +20,9 @@ import numpy as np
 from arbora.frontend.core.replica import router as router_module
 
 sys.path.append(str(Path(__file__).parent / "lib"))
-from fleet import Machine, Simulation, read_requests
 from fleet_routes import measure_routes
 from fleet_rules import RULES
+from simulated_fleet import Machine, Simulation, read_requests
 
 HEADER = "rule                               hit %  TTFT p50    p90     p99   busiest/mean"
 

@@ -7,10 +7,10 @@ from .leases import Lease, Leases
 from .lock import Copy, Lock, PrefixMatch
 from .packed import KEY_BYTES, common_tokens, split_keys
 from .page_allocator import list_runs
-from .page_keys import NO_KEY, KeyedPages, KeyedState, Missing, NeededKeys, TreeKeys
+from .page_keys import NO_KEY, KeyedPages, KeyedState, Missing, NeededKeys, PageKeys, TreeKeys
 from .path_windows import PathWindows
 from .prefix_cache import CacheStats, Dropped, PrefixCache
-from .tree_changes import NO_PAGE, PagesRemoved, PagesStored, TreeChange
+from .tree_changes import NO_PAGE, ChangeFeed, PagesRemoved, PagesStored, TreeChange
 from .windowed_groups import FullWindow
 from .windows import Reach, WindowGroup
 
@@ -20,6 +20,7 @@ __all__ = [
     "NO_PAGE",
     "CacheStats",
     "CachedPrefix",
+    "ChangeFeed",
     "Copy",
     "Divergence",
     "Dropped",
@@ -33,6 +34,7 @@ __all__ = [
     "Lock",
     "Missing",
     "NeededKeys",
+    "PageKeys",
     "PagesRemoved",
     "PagesStored",
     "PathWindows",

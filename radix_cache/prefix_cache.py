@@ -21,7 +21,7 @@ from .page_keys import Missing, TreeKeys
 from .path_windows import PathWindows
 from .request_states import RequestStates
 from .tree import RadixTree
-from .tree_changes import PagesStored, TreeChange, TreeChanges
+from .tree_changes import ChangeFeed, PagesStored, TreeChanges, list_stored
 from .windowed_groups import FullWindow, WindowedGroups
 from .windows import Reach, WindowGroup
 
@@ -411,18 +411,23 @@ class PrefixCache:
         return Dropped(len(pages), sum(len(node.tokens) for node in removed) // TOKEN_BYTES)
 
     def list_pages(self) -> list[PagesStored]:
-        """All full pages in the tree, parents before their children. From now on changes are collected: call
-        `take_changes` often, or `stop_changes`."""
+        """All full pages in the tree, parents before their children."""
+        return list(list_stored(self._tree.roots.values(), self._tree.page_bytes))
+
+    def watch_changes(self) -> ChangeFeed:
+        """Returns a feed that collects the changes of the tree's full pages from now on. Empty it often by
+        `take`, or end it by `stop_changes`: it grows without limit."""
         if self._tree.changes is None:
             self._tree.changes = TreeChanges(self._tree.page_bytes)
-        return list(self._tree.changes.list_all(self._tree.roots.values()))
+        feed = ChangeFeed()
+        self._tree.changes.feeds.append(feed)
+        return feed
 
-    def take_changes(self) -> list[TreeChange]:
-        """The changes of the tree's full pages since the last call; none if they are not collected."""
-        return [] if self._tree.changes is None else self._tree.changes.take()
-
-    def stop_changes(self) -> None:
-        self._tree.changes = None
+    def stop_changes(self, feed: ChangeFeed) -> None:
+        assert self._tree.changes is not None, "no feed is open"
+        self._tree.changes.feeds.remove(feed)
+        if not self._tree.changes.feeds:
+            self._tree.changes = None
 
     def stats(self) -> CacheStats:
         return CacheStats(

@@ -28,12 +28,10 @@ class PagesRemoved(NamedTuple):
 TreeChange = PagesStored | PagesRemoved
 
 
-class TreeChanges:
-    """Collects the changes of full pages. A page's id names it as long as it is in the tree, so splits, which
-    move no page, are no changes."""
+class ChangeFeed:
+    """The changes that one observer has not taken yet."""
 
-    def __init__(self, page_bytes: int) -> None:
-        self._page_bytes = page_bytes
+    def __init__(self) -> None:
         self._changes: list[TreeChange] = []
 
     def take(self) -> list[TreeChange]:
@@ -41,36 +39,53 @@ class TreeChanges:
         changes, self._changes = self._changes, []
         return changes
 
-    def note_stored(self, node: Node, first: int = 0) -> None:
-        """Call it when the node has got its pages from index `first` on."""
-        if (stored := self._describe(node, first)) is not None:
-            self._changes.append(stored)
+    def add_stored(self, stored: PagesStored) -> None:
+        self._changes.append(stored)
 
-    def note_removed(self, node: Node) -> None:
-        """Call it before a leaf loses its pages."""
-        pages = node.pages[: len(node.tokens) // self._page_bytes][::-1]
-        if not pages:
-            return
+    def add_removed(self, pages: list[int]) -> None:
         last = self._changes[-1] if self._changes else None
         if isinstance(last, PagesRemoved):
             last.pages.extend(pages)
         else:
             self._changes.append(PagesRemoved(list(pages)))
 
-    def list_all(self, roots: Iterable[Node]) -> Iterator[PagesStored]:
-        """All full pages below the roots, parents before their children."""
-        for root in roots:
-            for node in root.subtree():
-                if (stored := self._describe(node, 0)) is not None:
-                    yield stored
 
-    def _describe(self, node: Node, first: int) -> PagesStored | None:
-        """A node's full pages from index `first` on; None if there are none, or if the node is a root."""
-        full = len(node.tokens) // self._page_bytes
-        if node.parent is None or node.namespace is None or full <= first:
-            return None
-        before = node.pages[:first] or node.parent.pages
-        tokens = node.tokens[first * self._page_bytes : full * self._page_bytes]
-        return PagesStored(
-            node.namespace, before[-1] if before else NO_PAGE, tokens, tuple(node.pages[first:full])
-        )
+class TreeChanges:
+    """Tells each feed the changes of full pages. A page's id names it as long as it is in the tree, so splits
+    are no changes: they move no page."""
+
+    def __init__(self, page_bytes: int) -> None:
+        self._page_bytes = page_bytes
+        self.feeds: list[ChangeFeed] = []
+
+    def note_stored(self, node: Node, first: int = 0) -> None:
+        """Call it when the node has got its pages from index `first` on."""
+        if (stored := _describe(node, first, self._page_bytes)) is not None:
+            for feed in self.feeds:
+                feed.add_stored(stored)
+
+    def note_removed(self, node: Node) -> None:
+        """Call it before a leaf loses its pages."""
+        if pages := list(node.pages[: len(node.tokens) // self._page_bytes][::-1]):
+            for feed in self.feeds:
+                feed.add_removed(pages)
+
+
+def list_stored(roots: Iterable[Node], page_bytes: int) -> Iterator[PagesStored]:
+    """All full pages below the roots, parents before their children."""
+    for root in roots:
+        for node in root.subtree():
+            if (stored := _describe(node, 0, page_bytes)) is not None:
+                yield stored
+
+
+def _describe(node: Node, first: int, page_bytes: int) -> PagesStored | None:
+    """A node's full pages from index `first` on; None if there are none, or if the node is a root."""
+    full = len(node.tokens) // page_bytes
+    if node.parent is None or node.namespace is None or full <= first:
+        return None
+    before = node.pages[:first] or node.parent.pages
+    tokens = node.tokens[first * page_bytes : full * page_bytes]
+    return PagesStored(
+        node.namespace, before[-1] if before else NO_PAGE, tokens, tuple(node.pages[first:full])
+    )

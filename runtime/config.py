@@ -10,6 +10,7 @@ from typing import Literal, get_args
 import msgspec
 
 from .api_keys import ApiKey, are_several
+from .event_sockets import EventSockets, read_event_sockets
 from .grammar_spec import AdditionalProperties, Whitespace
 from .option_values import (
     assignments,
@@ -30,6 +31,7 @@ from .option_values import (
     read_http_url,
     read_keep_alive,
     read_keys,
+    read_local_addresses,
     read_model_names,
     read_origins,
     read_packed_weights,
@@ -40,6 +42,7 @@ from .option_values import (
     some_of,
     whole_number,
 )
+from .zmq_address import read_local_address
 
 BUILTIN_MODEL = Path(__file__).resolve().parent / "model" / "builtin"
 
@@ -238,6 +241,21 @@ class ServeConfig:
         "URL",
         read_remote_url,
     )
+    prefill_at: str | None = option(
+        "address at which other servers of the same model may have this one compute their prompts, such as "
+        "tcp://127.0.0.1:7000 (default: none)",
+        None,
+        "ADDRESS",
+        read_local_address,
+    )
+    prefill_from: tuple[str, ...] = option(
+        "servers, by their --prefill-at, that compute this one's prompts, so that its streams go on evenly; "
+        "for more repeat it or put commas between (default: none)",
+        (),
+        "ADDRESS",
+        read_local_addresses,
+        is_repeatable=True,
+    )
     write_policy: WritePolicy = option(
         "when the disk and remote caches get pages: write_back, when they are evicted and at the end; "
         "write_through, as they are computed, so that a crash loses little",
@@ -383,6 +401,17 @@ class ServeConfig:
         "URL",
         read_http_url,
     )
+    kv_events: EventSockets | None = option(
+        "publish the cache's changes for gateways, as vLLM's KV events, at an address such as "
+        "tcp://127.0.0.1:5557; behind commas replay=ADDRESS, topic=TEXT, secret=FILE,clients=DIRECTORY "
+        "(default: none)",
+        None,
+        "ADDRESS",
+        read_event_sockets,
+    )
+    vllm_metrics: bool = option(
+        "add gauges under vLLM's names to /metrics, for gateways that read those", False
+    )
     api_workers: int = option(
         "processes that serve HTTP; more than one for many streams on a machine with many cores",
         1,
@@ -419,6 +448,11 @@ class ServeConfig:
         if isinstance(self.speculate, int):
             return self.speculate
         return 0 if self.speculate == "off" else AUTO_DRAFTS
+
+    @property
+    def moves_prefill(self) -> bool:
+        """Whether pages of prompts come from other servers or go to them."""
+        return bool(self.prefill_at or self.prefill_from)
 
     @property
     def adapter_places(self) -> int:

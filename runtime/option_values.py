@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from .api_keys import find_control
 from .sampling_params import MAX_DRAFTS
+from .zmq_address import read_local_address
 
 MAX_SIZE = 2**63  # largest size in bytes that an option may have
 MIN_BARE_SIZE = 1 << 20
@@ -334,6 +335,13 @@ def read_remote_url(text: str) -> str:
     if not text.startswith(("redis://", "rediss://", "unix://")):
         raise ValueError("expected a URL such as redis://HOST:6379/0, rediss://HOST or unix://PATH.")
     return text
+
+
+def read_local_addresses(text: str) -> tuple[str, ...]:
+    found = split_keys(text)
+    if not found:
+        raise ValueError("there is no address in it. Leave it out to compute all prompts here.")
+    return tuple(map(read_local_address, found))
 
 
 def show(text: str) -> str:

@@ -25,6 +25,7 @@ SHARED = (
     "checkpoint_json",
     "config",
     "errors",
+    "event_sockets",
     "families",
     "gguf_families",
     "gguf_file",
@@ -38,6 +39,7 @@ SHARED = (
     "system_memory",
     "type_mismatch",
     "vocabulary",
+    "zmq_address",
 )
 SHARED_MODULES = {f"runtime.{name}" for name in SHARED}
 SPEC = {"runtime.grammar_spec"}

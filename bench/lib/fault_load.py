@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 
 import httpx
@@ -54,6 +55,8 @@ class FaultLoad:
         self._known: dict[int, str] = {}
         self.open: set[Ask] = set()
         self.finished = 0
+        self.ends: dict[str, Counter[str]] = {"streamed": Counter(), "whole": Counter()}
+        """how the first tries of finished requests ended, by the kind of answer that was asked for"""
         self.wrong: list[str] = []
 
     async def learn(self) -> None:
@@ -98,6 +101,7 @@ class FaultLoad:
                 ask.done.set()
                 self.open.discard(ask)
                 self.finished += 1
+                self.ends["streamed" if request(ask.number)[1] else "whole"][ask.end] += 1
 
     async def _try(self, http: httpx.AsyncClient, ask: Ask) -> None:
         deadline = ask.started + RETRY_WITHIN_S
@@ -119,11 +123,12 @@ class FaultLoad:
 
 
 def request(number: int) -> tuple[Body, bool]:
-    """A request with one right answer, and whether it is streamed; every third has a schema."""
+    """A request with one right answer, and whether it is streamed. Every third has a schema, and half of them
+    are sampled at random with a seed."""
     rng = random.Random(f"fault {number}")
     body: Body = {
         "messages": [user(words(rng, 5, 100))],
-        "temperature": 0,
+        "temperature": float(number % 4 > 1),
         "seed": number,
         "max_tokens": rng.randint(40, 160),
     }

@@ -4,12 +4,13 @@ them, in Python of our own."""
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from arbora.frontend.core.replica.router import Router
 from arbora.runtime.messages import Generate, ReplicaReport
 from arbora.runtime.sampling_params import SamplingParams
-from fleet import BLOCK, PAGE, Replica, Request
+from simulated_fleet import BLOCK, PAGE, Replica, Request
 
 ONE_TOKEN = SamplingParams(max_tokens=1)
 RAY_MIN_MATCH = 0.1  # of a prompt; with less, the replica that was sent the least
@@ -21,8 +22,8 @@ Clock = Callable[[], float]
 Choose = Callable[[Request], int]
 
 
-class Rule:
-    """A rule that gets no reports."""
+class Rule(ABC):
+    """Chooses the replica of each request."""
 
     wants_reports = False
 
@@ -30,36 +31,44 @@ class Rule:
         self.replicas = replicas
         self.numbers = range(len(replicas))
 
+    @abstractmethod
     def choose(self, request: Request) -> tuple[int, int]:
-        """The replica, and how many tokens of the prompt are expected to be computed."""
-        return self.pick(request), request.length
+        """Returns the replica, and how many tokens of the prompt are expected to be computed."""
 
-    def pick(self, request: Request) -> int:
-        raise NotImplementedError
-
-    def note_accepted(self, request: Request) -> None:
+    def note_accepted(self, request: Request) -> None:  # noqa: B027 (only one rule needs it)
         """Notes that the replica's reports count the request."""
 
-    def note_first_token(self, request: Request) -> None:
+    def note_first_token(self, request: Request) -> None:  # noqa: B027 (only one rule needs it)
         """Notes that the request's prompt is computed."""
 
-    def take(self, replica: int, report: ReplicaReport) -> None:
+    def take(self, replica: int, report: ReplicaReport) -> None:  # noqa: B027 (only one rule needs it)
         """Takes a report that the replica has sent."""
 
 
-class RoundRobin(Rule):
+class RuleWithoutReports(Rule):
+    """Knows no trees, so it expects whole prompts to be computed."""
+
+    def choose(self, request: Request) -> tuple[int, int]:
+        return self.pick(request), request.length
+
+    @abstractmethod
+    def pick(self, request: Request) -> int:
+        """Returns the replica that gets the request."""
+
+
+class RoundRobin(RuleWithoutReports):
     def pick(self, request: Request) -> int:
         return request.number % len(self.replicas)
 
 
-class LeastBacklog(Rule):
+class LeastBacklog(RuleWithoutReports):
     """Knows the backlogs exactly and at once, but no prefixes."""
 
     def pick(self, request: Request) -> int:
         return min(self.numbers, key=lambda each: self.replicas[each].backlog_s)
 
 
-class SentPrefixes(Rule):
+class SentPrefixes(RuleWithoutReports):
     """Remembers for ever which blocks each replica was sent after which others."""
 
     def __init__(self, replicas: Sequence[Replica], clock: Clock) -> None:
@@ -137,7 +146,7 @@ class Arbora(Rule):
         assert self._router.take(replica, report), "no report is lost"
 
 
-RULES: dict[str, type[Rule]] = {
+RULES: dict[str, Callable[[Sequence[Replica], Clock], Rule]] = {
     "round robin": RoundRobin,
     "least backlog": LeastBacklog,
     "Ray's prefix rule": RayPrefix,

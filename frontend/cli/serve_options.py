@@ -50,6 +50,8 @@ GROUPS = {
         "disk_cache",
         "remote_cache",
         "write_policy",
+        "prefill_at",
+        "prefill_from",
         "prompt_rules",
         "packed_weights",
         "data_dir",
@@ -66,6 +68,7 @@ GROUPS = {
         "request_defaults",
     ),
     "adapters": ("lora", "max_loras", "max_lora_rank"),
+    "gateways": ("kv_events", "vllm_metrics"),
     "logs and debugging": ("quiet", "log_level", "log_requests", "otlp_traces_endpoint", "debug"),
 }
 """The names of the options by group, both in the order of the help."""

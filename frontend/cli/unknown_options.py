@@ -68,6 +68,7 @@ ELSEWHERE = {
     "swap-space": "use --host-cache",
     "kv-offloading-size": "use --host-cache",
     "hicache-size": "use --host-cache",
+    "kv-events-config": "use --kv-events tcp://127.0.0.1:5557,replay=tcp://127.0.0.1:5657",
     "disable-cuda-graph": "use --debug eager",
     "enable-deterministic-inference": "use --deterministic",
     "enable-log-requests": "leave it out: requests are logged unless --log-requests is off",

@@ -15,6 +15,7 @@ import msgspec
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import (
+    ADAPTER_MARK,
     Adapter,
     Generate,
     GrammarSpec,
@@ -56,8 +57,6 @@ from .work.thread_pool import run_now
 
 MAX_COUNTED_TOKENS = 1 << 20
 """Maximum tokens of a prompt that is only tokenized. A longer context of the model raises it."""
-_ADAPTER = "@"
-"""What stands in a namespace's name before the digest of an adapter."""
 
 
 class RenderedPrompt(NamedTuple):
@@ -148,12 +147,12 @@ def cache_namespace(scope: str, salt: str | None, adapter: Adapter | None = None
     """The namespace's name. Disks and other servers see it, so it must not reveal the salt. It has the digest
     of the adapter's weights: another adapter of the same name shares no pages with it."""
     salted = scope + (sha256(salt.encode()).hexdigest() if salt else "")
-    return salted if adapter is None else f"{salted}{_ADAPTER}{adapter.digest}"
+    return salted if adapter is None else f"{salted}{ADAPTER_MARK}{adapter.digest}"
 
 
 def is_shared_by_keys(namespace: str) -> bool:
     """Whether all API keys use the namespace, as it belongs neither to a key nor to a salt."""
-    return not namespace.partition(_ADAPTER)[0]
+    return not namespace.partition(ADAPTER_MARK)[0]
 
 
 def namespace_of(fields: SamplingFields, scope: str, adapter: Adapter | None = None) -> str | None:

@@ -61,6 +61,7 @@ class HttpService:
         metrics = Metrics(
             [each.memo for each in services],
             {each.config.served_model_name: each.engine.directory for each in services},
+            config.vllm_metrics,
         )
         bodies, history = BodyReader(service.work), History(metrics)
         first = cls(service, bodies, metrics, keys, records, history, traces, log, listeners)

@@ -9,6 +9,8 @@ import socket
 import stat
 from pathlib import Path
 
+import zmq
+
 from ...runtime.config import ServeConfig
 from ...runtime.errors import ConfigError
 
@@ -53,6 +55,39 @@ class Listening:
 def check_address(config: ServeConfig) -> None:
     """Raises ConfigError if the server can't listen there, before a model is downloaded for it."""
     Listening.open(config).close()
+    if config.kv_events is not None:
+        for address in config.kv_events.list_addresses(config.replicas):
+            _check_event_address(address)
+
+
+def _check_event_address(address: str) -> None:
+    """Raises ConfigError if a scheduler can't publish events there. A file there is replaced later."""
+    if address.startswith("ipc://"):
+        path = Path(address.removeprefix("ipc://"))
+        problem = None
+        if not os.access(path.parent, os.W_OK):
+            problem = "no file can be made in its directory. Make the directory, or choose another one."
+        elif len(os.fsencode(path)) > MAX_PATH_BYTES:
+            problem = f"a socket's path has at most {MAX_PATH_BYTES} bytes. Choose a shorter one."
+    else:
+        problem = _try_to_bind(address)
+    if problem is not None:
+        raise ConfigError(f"--kv-events {address}: {problem}")
+
+
+def _try_to_bind(address: str) -> str | None:
+    """Why a ZeroMQ socket can't be bound to the address; None if it can."""
+    context = zmq.Context()
+    try:
+        publisher = context.socket(zmq.PUB)
+        publisher.setsockopt(zmq.IPV6, 1)
+        publisher.bind(address)
+    except zmq.ZMQError as error:
+        reason = (error.strerror or str(error)).partition(" (addr")[0]  # the rest repeats the address
+        return f"can't publish there ({reason}). Choose another address or port of this machine."
+    finally:
+        context.destroy(linger=0)
+    return None
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -182,14 +182,28 @@ def _check_together(config: ServeConfig, given: Collection[str]) -> None:
             "have no effect. Leave one of them out."
         )
     tiers = config.host_cache or config.disk_cache or config.remote_cache
-    if tiers and not config.prefix_cache:
+    if (tiers or config.moves_prefill) and not config.prefix_cache:
         raise ConfigError(
-            "--debug uncached leaves nothing for --host-cache, --disk-cache or --remote-cache to keep."
+            "--debug uncached leaves nothing for --host-cache, --disk-cache, --remote-cache, --prefill-at or "
+            "--prefill-from to keep."
+        )
+    if config.prefill_at and (config.replicas > 1 or config.also_serve):
+        raise ConfigError(
+            "--prefill-at is the address of one model process: leave out --replicas and --also-serve, and "
+            "start a server for each."
+        )
+    if config.prefill_from and config.also_serve:
+        raise ConfigError(
+            "--prefill-from is that of one model: leave out --also-serve, and start a server for each model."
         )
     if "write_policy" in given and not tiers:
         raise ConfigError("--write-policy is that of --disk-cache and --remote-cache: give one of them too.")
     if "pin_memory" in given and not config.prefix_cache:
         raise ConfigError("--debug uncached leaves nothing to pin: leave it or --pin-memory out.")
+    if config.kv_events and not config.prefix_cache:
+        raise ConfigError("--debug uncached leaves nothing to publish: leave it or --kv-events out.")
+    if config.kv_events and (problem := config.kv_events.find_problem(config.replicas)):
+        raise ConfigError(f"--kv-events: {problem}")
     if config.remote_cache and find_spec("redis") is None:
         raise ConfigError(
             "--remote-cache: the package redis is missing; install it with "
@@ -266,7 +280,7 @@ def _check_models(config: ServeConfig, given: Collection[str]) -> None:
         raise ConfigError(
             f"--also-serve {twice[0]}: two models have this name; give one of them another by NAME=MODEL."
         )
-    alone = [name for name in ("lora", "max_loras", "chat_template") if name in given]
+    alone = [name for name in ("lora", "max_loras", "chat_template", "kv_events") if name in given]
     if config.also_serve and alone:
         raise ConfigError(
             f"--{alone[0].replace('_', '-')} is that of one model: leave out --also-serve, and start a "

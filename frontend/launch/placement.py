@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -28,6 +29,8 @@ MIN_KV_BYTES = 256 << 20
 """KV cache with which a model is worth loading, where it may take more as it needs it"""
 PROCESS_BYTES = 512 << 20
 """memory of a replica's processes beside weights and KV cache"""
+QUANTIZED_SHARE = {"int8": 0.6, "fp8": 0.6, "int4": 0.4}
+"""memory of weights that are quantized when they are loaded, as a multiple of the same in 16 bits"""
 SMI_SECONDS = 10.0
 
 
@@ -51,13 +54,14 @@ def _divide_gpus(config: ServeConfig) -> tuple[Place, ...]:
 
 def host_models(config: ServeConfig, directory: Path, replicas: tuple[Place, ...]) -> list[HostedModel]:
     """The models of a server, each with as many replicas."""
+    beside = _count_sharers(replicas)
     return [
         HostedModel(
             model_directory(directory, number),
             each.served_model_name,
             replicas,
             each.keep_alive,
-            len(replicas) * _estimate_memory(each),
+            beside * _estimate_memory(each),
         )
         for number, each in enumerate(config.list_models())
     ]
@@ -74,10 +78,16 @@ def find_free_memory(config: ServeConfig, replicas: tuple[Place, ...]) -> Callab
     return partial(_free_gpu_memory, sorted(gpus - {""} or visible))
 
 
+def _count_sharers(replicas: tuple[Place, ...]) -> int:
+    """How many replicas take the same memory: all on a CPU, those of one GPU otherwise."""
+    return max(Counter(each.environment.get(DEVICES_VARIABLE) for each in replicas).values())
+
+
 def _estimate_memory(config: ServeConfig) -> int:
     """About the bytes that a replica of the model takes: its weights as stored, and KV cache."""
     files = [path for kind in ("*.safetensors", "*.gguf") for path in config.model.glob(kind)]
-    weights = sum(path.stat().st_size for path in files)
+    stored = sum(path.stat().st_size for path in files)
+    weights = stored if config.quantize is None else QUANTIZED_SHARE[config.quantize] * stored
     of_ranks = config.tp * ((config.kv_memory or MIN_KV_BYTES) + PROCESS_BYTES)
     return int(WEIGHTS_FACTOR * weights) + of_ranks
 

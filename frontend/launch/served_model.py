@@ -76,7 +76,7 @@ class ServedModel:
         self.last_used = 0.0  # by the event loop's clock, as `_expires_at`
         self.known: ModelReady | None = None  # the last description, also of a dead replica
         self.was_ready = asyncio.Event()
-        self.is_unloaded = asyncio.Event()
+        self.is_unloaded = asyncio.Event()  # whether it takes no memory
         self.is_unloaded.set()
         self.replicas = [ReplicaDomain(hosted.directory, *each) for each in enumerate(hosted.replicas)]
         self._number = number
@@ -88,10 +88,16 @@ class ServedModel:
         self._changed = asyncio.Event()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._expires_at: float | None = None
+        self._error = ""  # why it could not be loaded
         self._is_evicted = False
         self._saving = False
         if number == 0:
             self._is_needed.set()
+
+    @property
+    def starts_server(self) -> bool:
+        """Whether this is the load without which the server can't start."""
+        return self._number == 0 and not self.was_ready.is_set()
 
     @property
     def is_idle(self) -> bool:
@@ -122,7 +128,7 @@ class ServedModel:
         """Loads and unloads the model until cancelled. Raises ServerError if the server can't go on."""
         while True:
             await self._is_needed.wait()
-            is_start = self._number == 0 and not self.was_ready.is_set()
+            is_start = self.starts_server
             error = await self._load_and_serve(is_start)
             if error is not None and (is_start or (self._is_only and self._is_up.is_set())):
                 raise error
@@ -135,7 +141,7 @@ class ServedModel:
         for message in first:
             outbox.send(message)
         if self._may_unload:
-            outbox.send(self._describe())
+            outbox.send(self._describe())  # without an error, of which it had no part
         for replica in sorted(self.replicas, key=lambda each: each.model is None):  # serving ones first
             outbox.send(replica.describe())
             if not replica.responds:
@@ -158,7 +164,9 @@ class ServedModel:
             outbox.send(message)
 
     def hear_ready(self, message: Ready, epoch: int) -> None:
-        """Notes that the replica of an epoch serves."""
+        """Notes that the replica of an epoch serves, unless the model is being unloaded."""
+        if self.state == "unloaded":
+            return
         assert message.model is not None, "a scheduler is ready when its model is"
         replica = self._find(epoch)
         if replica.was_ready.is_set() and self._is_up.is_set():
@@ -168,7 +176,7 @@ class ServedModel:
         self.tell(replica.describe())
         if not self._is_up.is_set():
             self._is_up.set()
-            self.state = "loaded"
+            self.state, self._error = "loaded", ""
             self._expire_after(None if self.users else self.hosted.keep_alive)
         if all(each.was_ready.is_set() for each in self.replicas):
             self.was_ready.set()
@@ -219,7 +227,6 @@ class ServedModel:
 
     async def _load_and_serve(self, is_start: bool) -> ServerError | None:
         """Serves from the load until the model is no longer needed. Returns the error that ended that."""
-        self.is_unloaded.clear()
         self._is_up.clear()
         self._is_evicted = self._saving = False
         for replica in self.replicas:
@@ -229,6 +236,7 @@ class ServedModel:
         tasks: list[asyncio.Task[None]] = []
         try:
             async with self._around.make_room(self):
+                self.is_unloaded.clear()
                 if not is_start:
                     logger.info("loading %s", self.name)
                 tasks += [asyncio.create_task(self._keep(each, is_start)) for each in self.replicas]
@@ -375,13 +383,16 @@ class ServedModel:
         """Lets the model be unloaded after the seconds, None for never, unless a request needs it."""
         self._expires_at = None if seconds is None else time.monotonic() + seconds
         self._changed.set()
-        self._set_state(self.state)
+        self._tell_state()
 
     def _set_state(self, state: LoadState, error: str = "") -> None:
         """Notes the state, and tells it the tokenizer processes."""
-        self.state = state
+        self.state, self._error = state, error
+        self._tell_state()
+
+    def _tell_state(self) -> None:
         if self._may_unload:
-            self.tell(self._describe(error))
+            self.tell(self._describe(self._error))
 
     def _describe(self, error: str = "") -> ModelState:
         at = self._expires_at

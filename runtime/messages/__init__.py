@@ -38,6 +38,7 @@ from __future__ import annotations
 
 from ..grammar_spec import AdditionalProperties, GrammarSpec, PropertyOrder, Unenforced, Whitespace
 from .adapters import (
+    ADAPTER_MARK,
     Adapter,
     AdapterChanged,
     AdapterList,
@@ -75,6 +76,7 @@ from .cache_control import (
 )
 from .generation import (
     BACKGROUND_PRIORITY,
+    PREFILL_CLIENT,
     Abort,
     Accepted,
     AwaitTools,
@@ -212,7 +214,9 @@ SchedulerInbox = (
     | PeerDown
     | Drain
 )
-ToPageStore = SavePages | ForgetPages | DiscardPages | FlushPages
+PrefillAnswer = Accepted | Refused | Outputs
+"""answers to requests of `PREFILL_CLIENT`"""
+ToPageStore = SavePages | ForgetPages | DiscardPages | FlushPages | PrefillAnswer
 ModelInbox = (
     StepPlan | StepMasks | ForgetReplies | LoadGrammar | DropGrammar | ReadAdapter | DropAdapter | ToPageStore
 )
@@ -220,10 +224,12 @@ PageStoreInbox = FindPages | FetchPages | EndFetch | UsedPages | LocatePages
 SupervisorInbox = Ready | KnowsReplica | Alive | Failed | Drained | UseModel | LeaveModel
 
 __all__ = [
+    "ADAPTER_MARK",
     "BACKGROUND_PRIORITY",
     "DRAFT_SOURCES",
     "NO_STATE",
     "PAGE_ID_BYTES",
+    "PREFILL_CLIENT",
     "TOKEN_BYTES",
     "Abort",
     "Accepted",
@@ -310,6 +316,7 @@ __all__ = [
     "PinPrefix",
     "Pooling",
     "PredictionCounts",
+    "PrefillAnswer",
     "PrefixPinned",
     "PromptExplained",
     "PropertyOrder",

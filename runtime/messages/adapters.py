@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from .base import Message, Part
 
+ADAPTER_MARK = "@"
+"""What stands in a namespace's name before the digest of an adapter."""
+
 
 class Adapter(Part):
     """A LoRA adapter under the name that requests give as their model."""

@@ -34,4 +34,6 @@ class StoreCounts(Part):
     host_hits: int = 0  # pages fetched from host memory
     disk_hits: int = 0  # pages fetched from disk
     remote_hits: int = 0  # pages fetched from the remote store
+    prefill_hits: int = 0  # pages that prefill servers computed
+    prefill_pages: int = 0  # pages sent to decode servers
     restored_pages: int = 0

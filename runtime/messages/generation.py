@@ -14,6 +14,8 @@ from .base import FinishReason, Message, Part, StoreCounts, Tokens
 LeaseKind = Literal["conversation", "breakpoint", "keep_alive", "session", "tool_pause"]
 BACKGROUND_PRIORITY = 1 << 31
 """priority of requests that start after all others, even of other API keys. Clients can't choose it."""
+PREFILL_CLIENT = -1
+"""client of the requests that compute prompts for other servers: the page store"""
 
 
 class LeaseTerms(Part):
@@ -48,6 +50,8 @@ class Generate(Message):
     output: Tokens = (
         b""  # the reply's tokens so far, which a replica has made that died; it goes on after them
     )
+    saved_from: int | None = None
+    """first page to copy to host memory as it is computed, for another server; None: as configured"""
 
 
 class Abort(Message):

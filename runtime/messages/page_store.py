@@ -10,7 +10,7 @@ and then its pieces.
 
 from __future__ import annotations
 
-from .base import Message, Part, StoreCounts
+from .base import Message, Part, StoreCounts, Tokens
 from .cache_control import CacheDropped, PagesInTiers
 
 
@@ -21,6 +21,7 @@ class SavedPages(Part):
     keys: bytes
     pages: bytes  # page ids, int32
     group: int = 0  # number of their group of layers
+    is_sent: bool = False  # another server waits for them: they are copied even if a lower tier has them
 
 
 class RestoredPages(Part):
@@ -106,6 +107,9 @@ class FindPages(Message):
     namespace: str
     keys: bytes
     others: list[NeededEntries] = []  # each with the same ends
+    prompt: Tokens = b""
+    """the prompt up to the last of `keys`, if a prefill server may compute what is not stored"""
+    first: int = 0  # with `prompt`, index of the first of `keys` in it
 
 
 class FetchPages(Message):

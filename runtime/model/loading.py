@@ -78,6 +78,12 @@ def load_model(
     spec = shape.cache_spec.pad() if is_stored or device.type != "cpu" else shape.cache_spec
     state_bytes = spec.state_bytes(source.dtype)
     layout = PoolLayout.of(spec, config.page_size, cells, source.context, is_stored)
+    if config.moves_prefill and (len(layout.groups) > 1 or state_bytes):
+        option = "--prefill-at" if config.prefill_at else "--prefill-from"
+        raise ConfigError(
+            f"{option}: this model has layers with windows or states, and only pages of layers that see all "
+            "tokens travel between servers. Leave it out."
+        )
     pieces = layout.count_pieces(state_bytes)
     store = open_page_store(config, layout.page_bytes[0], device, pieces, layout.count_places(pieces))
     max_rank = rank_limit(config)
@@ -143,7 +149,8 @@ def load_model(
         computed = (arithmetic(),) if config.deterministic else ()
         described = (shape, config.page_size, cells, layout.groups, *computed)
         positions = model.describe_positions()
-        ready.page_model = page_model(store, described, source.dtype, positions, source.checkpoint.files)
+        weights = source.checkpoint.files if store.tiers or config.moves_prefill else ()
+        ready.page_model = page_model(store, described, source.dtype, positions, weights)
         ready.host_pages = store.pool.places
     return LoadedModel(runner, ready, store)
 

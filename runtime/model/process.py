@@ -20,19 +20,16 @@ from ..config import ServeConfig, load_config
 from ..errors import ConfigError
 from ..logs import write_log
 from ..messages import (
-    DiscardPages,
     DropAdapter,
     DropGrammar,
     Failed,
     FlushPages,
-    ForgetPages,
     ForgetReplies,
     LoadGrammar,
     ModelInbox,
     PagesFlushed,
     PageStoreInbox,
     ReadAdapter,
-    SavePages,
     StepMasks,
     StepPlan,
     ToPageStore,
@@ -55,7 +52,7 @@ from .loading import LoadedModel, load_model
 from .ranks import Ranks, open_ranks
 from .runner import Runner
 from .running_step import RunningStep
-from .tiers import PageMover, PageStore
+from .tiers import PageMover, PageStore, PrefillPeers, PrefillServer
 
 MASKS_DEADLINE = 10.0
 """seconds that a step waits for its masks"""
@@ -162,7 +159,9 @@ def serve(runner: Runner, queue: StepQueue, scheduler: Outbox | NoOutbox) -> Non
                 scheduler.send(runner.read_adapter(adapter))
             case DropAdapter() as adapter:
                 runner.drop_adapter(adapter)
-            case (SavePages() | ForgetPages() | DiscardPages() | FlushPages()) as message:
+            case None:
+                pass
+            case message:
                 assert mover is not None, "the process has no page store"
                 mover.handle(message)
                 if isinstance(message, FlushPages):
@@ -207,18 +206,29 @@ def main() -> None:
     queue = StepQueue(inbox, heartbeat)
     model.runner.after_each_layer(heartbeat.progress)
     if model.page_store is not None:
-        _start(model.page_store, arguments)
+        try:
+            _start(model.page_store, config, arguments, model.ready.page_model)
+        except ConfigError as error:
+            _fail(error, arguments, context)
     scheduler.send(model.ready)
     leave_out_existing_objects()
     serve(model.runner, queue, scheduler if is_first else NoOutbox())
 
 
-def _start(store: PageStore, arguments: ChildArguments) -> None:
-    """Starts the page store's thread with its own sockets, because threads must not share one."""
+def _start(store: PageStore, config: ServeConfig, arguments: ChildArguments, page_model: bytes) -> None:
+    """Starts the page store's thread with its own sockets, because threads must not share one.
+
+    Raises ConfigError for an address that can't be used.
+    """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
     replica = arguments.replica
     inbox: Inbox[PageStoreInbox] = Inbox(context, replica.page_store, PageStoreInbox, replica.epoch)
-    store.start(inbox, Outbox(context, replica.scheduler, replica.epoch))
+    peers, server = None, None
+    if config.prefill_from:
+        peers = PrefillPeers(context, config.prefill_from, page_model, store.pool)
+    if config.prefill_at:
+        server = PrefillServer(context, config.prefill_at, page_model, store.pool)
+    store.start(inbox, Outbox(context, replica.scheduler, replica.epoch), peers, server)
 
 
 def _load_or_exit(
@@ -229,12 +239,17 @@ def _load_or_exit(
     except CaptureError as error:
         _start_again_without_graphs(error)
     except (ConfigError, torch.OutOfMemoryError, MemoryError) as error:
-        supervisor = Outbox(context, supervisor_address(arguments.directory), arguments.epoch)
-        supervisor.send(Failed(role="model", message=str(error)))
-        supervisor.close()
-        context.term()
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends by itself, without further messages
-        sys.exit(1)
+        _fail(error, arguments, context)
+
+
+def _fail(error: Exception, arguments: ChildArguments, context: zmq.Context[zmq.Socket[bytes]]) -> NoReturn:
+    """Tells the supervisor why this process can't serve, and ends it."""
+    supervisor = Outbox(context, supervisor_address(arguments.directory), arguments.epoch)
+    supervisor.send(Failed(role="model", message=str(error)))
+    supervisor.close()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends by itself, without further messages
+    context.destroy(linger=500)
+    sys.exit(1)
 
 
 def _start_again_without_graphs(error: CaptureError) -> NoReturn:

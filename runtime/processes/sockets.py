@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar, cast
@@ -152,12 +152,22 @@ class Inbox(Generic[T]):
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._awakened, zmq.POLLIN)
+        self._watched: list[zmq.Socket[bytes]] = []
+        self.watched_input = False
+        """whether a watched socket had something to read when `receive` ended"""
+
+    def watch(self, sockets: Iterable[zmq.Socket[bytes]]) -> None:
+        """Lets these sockets end `receive` too, when they have something to read."""
+        for socket in sockets:
+            self._poller.register(socket, zmq.POLLIN)
+            self._watched.append(socket)
 
     def receive(self, timeout_ms: int | None = None) -> T | None:
-        """The next message; None after `timeout_ms` (None: no limit), or after `wake`."""
+        """The next message; None after `timeout_ms` (None: no limit), `wake`, or for a watched socket."""
         ready = dict(self._poller.poll(timeout_ms))
         if self._awakened in ready:
             os.read(self._awakened, 4096)
+        self.watched_input = any(socket in ready for socket in self._watched)
         if self._socket not in ready:
             return None
         return self._decoder.decode(self._socket.recv_multipart())

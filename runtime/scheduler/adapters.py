@@ -135,6 +135,11 @@ class AdapterRegistry:
         text = "The adapter of this request was unloaded or changed before the request began: send it again."
         return Refused(message.request, 404, text, "model", "model_not_found")
 
+    def find_adapter_name(self, digest: str) -> str | None:
+        """The name of the loaded adapter with this digest, also of one that new requests can't use."""
+        loaded = (each.adapter for each in self._loaded.values())
+        return next((adapter.name for adapter in loaded if adapter.digest == digest), None)
+
     def acquire(self, digest: str) -> int | None:
         """The place of a request's adapter, which stays loaded until `release`. None: the base model"""
         if not digest:

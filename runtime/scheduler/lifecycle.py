@@ -312,4 +312,6 @@ def allocate(
         allocation.restored_place = allocation.load_state = place
         allocation.saved_state, allocation.state_at = fetched, -1  # the live state is none of this prompt
     allocation.saved_pages = allocation.ready // cache.page_size
+    if request.saved_from is not None:
+        allocation.saved_pages = min(allocation.saved_pages, request.saved_from)
     return allocation

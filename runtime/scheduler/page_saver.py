@@ -140,7 +140,9 @@ class PageSaver:
         keys = self._keys(request, last)[first * KEY_BYTES :]
         size = self._cache.page_size
         pages = allocation.lock.pages_at(first * size, last * size)
-        return _pack(KeyedPages(request.namespace, keys, pages))
+        saved = _pack(KeyedPages(request.namespace, keys, pages))
+        saved.is_sent = request.saved_from is not None
+        return saved
 
     def _list_windows(self, request: Request) -> Iterator[SavedPages]:
         """The windowed pages with which another request can go on after the last full page that this one has
@@ -174,7 +176,7 @@ class PageSaver:
         """How many full pages the request has once its planned steps are done; 0 if it saves no pages."""
         allocation = request.allocation
         kept = (
-            self._write_through
+            (self._write_through or request.saved_from is not None)
             and request.namespace is not None
             and allocation.last_step
             and not allocation.faulty

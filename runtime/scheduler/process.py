@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import zmq
 
@@ -24,7 +25,7 @@ from ...radix_cache import PrefixCache, Reach
 from ..byte_sizes import in_units
 from ..config import ServeConfig, load_config
 from ..logs import write_log
-from ..messages import Drained, ModelReady, PeerDown, Ready, SchedulerInbox
+from ..messages import PREFILL_CLIENT, Drained, ModelReady, PeerDown, Ready, SchedulerInbox
 from ..processes.child import ChildArguments, child_arguments
 from ..processes.garbage import leave_out_existing_objects
 from ..processes.heartbeat import Heartbeat
@@ -38,10 +39,14 @@ from ..processes.time_slices import short_slices, use_short_slices
 from ..system_cores import count_usable_cores
 from ..vocabulary import FILE_NAME, TOKENIZER_NAME, Vocabulary, load_vocabulary
 from .adapters import AdapterRegistry
+from .block_events import BlockEvents
 from .budget import StepBudget
 from .grammar_loader import GrammarLoader
 from .refusals import Limits
 from .scheduler import Now, Outgoing, Scheduler
+
+if TYPE_CHECKING:
+    from .event_publisher import EventPublisher
 
 VOCABULARY_DEADLINE_S = 60.0
 CORES_TO_LOAD = 2  # cores that load the model and the tokenizer, which grammar workers would delay
@@ -79,17 +84,41 @@ class Loop:
             compiler.start()
         tokenizer = _load_tokenizer(self._directory, vocabulary)
         ready = self._wait_for_model()
-        scheduler = _build_scheduler(ready, self._config, compiler, vocabulary, tokenizer)
+        cache = _build_cache(ready, self._config)
+        adapters = AdapterRegistry(ready.adapters, ready.adapter_places)
+        scheduler = _build_scheduler(ready, self._config, compiler, vocabulary, tokenizer, cache, adapters)
+        events = self._publish_events(ready, cache, adapters)
         self._supervisor.send(Ready("scheduler", model=ready))
         if not starts_early and ready.pooling is None:
             compiler.start()
         leave_out_existing_objects()
         while not scheduler.is_drained:
-            messages = self._receive(scheduler.max_wait_s(time.time()))
+            max_wait_s = scheduler.max_wait_s(time.time())
+            if events is not None and (event_wait_s := events.max_wait_s(time.monotonic())) is not None:
+                max_wait_s = event_wait_s if max_wait_s is None else min(max_wait_s, event_wait_s)
+            messages = self._receive(max_wait_s)
             self._send(scheduler.turn(messages, Now(time.monotonic(), time.time())))
+            if events is not None:  # after the messages, so that the model does not wait for it
+                events.turn(time.monotonic(), self._inbox.watched_input)
         self._heartbeat.resting()
         self._supervisor.send(Drained("scheduler"))
         signal.pause()
+
+    def _publish_events(
+        self, ready: ModelReady, cache: PrefixCache, adapters: AdapterRegistry
+    ) -> EventPublisher | None:
+        """Begins to publish the cache's changes, if that is asked for."""
+        config, sockets = self._config, self._config.kv_events
+        if sockets is None:
+            return None
+        from .event_publisher import EventPublisher  # imports asyncio
+
+        name = config.served_model_name
+        topic = sockets.topic or f"kv@{config.uds or f'{config.host}:{config.port}'}@{name}"
+        events = BlockEvents(name, ready.num_pages, ready.page_size, adapters.find_adapter_name)
+        publisher = EventPublisher(self._context, sockets, topic, self._replica.number, cache, events)
+        self._inbox.watch(publisher.sockets)
+        return publisher
 
     def _wait_for_model(self) -> ModelReady:
         """Waits until all ranks of the model are ready. They have agreed on what the message says."""
@@ -118,10 +147,15 @@ class Loop:
         for question in outgoing.to_store:
             self._page_store.send(question)
         for client, answers in outgoing.to_clients.items():
-            if client not in self._clients:
-                self._clients[client] = self._outbox(tokenizer_address(self._directory, client))
+            # The model process gets them after the pages that it saves for the same requests.
+            outbox = self._model if client == PREFILL_CLIENT else self._client(client)
             for answer in answers:
-                self._clients[client].send(answer)
+                outbox.send(answer)
+
+    def _client(self, client: int) -> Outbox:
+        if client not in self._clients:
+            self._clients[client] = self._outbox(tokenizer_address(self._directory, client))
+        return self._clients[client]
 
     @cached_property
     def _page_store(self) -> Outbox:
@@ -159,14 +193,8 @@ def _load_tokenizer(directory: Path, vocabulary: Vocabulary) -> ForcedTextTokeni
     return load_forced_text_tokenizer(directory / TOKENIZER_NAME, spelled, special, vocabulary.eos)
 
 
-def _build_scheduler(
-    ready: ModelReady,
-    config: ServeConfig,
-    compiler: GrammarCompiler,
-    vocabulary: Vocabulary,
-    tokenizer: ForcedTextTokenizer,
-) -> Scheduler:
-    cache = PrefixCache(
+def _build_cache(ready: ModelReady, config: ServeConfig) -> PrefixCache:
+    return PrefixCache(
         ready.num_pages,
         ready.page_size,
         enabled=config.prefix_cache,
@@ -180,6 +208,17 @@ def _build_scheduler(
             if group.reach is not None
         ],
     )
+
+
+def _build_scheduler(
+    ready: ModelReady,
+    config: ServeConfig,
+    compiler: GrammarCompiler,
+    vocabulary: Vocabulary,
+    tokenizer: ForcedTextTokenizer,
+    cache: PrefixCache,
+    adapters: AdapterRegistry,
+) -> Scheduler:
     limits = Limits(
         max_model_len=ready.max_model_len,
         slots=ready.slots,
@@ -203,7 +242,8 @@ def _build_scheduler(
         tokenizer,
         host_pages=ready.host_pages,
         write_through=config.write_policy == "write_through",
-        adapters=AdapterRegistry(ready.adapters, ready.adapter_places),
+        asks_prefill=bool(config.prefill_from),
+        adapters=adapters,
     )
 
 

@@ -67,6 +67,7 @@ class Request:
     second: int  # position of the first token of a pair's second text; 0: the prompt is no pair
     prediction: Tokens  # what the client expects of the reply
     uncached: int  # with several replicas, how many tokens the router expected to be computed
+    saved_from: int | None  # first page to save as it is computed, for another server; None: as configured
 
     tokens: bytes | bytearray  # prompt and output, packed int32, `bytes` while only read. `Results` appends:
     constraint: Constraint | None = None  # None: no grammar, or not compiled yet
@@ -121,6 +122,7 @@ class Request:
             second=message.second,
             prediction=message.prediction,
             uncached=message.uncached,
+            saved_from=message.saved_from,
             tokens=tokens,
             sent=len(tokens) // TOKEN_BYTES,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 
-from ...radix_cache import PagesRemoved, PrefixCache
+from ...radix_cache import ChangeFeed, PagesRemoved, PrefixCache
 from ...radix_cache import TreeChange as CacheChange
 from ..messages import Load, ReplicaReport, TreeChange
 from .replies import Replies
@@ -25,23 +25,27 @@ class RoutingReports:
         self._measure = measure
         self._replies = replies
         self._watchers: dict[int, bool] = {}  # by client: whether it has got the whole tree
+        self._feed: ChangeFeed | None = None
         self._sequence = 0
         self._load = Load()
 
     def watch(self, client: int) -> None:
         """Sends the whole tree to a client with the next report, and changes with later ones."""
         self._watchers[client] = False
+        if self._feed is None:
+            self._feed = self._cache.watch_changes()
 
     def drop_client(self, client: int) -> None:
         self._watchers.pop(client, None)
-        if not self._watchers:
-            self._cache.stop_changes()
+        if not self._watchers and self._feed is not None:
+            self._cache.stop_changes(self._feed)
+            self._feed = None
 
     def send(self) -> None:
         """Sends what has changed since the last call, if anything has."""
-        if not self._watchers:
+        if self._feed is None:
             return
-        changes, load = [pack_change(each) for each in self._cache.take_changes()], self._measure()
+        changes, load = [pack_change(each) for each in self._feed.take()], self._measure()
         is_new = not all(self._watchers.values())
         if not changes and not is_new and not _differ(load, self._load):
             return

@@ -109,6 +109,7 @@ class Scheduler:
         bounds: Bounds = USUAL_BOUNDS,
         host_pages: int = 0,
         write_through: bool = False,
+        asks_prefill: bool = False,
         wait_budget: WaitBudget | None = None,
         adapters: AdapterRegistry | None = None,
     ) -> None:
@@ -123,7 +124,7 @@ class Scheduler:
             bounds.ahead, own_priorities=limits.keys > 1 and not limits.bounded_priorities
         )
         self._key_rates = KeyRates()
-        self._stored = StoredPages(cache, host_pages, write_through)
+        self._stored = StoredPages(cache, host_pages, write_through, asks_prefill)
         self._places = QueuePlaces(limits.max_waiting, limits.keys)
         self._leases = LeaseRegistry(cache, limits.max_pinned)
         self._requests = Lifecycle(

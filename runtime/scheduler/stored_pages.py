@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from ...radix_cache import NO_KEY, PrefixCache, PrefixMatch, split_keys
+from ...radix_cache import KEY_BYTES, NO_KEY, Missing, PrefixCache, PrefixMatch, split_keys
 from ..messages import (
     CacheDropped,
     DiscardPages,
@@ -31,6 +31,8 @@ from .request import Phase, Request
 from .stored_prefix import Fetch, StoreLookup
 
 AHEAD_DIVISOR = 2  # pages fetched before their requests can start take host memory divided by this
+MIN_PREFILL_TOKENS = 512
+"""Fewer tokens are computed here at once, in less time than a prefill server takes to begin."""
 MAX_LOOKUPS = 4  # look-ups of a prompt before it starts; then it is computed even if its pages are stored
 
 
@@ -43,8 +45,12 @@ class StoredPages:
     prompt, or the request ends.
     """
 
-    def __init__(self, cache: PrefixCache, host_pages: int, write_through: bool = False) -> None:
+    def __init__(
+        self, cache: PrefixCache, host_pages: int, write_through: bool = False, asks_prefill: bool = False
+    ) -> None:
+        """asks_prefill: whether prefill servers may compute the pages that the store lacks"""
         self._cache = cache
+        self._asks_prefill = asks_prefill
         self._saver = PageSaver(cache, write_through and host_pages > 0)
         self.enabled = host_pages > 0
         self._most_ahead = host_pages // AHEAD_DIVISOR
@@ -82,7 +88,21 @@ class StoredPages:
         others = [
             NeededEntries(keys, np.array(needed, np.int32).tobytes()) for keys, needed in missing.others
         ]
-        self._to_store.append(FindPages(self._last, request.namespace, missing.keys, others))
+        prompt = self._choose_prefill(request, missing)
+        self._to_store.append(
+            FindPages(self._last, request.namespace, missing.keys, others, prompt, missing.first)
+        )
+
+    def _choose_prefill(self, request: Request, missing: Missing) -> bytes:
+        """The tokens up to the last missing page, if a prefill server may compute that."""
+        pages = len(missing.keys) // KEY_BYTES
+        if (
+            not self._asks_prefill
+            or request.adapter is not None
+            or pages * self._cache.page_size < MIN_PREFILL_TOKENS
+        ):
+            return b""
+        return request.slice(0, (missing.first + pages) * self._cache.page_size)
 
     def take_found(self, message: PagesFound) -> None:
         request = self._unanswered.pop(message.fetch, None)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "bench" / "lib"))
-from fleet import BLOCK, Machine, Request, Simulation, read_requests
 from fleet_routes import measure_routes
 from fleet_rules import RULES
+from simulated_fleet import BLOCK, Machine, Request, Simulation, read_requests
 
 MACHINE = Machine(tokens=100 * BLOCK, token_s=1e-4, reply_token_s=1e-3, delay_s=0.02)
 CONVERSATIONS = 12

@@ -156,4 +156,5 @@ def test_metrics_are_in_prometheus_format_and_only_grow(served: Served) -> None:
     prompt = grown("arbora_prompt_tokens_cached_total") + grown("arbora_prompt_tokens_computed_total")
     assert prompt == grown("arbora_prompt_tokens_looked_up_total")
     assert prompt == grown("arbora_request_prompt_tokens_total") > 0
-    assert grown("arbora_steps_total") >= 4
+    # A step that accepts drafted tokens samples several tokens.
+    assert grown("arbora_steps_total") + grown("arbora_accepted_tokens_total") >= 4

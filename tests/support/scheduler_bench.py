@@ -214,6 +214,7 @@ class SchedulerBench:
         kind: GrammarKind = "regex",
         output: Sequence[int] = (),
         uncached: int = 0,
+        saved_from: int | None = None,
         **sampling: object,
     ) -> None:
         spec = GrammarSpec(kind, grammar, "regex") if grammar is not None else None
@@ -232,6 +233,7 @@ class SchedulerBench:
                 is_streamed=is_streamed,
                 uncached=uncached,
                 output=pack(list(output)),
+                saved_from=saved_from,
             )
         )
 

@@ -40,6 +40,7 @@ def _card(service: Service, name: str) -> ModelCard:
         root=served if adapter is None else adapter.path,
         parent=None if adapter is None else served,
         max_model_len=model.max_model_len if model else None,
+        is_loaded=service.engine.is_up,
         device=service.config.device,
         sampling=msgspec.structs.asdict(model.sampling) if model else None,
         is_builtin=adapter is None and service.config.model == BUILTIN_MODEL,

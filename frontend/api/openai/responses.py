@@ -231,6 +231,8 @@ class ModelCard(Struct, kw_only=True):
     root: str
     parent: str | None = None
     max_model_len: int | None
+    is_loaded: bool
+    """whether the model answers at once; on a server that unloads models the next request loads it"""
     device: str
     sampling: dict[str, float] | None
     """the values of sampling fields that a request leaves out; None while the model is starting"""

@@ -185,15 +185,18 @@ class EngineClient:
         return "ready" if self._up.responds else "not responding"
 
     def check_serving(self) -> ModelReady:
-        """The running model's description. Raises a 503 `RequestError` if no model can take requests."""
+        """The description of the model, if it takes requests: those that hold a model which is not up wait
+        until it is. Raises a 503 `RequestError` otherwise."""
         if self.drain_requested.is_set():
             raise shutting_down()
-        if self._is_unloaded:
+        if self.use is not None and self._is_awaited:
+            self.use.check()
+        elif self._is_unloaded:
             raise _unavailable(
                 "The model is not loaded; a request that generates loads it.", "model_not_loaded"
             )
-        if not self._up or self.model is None:
-            raise _unavailable("The model is starting; try again in a moment.", "model_not_ready")
+        if self.model is None or not (self._up or self._is_awaited):
+            raise _starting()
         return self.model
 
     def check_responding(self) -> None:
@@ -201,6 +204,8 @@ class EngineClient:
         if self._is_unloaded:
             return
         self.check_serving()
+        if not self._up:
+            raise _starting()
         if not self._up.responds:
             raise _unavailable(
                 "The model does not respond; it is ended and started again unless it soon does.",
@@ -216,6 +221,11 @@ class EngineClient:
     def _is_unloaded(self) -> bool:
         """Whether the next request loads the model."""
         return self.use is not None and self.use.state == "unloaded" and not self.drain_requested.is_set()
+
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether requests wait until the model is up."""
+        return self.use is not None and self.use.is_held
 
     async def load(self) -> None:
         """Waits until the model can take requests; whoever calls this holds the model. Raises `RequestError`
@@ -238,14 +248,20 @@ class EngineClient:
 
     def start(self, requests: Sequence[Generate], replica: int | None = None) -> Generation:
         """Send a request's choices, to the given replica if one is named. No open request may have their ids.
-        Raises a 503 `RequestError` while no replica is up."""
+        While the model is being loaded, the choices of a request that holds it wait. Raises a 503
+        `RequestError` if no replica is up and none is awaited, or the named one is down."""
         self.check_serving()
-        connection = self._up.choose(requests) if replica is None else self._up.find(replica)
-        if connection is None:
+        named = None if replica is None else self._up.find(replica)
+        if named is None and replica is not None:
             raise _unavailable("A replica is starting again; try again in a moment.", "model_not_ready")
-        can_continue = self._up.router is not None
-        generation = Generation(requests, connection.send, connection.number, can_continue=can_continue)
-        self._send_all(generation, connection)
+        generation = Generation(requests, can_continue=self._up.router is not None)
+        self.idle.clear()
+        if self.use is not None and self._hold is None:
+            self._hold = self.use.hold()
+        for index, request in enumerate(requests):
+            self._choices[request.request] = Choice(generation, index)
+        if self._up:
+            self._send(generation, named or self._up.choose(requests))
         return generation
 
     def forget(self, generation: Generation) -> None:
@@ -307,6 +323,8 @@ class EngineClient:
     def find_replica(self, request: Generate) -> int:
         """The replica that has most of the request's prompt. Raises a 503 `RequestError` while none is up."""
         self.check_serving()
+        if not self._up:
+            raise _starting()
         return self._up.find_prompt(request)
 
     def share(self, message: FromTokenizer) -> None:
@@ -428,7 +446,7 @@ class EngineClient:
         self._inbox.move_to(*(each.epoch for each in self._up))
         self.knows_replica.set()
         for generation in self._open_generations(None):
-            self._send_on(generation)
+            self._send(generation, self._up.choose(generation.requests))
 
     def _peer_down(self, replica: int) -> None:
         if self._up.find(replica) is None:
@@ -439,7 +457,7 @@ class EngineClient:
             if not generation.lose_replica() or (generation.token_left and not self._up):
                 generation.fail(_unavailable("The model stopped while it answered.", "model_died"))
             elif self._up:
-                self._send_on(generation)
+                self._send(generation, self._up.choose(generation.requests))
 
     def _note_state(self, message: ModelState) -> None:
         """Notes whether the model is loaded. Requests that wait for it end if it can't be."""
@@ -453,20 +471,13 @@ class EngineClient:
         found = {choice.generation for choice in self._choices.values() if choice.generation.is_open}
         return {generation for generation in found if generation.replica == replica}
 
-    def _send_on(self, generation: Generation) -> None:
-        """Sends the choices of a generation whose replica has died to another one, or to its next start."""
-        connection = self._up.choose(generation.requests)
+    def _send(self, generation: Generation, connection: Connection) -> None:
+        """Sends the open choices of a generation to a replica: for the first time, or after the death of
+        another one."""
         generation.move(connection.number, connection.send)
-        self._send_all(generation, connection)
-
-    def _send_all(self, generation: Generation, connection: Connection) -> None:
-        self.idle.clear()
-        if self.use is not None and self._hold is None:
-            self._hold = self.use.hold()
         to_send = generation.choices_to_send
-        self._up.note_route([request for _, request in to_send], connection)
-        for index, request in to_send:
-            self._choices[request.request] = Choice(generation, index)
+        self._up.note_route(to_send, connection)
+        for request in to_send:
             connection.send(request)
 
     def _tell_others(self, message: Message) -> None:
@@ -476,6 +487,10 @@ class EngineClient:
 
 def shutting_down() -> RequestError:
     return _unavailable("The server is shutting down.", "shutting_down")
+
+
+def _starting() -> RequestError:
+    return _unavailable("The model is starting; try again in a moment.", "model_not_ready")
 
 
 def _unavailable(message: str, code: str) -> RequestError:

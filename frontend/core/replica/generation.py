@@ -56,23 +56,16 @@ class Generation:
     `allowances` of a key with limits, are known once all choices are accepted.
     """
 
-    def __init__(
-        self,
-        requests: Sequence[Generate],
-        send: Callable[[Message], None],
-        replica: int = 0,
-        *,
-        can_continue: bool = False,
-    ) -> None:
+    def __init__(self, requests: Sequence[Generate], *, can_continue: bool = False) -> None:
         self.requests = requests
-        self.replica: int | None = replica  # None while no replica is up for it
+        self.replica: int | None = None  # None while no replica is up for it
         self.attempt = 1
         self._deaths = 0
         self._outputs = [bytearray() for _ in requests] if can_continue else None
         self.token_left = False
         self.left_out: Sequence[LeftOutKeyword] = ()
         self.allowances: Allowances | None = None
-        self._send = send
+        self._send: Callable[[Message], None] = _drop
         self._open = set(range(len(requests)))
         self._unanswered = set(self._open)
         self._arrivals: list[Arrival] = []
@@ -160,13 +153,12 @@ class Generation:
         self._wake()
 
     @property
-    def choices_to_send(self) -> list[tuple[int, Generate]]:
-        """The open choices with their numbers. A choice that goes on has its outputs so far."""
+    def choices_to_send(self) -> list[Generate]:
+        """The open choices. A choice that goes on has its outputs so far."""
         if self._outputs is None:
-            return [(index, self.requests[index]) for index in sorted(self._open)]
+            return [self.requests[index] for index in sorted(self._open)]
         return [
-            (index, replace(self.requests[index], output=bytes(self._outputs[index])))
-            for index in sorted(self._open)
+            replace(self.requests[index], output=bytes(self._outputs[index])) for index in sorted(self._open)
         ]
 
     def lose_replica(self) -> bool:
@@ -175,7 +167,7 @@ class Generation:
         Forgets all outputs, unless a token has left the server. A second death ends the request, because the
         request may be what kills replicas.
         """
-        self.replica = None
+        self.replica, self._send = None, _drop
         self._deaths += 1
         if self._deaths == MAX_ATTEMPTS:
             return False
@@ -216,3 +208,7 @@ class Generation:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+def _drop(message: Message) -> None:
+    """Stands for the replica of a generation that has none."""

@@ -51,6 +51,11 @@ class ModelUse:
                 self._send(UseModel(self._client, self._model))
         return ModelHold(self._default, self._release)
 
+    @property
+    def is_held(self) -> bool:
+        """Whether requests of this process need the model."""
+        return self._holds > 0
+
     def unload_if_idle(self) -> None:
         """Lets the model be unloaded at once, if no request of this process needs it."""
         if not self._holds:
@@ -63,6 +68,7 @@ class ModelUse:
 
     def take(self, message: ModelState) -> RequestError | None:
         """Takes the state. Returns the error if the model could not be loaded."""
+        failed_before = self._error is not None
         self._error = None
         self._expires_at = message.expires_at
         # Requests that wait keep it in use, so the supervisor loads it again unless that has failed.
@@ -72,7 +78,8 @@ class ModelUse:
             self._error = RequestError(
                 f"The model could not be loaded: {message.error}", status=503, code="model_not_loaded"
             )
-            self._failed_at = time.monotonic()
+            if not failed_before:  # otherwise the supervisor repeats the state
+                self._failed_at = time.monotonic()
         self.changed.set()
         return self._error
 

@@ -1,7 +1,7 @@
 // The documents of the next message: chosen by a button or dropped on the chat, and shown as chips that can be removed.
 import { postJson } from "./api.js";
 import { byId, count, element, iconButton, plural, showNotice } from "./dom.js";
-import { modelCard } from "./settings.js";
+import { modelCard } from "./models.js";
 
 const MAX_BYTES = 20 * 1024 * 1024;
 const MEBI = 1024 * 1024;

@@ -6,8 +6,9 @@ import { Composer } from "./composer.js";
 import { byId, element } from "./dom.js";
 import { readTree } from "./message_tree.js";
 import { ReplyView, branchSwitch, errorMessage, toolResult, userMessage } from "./messages.js";
+import { isUnloaded, modelCard } from "./models.js";
 import { asMessage, emptyReply, extend, keptReply, speedOf } from "./reply.js";
-import { keptSettings, modelCard, readSettings, showSettings } from "./settings.js";
+import { keptSettings, readSettings, showSettings } from "./settings.js";
 import { offerFollowUp, startScreen } from "./start_screen.js";
 import { showWaiting } from "./waiting.js";
 
@@ -302,7 +303,7 @@ export class Chat {
       this.#showBranches(node, made);
     });
     if (path.length) showOnly(byId("messages"), [...shown.map((view) => view.element), ...this.#offerNext(path)]);
-    else byId("messages").replaceChildren(startScreen(modelCard(), (example) => this.#fillIn(example)));
+    else byId("messages").replaceChildren(startScreen(modelCard(), isUnloaded(), (example) => this.#fillIn(example)));
   }
 
   /** A button for what comes next: the example's next message, or the reply to the last message, if it has none because the page was closed meanwhile. */

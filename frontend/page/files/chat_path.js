@@ -2,6 +2,7 @@
 import { ServerError, getJson, postJson } from "./api.js";
 import { count, drawn, element, plural } from "./dom.js";
 import { boxes, evictedKind, heldTokens, kindOf, mainTier, mergeChains, namesOf, oneLine } from "./icicle.js";
+import { cacheQuery, isUnloaded } from "./models.js";
 
 const MIN_SECONDS = 2; // between two explanations
 const MAX_WORDS = 80; // characters of a message
@@ -72,7 +73,8 @@ export class ChatPath {
   }
 
   async #fetchTree() {
-    const answer = await getJson("cache/tree");
+    if (isUnloaded()) return;
+    const answer = await getJson(`cache/tree${cacheQuery()}`);
     const text = JSON.stringify(answer);
     if (text === this.#shown) return;
     this.#shown = text;
@@ -87,6 +89,10 @@ export class ChatPath {
     if (chat === null) this.#showHint("Each message of the chat appears here, with the part of it that is in the cache.", content);
     if (content === this.#explained) this.#isChanged = false;
     if (!this.#isChanged) return;
+    if (chat && isUnloaded()) {
+      this.#showHint("The model is not loaded, so none of this chat is cached. The next message loads it.", content);
+      return;
+    }
     if (!chat || performance.now() - this.#asked < MIN_SECONDS * 1000) return;
     const changes = this.#changes;
     this.#asked = performance.now();

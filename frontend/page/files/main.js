@@ -5,6 +5,7 @@ import { ChatPath } from "./chat_path.js";
 import { ChatList } from "./chat_list.js";
 import { byId } from "./dom.js";
 import { watchEditors } from "./editors.js";
+import { hasSeveralModels } from "./models.js";
 import { ServerView } from "./server.js";
 import { showModels, watchSettings } from "./settings.js";
 import { watchSidebar } from "./sidebar.js";
@@ -64,7 +65,8 @@ function shownView() {
 }
 
 function showView() {
-  for (const id of ["toggle-chats", "model", "open-settings"]) byId(id).hidden = shownView() !== "chat";
+  for (const id of ["toggle-chats", "open-settings"]) byId(id).hidden = shownView() !== "chat";
+  byId("model").hidden = shownView() !== "chat" && !hasSeveralModels(); // the Server view shows the cache of one
   for (const view of views) {
     const isShown = view === shownView();
     byId(view).hidden = !isShown;
@@ -91,10 +93,11 @@ async function begin() {
   const path = new ChatPath(document.querySelector("#chat-tree .tree"), { read: () => chat?.readPath(), onOpen: openTree });
   const refresh = async (isAtOnce = false) => {
     if (document.hidden || asking) return;
+    if (hasSeveralModels()) await attempt(showModels); // a message, or time, has loaded or unloaded some
     if (shownView() === "server") await attempt(() => Promise.all([server.refresh(), serverTree.refresh()]));
     else if (wide.matches) await attempt(() => (isAtOnce ? path.refreshNow() : path.refresh()));
   };
-  let hasStarted = false; // the model
+  let hasStarted = false; // the server
   const onPath = () => {
     path.change();
     if (hasStarted && !chat.isBusy) refresh();

@@ -2,6 +2,7 @@
 import { getJson } from "./api.js";
 import { byId, count, decimal, draftsText, element, plural, size } from "./dom.js";
 import { History } from "./history.js";
+import { cacheQuery, isUnloaded } from "./models.js";
 import { Plot } from "./plots.js";
 import { RequestsView, duration } from "./requests.js";
 import { choiceButtons, table } from "./tables.js";
@@ -61,7 +62,12 @@ export class ServerView {
     const [status, requests] = await Promise.all([getJson("server"), getJson("server/requests"), this.#loadHistory()]);
     showStatus(status);
     this.#requests.show(requests);
-    const cache = await getJson("cache");
+    if (isUnloaded()) {
+      byId("tiles").replaceChildren();
+      byId("tables").replaceChildren(element("p", { class: "hint" }, "The chosen model is not loaded, so it has no cache."));
+      return;
+    }
+    const cache = await getJson(`cache${cacheQuery()}`);
     showTiles(cache, requests, this.#history);
     byId("tables").replaceChildren(layers(status), tiers(cache), shares(cache), protectedPrefixes(cache));
   }
@@ -75,7 +81,7 @@ export class ServerView {
 }
 
 function showStatus(status) {
-  const { state, model, names, adapters, version, device, uptime_s: uptime, max_model_len: context, http_processes: processes } = status;
+  const { state, model, names, adapters, models = [], version, device, uptime_s: uptime, max_model_len: context, http_processes: processes } = status;
   byId("server-title").textContent = model;
   const mark = byId("server-state");
   if (mark.textContent !== state) mark.textContent = state; // a screen reader says each change
@@ -87,6 +93,7 @@ function showStatus(status) {
     ["Version", version],
     ["HTTP processes", count(processes)],
     ["Adapters", adapters.join(", ") || "none"],
+    ...(models.length > 1 ? [["Models", models.map((each) => `${each.name} (${each.state})`).join(", ")]] : []),
     ...(names.length > 1 ? [["Other names", names.slice(1).join(", ")]] : []),
   ];
   byId("facts").replaceChildren(...facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));

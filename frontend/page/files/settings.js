@@ -1,25 +1,15 @@
 // The settings of a chat, checked while they are typed: model, system prompt, sampling, schema and tools.
-import { getJson } from "./api.js";
 import { byId, element, plural } from "./dom.js";
+import { chooseModel, fetchModels, modelCard } from "./models.js";
 import { FIELDS, defaultText, fieldText, readField } from "./sampling.js";
 import { readSchema } from "./schema.js";
 import { readTools } from "./tools.js";
 
-let cards = []; // what /v1/models says of each model
-let wanted = ""; // the model of a chat that was opened before the list was there
-
-/** Fills the list of models; a list that can't be fetched stays as it is. Resolves to whether the chosen model has started. */
+/** Fills the list of models, as `fetchModels`. */
 export async function showModels() {
-  cards = (await getJson("v1/models")).data;
-  const chosen = byId("model").value || wanted;
-  byId("model").replaceChildren(...cards.map(({ id }) => element("option", { value: id, selected: id === chosen }, id)));
+  const hasStarted = await fetchModels();
   showDefaults();
-  return Boolean(modelCard()?.max_model_len);
-}
-
-/** What the server says of the chosen model; undefined before it has said so. */
-export function modelCard() {
-  return cards.find(({ id }) => id === byId("model").value);
+  return hasStarted;
 }
 
 /** Makes the boxes of the settings. `onChange` is called when one has changed. */
@@ -121,8 +111,7 @@ export function keptSettings() {
 
 /** Shows the settings of a chat; a model that is not served stays as it is. */
 export function showSettings({ model, system = "", sampling = {}, schema = "", tools = "", mustCall = false, rounds = "5" }) {
-  if (!cards.length) wanted = model;
-  else if (cards.some(({ id }) => id === model)) byId("model").value = model;
+  chooseModel(model);
   for (const [id, value] of Object.entries({ system, schema, tools, rounds })) byId(id).value = value;
   for (const field of FIELDS) byId(boxId(field)).value = fieldText(field, sampling[field.name]);
   byId("must-call").checked = mustCall;

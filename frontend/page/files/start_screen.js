@@ -18,8 +18,8 @@ The company Norfish was founded in 1962. It has 40 employees.
 `;
 const DEVICES = { cpu: "on the CPU", cuda: "on a GPU" };
 
-/** `card` is what the server says of the model, if it has; `onExample` gets the chosen example. */
-export function startScreen(card, onExample) {
+/** `card` is what the server says of the model, if it has; `willLoad` says that a message loads it; `onExample` gets the chosen example. */
+export function startScreen(card, willLoad, onExample) {
   const examples = examplesFor(card).map((example) =>
     element(
       "button",
@@ -33,7 +33,7 @@ export function startScreen(card, onExample) {
     "section",
     { class: "start", "aria-label": "The model" },
     element("h2", {}, card?.id ?? "Arbora"),
-    element("p", { class: "facts" }, factsOf(card)),
+    element("p", { class: "facts" }, factsOf(card, willLoad)),
     card?.is_builtin ? element("p", { class: "faint" }, BUILTIN) : null,
     element("div", { class: "examples", role: "group", "aria-label": "Examples" }, ...examples),
   );
@@ -43,8 +43,9 @@ const BUILTIN =
   "A demonstration with 3.7 million parameters. It knows nothing about the world: it remembers what you tell it, " +
   "answers from a document and fills in JSON.";
 
-function factsOf(card) {
+function factsOf(card, willLoad) {
   if (!card) return "The server has not answered yet.";
+  if (willLoad) return "This model is not loaded: your first message loads it.";
   if (!card.max_model_len) return "The model is starting …";
   return [`${count(card.max_model_len)} tokens of context`, DEVICES[card.device] ?? card.device, card.parent && `an adapter of ${card.parent}`].filter(Boolean).join(" · ");
 }

@@ -2,6 +2,7 @@
 import { getJson } from "./api.js";
 import { count, drawn, element, plural } from "./dom.js";
 import { ancestry, boxes, childrenOf, distinctStarts, evictedKind, heat, heldTokens, kindOf, mainTier, mergeChains, namesOf, neighbour, oneLine, tiersInWords, users } from "./icicle.js";
+import { cacheQuery, isUnloaded } from "./models.js";
 
 const ROW = 26; // pixels
 const LETTER = 6.9; // pixels, the width of a letter in a box
@@ -10,6 +11,7 @@ const MIN_BESIDE_ROLE = 10; // letters beside the role in a box
 const MAX_TEXTS = 8; // nodes of one box whose texts are fetched
 const MAX_CRUMB = 28; // characters of a box's name above the chart
 const HEATS = ["just used", "used lately", "used before", "not used for long"];
+const NO_TREE = { nodes: [], roots: [] }; // of a model that is not loaded
 const TIERS = { host: "in host memory", disk: "on disk", neither: "in neither" };
 
 export class TreeView {
@@ -33,7 +35,7 @@ export class TreeView {
   }
 
   async refresh() {
-    const answer = await getJson(`cache/tree${this.#query()}`);
+    const answer = isUnloaded() ? NO_TREE : await getJson(`cache/tree${this.#query()}`);
     const text = JSON.stringify(answer);
     if (text === this.#shown) return;
     this.#shown = text;
@@ -52,7 +54,7 @@ export class TreeView {
   }
 
   #query() {
-    return this.#salt() ? `?cache_salt=${encodeURIComponent(this.#salt())}` : "";
+    return cacheQuery({ cache_salt: this.#salt() });
   }
 
   #draw() {

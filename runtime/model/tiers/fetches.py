@@ -9,9 +9,10 @@ from itertools import accumulate, chain
 
 import numpy as np
 
-from ...messages import NeededEntries, PagesFound
+from ...messages import FindPages, NeededEntries, PagesFound
 from .host_pool import KEY_BYTES, Entry, HostPool, list_pieces, split_keys
 from .lower_tiers import LowerTiers
+from .prefill_peers import PrefillPeers
 
 NO_KEY = bytes(KEY_BYTES)
 """stands for a page that is in the KV cache"""
@@ -27,8 +28,15 @@ class _Fetch:
     """of the found pages, then of the pieces of each windowed group's pages or of a state"""
     starts: Sequence[int] = (0,)
     """where the pages' keys begin, then those of each windowed group or of the state"""
+    stored: int | None = None
+    """how many of the keys are stored; a prefill server has promised the others. None: all are stored"""
     entries: list[Entry] = field(default_factory=list)
     """the entries read so far, in the order of `keys`; they are held"""
+
+    @property
+    def is_promised(self) -> bool:
+        """Whether the next page comes from a prefill server."""
+        return self.stored is not None and len(self.entries) >= self.stored
 
 
 class _Needs:
@@ -81,16 +89,24 @@ class Fetches:
         self._found: dict[int, _Fetch] = {}
         self._queue: deque[_Fetch] = deque()
         self._ready: dict[int, _Fetch] = {}
+        self.peers: PrefillPeers | None = None
         self.host_hits = 0
 
-    def find(self, number: int, namespace: str, keys: Sequence[bytes]) -> int:
-        """Begins a fetch. Returns how many of the first pages are stored; with 0 the fetch is over."""
-        found = self._count(namespace, keys)
+    def find(self, asked: FindPages) -> PagesFound:
+        """Begins a fetch: of the pages that are stored, and after them of those that a prefill server was
+        asked for. Without any it is over."""
+        if asked.others:
+            return self._find_end(asked.fetch, asked.namespace, split_keys(asked.keys), asked.others)
+        keys = split_keys(asked.keys)
+        found = stored = self._count(asked.namespace, keys)
+        if self.peers is not None and asked.prompt:
+            first = asked.first + stored
+            found += self.peers.ask(asked.fetch, asked.namespace, asked.prompt, first, keys[stored:])
         if found:
-            self._found[number] = _Fetch(number, namespace, keys[:found])
-        return found
+            self._found[asked.fetch] = _Fetch(asked.fetch, asked.namespace, keys[:found], stored=stored)
+        return PagesFound(asked.fetch, found)
 
-    def find_end(
+    def _find_end(
         self, number: int, namespace: str, keys: Sequence[bytes], others: Sequence[NeededEntries]
     ) -> PagesFound:
         """Begins a fetch of the pages before the last end at which all others are stored too (see
@@ -120,10 +136,13 @@ class Fetches:
     def read(self, number: int) -> None:
         """Queues a found fetch to be read into host memory."""
         self._queue.append(self._found.pop(number))
+        if self.peers is not None:
+            self.peers.pull(number)
 
     def end(self, number: int) -> None:
         """Ends a fetch in any state."""
         self._found.pop(number, None)
+        self._end_promise(number)
         if number in self._ready:
             self.end_restored(number)
         for fetch in [fetch for fetch in self._queue if fetch.number == number]:
@@ -143,26 +162,41 @@ class Fetches:
         return [entry.place for entry in fetch.entries[start : start + count * pieces]]
 
     @property
-    def busy(self) -> bool:
-        return bool(self._queue)
+    def is_busy(self) -> bool:
+        """Whether `advance` has something to read now."""
+        return any(map(self._can_read, self._queue))
+
+    def _can_read(self, fetch: _Fetch) -> bool:
+        return not fetch.is_promised or self.peers is None or self.peers.has_news(fetch.number)
 
     def advance(self) -> tuple[int, int] | None:
         """Reads a few pages of each queued fetch in turn, so that short ones do not wait for long ones.
 
         Returns the number of a fetch that is complete, and its number of pages.
         """
-        if not self._queue:
+        fetch = next(filter(self._can_read, self._queue), None)
+        if fetch is None:
             return None
-        fetch = self._queue[0]
-        more = self._read_some(fetch)
-        self._queue.popleft()
+        more = self._take_promised(fetch) if fetch.is_promised else self._read_some(fetch)
+        self._queue.remove(fetch)
         if more:
             self._queue.append(fetch)
             return None
+        self._end_promise(fetch.number)
         if self._tiers.disk is not None:
             self._tiers.disk.touch([entry.key for entry in fetch.entries])
         self._ready[fetch.number] = fetch
         return fetch.number, len(fetch.entries)
+
+    def _take_promised(self, fetch: _Fetch) -> bool:
+        """Takes the pages that a prefill server has sent. Returns whether more may come."""
+        arrived, more = self.peers.take(fetch.number) if self.peers is not None else ([], False)
+        fetch.entries += arrived
+        return more and len(fetch.entries) < len(fetch.keys)
+
+    def _end_promise(self, number: int) -> None:
+        if self.peers is not None:
+            self.peers.end(number)
 
     def _read_some(self, fetch: _Fetch) -> bool:
         """Reads the next pages and holds them, up to the first that was removed or does not fit into memory.
@@ -170,7 +204,7 @@ class Fetches:
         Returns whether there may be more pages to read.
         """
         at = len(fetch.entries)
-        wanted = fetch.keys[at : at + PAGES_AT_ONCE]
+        wanted = fetch.keys[at : fetch.stored][:PAGES_AT_ONCE]
         held = {key: entry for key in wanted if (entry := self._pool.hold(key)) is not None}
         try:
             read = self._read_pages(fetch.namespace, [key for key in wanted if key not in held])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,7 +47,7 @@ def open_page_store(
     """
     disk = _open_disk(config.disk_cache, config.disk_cache_size, page_bytes)
     tiers = LowerTiers(disk, _open_remote(config.remote_cache))
-    if not config.host_cache and not tiers:
+    if not config.host_cache and not tiers and not config.moves_prefill:
         return None
     store = PageStore(_open_pool(config, page_bytes, device), tiers, pieces)
     if store.pool.places < most:
@@ -76,19 +76,20 @@ def _open_pool(config: ServeConfig, page_bytes: int, device: torch.device) -> Ho
 
 def host_bytes(config: ServeConfig) -> int:
     """Bytes of host memory that the configured tiers take."""
-    others = config.disk_cache or config.remote_cache
+    others = config.disk_cache or config.remote_cache or config.moves_prefill
     return config.host_cache or (HOST_BYTES_BEFORE_OTHERS if others else 0)
 
 
 def page_model(
-    store: PageStore, shape: object, dtype: torch.dtype, positions: bytes, weights: Iterable[Path]
+    store: PageStore, shape: object, dtype: torch.dtype, positions: bytes, weights: Collection[Path]
 ) -> bytes:
     """A hash (32 bytes) of everything that a page's content depends on beside its tokens and namespace.
 
     shape: parameters of the model and the pages. positions: see `Model.describe_positions`.
+    weights: the files of weights, if pages may leave the process
     """
     state = hashlib.blake2b(f"{LAYOUT} {shape} {dtype}".encode() + positions, digest_size=32)
-    if store.tiers:
+    if weights:
         disk = store.tiers.disk
         for digest in FileHashes(disk.directory / HASHES_NAME if disk is not None else None).hash_all(
             weights

@@ -23,6 +23,7 @@ from ...messages import (
     SavedState,
     SavePages,
     StepPlan,
+    ToPageStore,
 )
 from .copies import (
     Copies,
@@ -134,15 +135,19 @@ class PageMover:
             self._store.pool.release([entry])
 
     @torch.inference_mode()
-    def handle(self, message: SavePages | ForgetPages | DiscardPages | FlushPages) -> None:
-        """Begins to save pages, forgets pages, or returns when all are in tiers that outlive the process."""
+    def handle(self, message: ToPageStore) -> None:
+        """Begins to save pages, forgets pages, returns when all are in tiers that outlive the process, or
+        gives the store an answer, before which the store gets all pages that were saved earlier."""
         match message:
             case SavePages():
                 self.save_computed(message)
             case FlushPages():
                 self.flush(message)
-            case _:
+            case ForgetPages() | DiscardPages():
                 self.forget(message)
+            case _:
+                self.publish_saves()
+                self._store.take_answer(message)
 
     def begin(self, plan: StepPlan, written: Callable[[], Iterable[Page]]) -> StepMoves:
         """Launches a step's saves and restores before the step. Its writes wait for the saves of their pages.
@@ -295,9 +300,10 @@ class PageMover:
         return True
 
     def save_computed(self, message: SavePages) -> None:
-        """Begins to save pages and states that no lower tier has yet, and that the steps launched so far
-        compute."""
-        self.save([self._select_unsaved(part) for part in message.saves], after_steps=True)
+        """Begins to save pages and states that no lower tier has yet or another server waits for. The steps
+        launched so far compute them."""
+        saves = [part if part.is_sent else self._select_unsaved(part) for part in message.saves]
+        self.save(saves, after_steps=True)
         self.save_states(self._select_unsaved_states(message.states))
 
     def _begin_save(self, save: Save) -> None:

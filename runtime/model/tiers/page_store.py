@@ -21,10 +21,10 @@ from ...messages import (
     LocatePages,
     PagesFetched,
     PagesForgotten,
-    PagesFound,
     PagesInTiers,
     PagesLocated,
     PageStoreInbox,
+    PrefillAnswer,
     StoreCounts,
     StoreReport,
     UsedPages,
@@ -34,6 +34,8 @@ from .disk import StoredPage
 from .fetches import Fetches
 from .host_pool import KEY_BYTES, Entry, HostPool, list_pieces, split_keys
 from .lower_tiers import LowerTiers
+from .prefill_peers import PrefillPeers
+from .prefill_server import PrefillServer
 
 PAGES_AT_ONCE = 8
 """The thread writes at most this many pages before it looks at the inbox again."""
@@ -81,8 +83,10 @@ class PageStore:
         self.tiers = tiers
         self.pieces = pieces
         self._fetches = Fetches(pool, tiers, self.pieces)
+        self._prefill_server: PrefillServer | None = None
         self._wake: Callable[[], None] = lambda: None
         self._to_forget: deque[ForgetPages | DiscardPages] = deque()
+        self._answers: deque[PrefillAnswer] = deque()
         self._forgotten: list[ForgetPages] = []  # messages to be answered once the pages are erased
         self._uses = Uses(MAX_USED_KEYS)
         self._uses_due = 0.0  # next time to report uses to the tiers, on the monotonic clock
@@ -93,9 +97,21 @@ class PageStore:
         self._lost_pages = 0
         self._restored_pages = 0
 
-    def start(self, inbox: Inbox[PageStoreInbox], scheduler: Outbox) -> None:
-        """Starts the thread, which alone uses inbox and outbox from now on."""
+    def start(
+        self,
+        inbox: Inbox[PageStoreInbox],
+        scheduler: Outbox,
+        peers: PrefillPeers | None = None,
+        server: PrefillServer | None = None,
+    ) -> None:
+        """Starts the thread, which alone uses these from now on.
+
+        peers: the prefill servers that compute prompts for this server
+        server: computes prompts for decode servers
+        """
         self._wake = inbox.wake
+        self._fetches.peers, self._prefill_server = peers, server
+        inbox.watch([*(peers.sockets if peers else []), *([server.socket] if server else [])])
         self.pool.host_memory.make_way_for_steps()
         threading.Thread(target=self._run, args=(inbox, scheduler), name="page store", daemon=True).start()
 
@@ -139,6 +155,11 @@ class PageStore:
         self._to_forget.append(message)
         self._wake()
 
+    def take_answer(self, answer: PrefillAnswer) -> None:
+        """Takes the scheduler's answer to a request that computes a prompt for another server."""
+        self._answers.append(answer)
+        self._wake()
+
     def list_discarded(self, message: DiscardPages) -> list[bytes]:
         """The keys of pages and of all pieces of the others. A piece that stayed would become a part of what
         is saved next under the same key."""
@@ -179,6 +200,12 @@ class PageStore:
                 self._take(message, scheduler)
             for message in inbox.waiting():
                 self._take(message, scheduler)
+            if self._prefill_server is not None:
+                while self._answers:
+                    self._prefill_server.note(self._answers.popleft())
+                self._prefill_server.advance(scheduler)
+            if self._fetches.peers is not None:
+                self._fetches.peers.advance()
             try:
                 self._forget(scheduler)
                 self._take_order()
@@ -194,17 +221,20 @@ class PageStore:
 
     def _timeout_ms(self) -> int | None:
         """Milliseconds until there is work even without a message; None: there is no such work."""
-        if self._fetches.busy or self.pool.to_write or self._order is not None or self._forgotten:
+        if self._fetches.is_busy or self.pool.to_write or self._order is not None or self._forgotten:
             return 0
         disk = self.tiers.disk
         if self._uses or (disk is not None and disk.has_news):
             return max(0, math.ceil((self._uses_due - time.monotonic()) * 1000))
+        peers, server = self._fetches.peers, self._prefill_server
+        if (peers is not None and peers.is_busy) or (server is not None and server.is_busy):
+            return IDLE_MS  # time limits may be over
         return None
 
     def _take(self, message: PageStoreInbox, scheduler: Outbox) -> None:
         match message:
             case FindPages():
-                scheduler.send(self._find(message))
+                scheduler.send(self._fetches.find(message))
             case FetchPages():
                 self._fetches.read(message.fetch)
             case EndFetch():
@@ -216,12 +246,6 @@ class PageStore:
             case LocatePages():
                 groups = [self._locate(split_keys(keys)) for keys in message.groups]
                 scheduler.send(PagesLocated(message.question, groups))
-
-    def _find(self, message: FindPages) -> PagesFound:
-        asked = (message.fetch, message.namespace, split_keys(message.keys))
-        if message.others:
-            return self._fetches.find_end(*asked, message.others)
-        return PagesFound(message.fetch, self._fetches.find(*asked))
 
     def _note_used(self, keys: bytes, group: int) -> None:
         stored = [key for key in split_keys(keys) if key in self.pool or key in self.tiers.on_disk]
@@ -321,5 +345,7 @@ class PageStore:
             host_hits=self._fetches.host_hits,
             disk_hits=self.tiers.disk_hits,
             remote_hits=self.tiers.remote_hits,
+            prefill_hits=self._fetches.peers.received_pages if self._fetches.peers is not None else 0,
+            prefill_pages=self._prefill_server.sent_pages if self._prefill_server is not None else 0,
             restored_pages=self._restored_pages,
         )

@@ -19,7 +19,8 @@ from arbora.frontend.core.text.prompt_memo import PromptMemo
 from arbora.frontend.core.text.tokenizer import Tokenizer
 from arbora.frontend.http import request_records
 from arbora.frontend.http.history import MAX_SAMPLES, SERIES, History, find_quantile
-from arbora.frontend.http.metrics import Metrics, SchedulerStats
+from arbora.frontend.http.metrics import Metrics
+from arbora.frontend.http.scheduler_metrics import SchedulerStats
 from arbora.runtime.api_keys import ApiKey, key_hash
 from arbora.runtime.messages import Stats, StoreCounts
 from fake_scheduler import ready
@@ -205,6 +206,18 @@ def test_rates_survive_a_restart_of_the_counters(metrics: Metrics) -> None:
         metrics.schedulers["tiny"].update([ReplicaStats(0, 1, ready(256, 256), stats)])
         history.add(10.0 * (number + 1), stats)
     assert history.show(5, 0, 30.0).series["output_tokens"] == [None, 5, 2]
+
+
+def test_the_counters_of_earlier_starts_are_kept_as_one_sum() -> None:
+    schedulers = SchedulerStats(None)
+    starts = [(epoch, 10 * epoch) for epoch in range(1, 101)]
+    for epoch, tokens in starts:
+        for replica in (0, 1):
+            stats = msgspec.structs.replace(STATS, output_tokens=tokens)
+            schedulers.update([ReplicaStats(replica, 2 * epoch + replica, ready(256, 256), stats)], 2)
+    values = {each.name: each.samples[0].value for each in schedulers.collect()}
+    assert values["arbora_output_tokens"] == 2 * sum(tokens for _, tokens in starts)
+    assert len(schedulers._counts) == 2
 
 
 def test_a_sample_tells_the_gain_of_drafts_only_if_there_were_some(metrics: Metrics) -> None:

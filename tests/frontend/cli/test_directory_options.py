@@ -29,6 +29,32 @@ def test_options_that_keep_prefixes_need_a_prefix_cache(model: Path) -> None:
             configured(model, "--debug", "uncached", flag, value)
 
 
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (
+            ("--prefill-at", "tcp://0.0.0.0:7000"),
+            "--prefill-at tcp://0.0.0.0:7000: prompts travel there unencr",
+        ),
+        (("--prefill-at", "tcp://example.com:7000"), "an address of this machine"),
+        (("--prefill-at", "127.0.0.1:7000"), "'127.0.0.1:7000' is no address. Expected tcp://HOST:PORT"),
+        (("--prefill-from", "tcp://127.0.0.1:70000"), "--prefill-from .* is no address. Expected tcp://"),
+        (("--prefill-from", ","), "there is no address in it"),
+        (("--prefill-at", "tcp://[::1]:7000", "--replicas", "2"), "leave out --replicas and --also-serve"),
+        (("--prefill-at", "ipc:///p", "--also-serve", "a=arbora-builtin"), "leave out --replicas and"),
+        (("--prefill-from", "ipc:///p", "--also-serve", "a=arbora-builtin"), "leave out --also-serve"),
+        (("--prefill-from", "ipc:///p", "--debug", "uncached"), "--debug uncached leaves nothing"),
+    ],
+)
+def test_servers_that_share_prompts_need_an_address_and_one_model(
+    model: Path, flags: tuple[str, ...], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        configured(model, *flags)
+    usual = configured(model, "--prefill-from", "tcp://localhost:7000,ipc:///p")
+    assert usual.prefill_from == ("tcp://localhost:7000", "ipc:///p")
+
+
 def test_a_remote_cache_without_its_package_is_refused_at_the_start(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

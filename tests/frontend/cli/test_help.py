@@ -68,7 +68,7 @@ def test_bash_completes_commands_and_options(capsys: pytest.CaptureFixture[str])
     assert main(["completion", "bash"]) == 0
     script = capsys.readouterr().out
     assert complete(script, "ser") == ["serve"]
-    assert set(complete(script, "serve --kv-")) == {"--kv-memory", "--kv-dtype"}
+    assert set(complete(script, "serve --kv-")) == {"--kv-memory", "--kv-dtype", "--kv-events"}
     assert complete(script, "bench --str") == ["--streams"]
     assert complete(script, "completion f") == ["fish"]
 

@@ -53,7 +53,7 @@ async def test_every_stream_gets_the_tokens_of_a_step_before_a_reply_is_remember
     tokenizer = Tokenizer.load(BUILTIN_MODEL)
     token = tokenizer.encode(" the", add_special_tokens=False)
     notes: list[str] = []
-    generations = {name: Generation([], lambda message: None) for name in "abc"}
+    generations = {name: Generation([]) for name in "abc"}
 
     async def read(name: str) -> None:
         generation = generations[name]
@@ -90,7 +90,7 @@ class Stream:
         self._tokenizer = Tokenizer.load(BUILTIN_MODEL)
         self.notes: list[str] = []
         self.writer = Written(self.notes)
-        self.generation = Generation([], lambda message: None)
+        self.generation = Generation([])
         self.sends = asyncio.Event()  # clear: the last part is still being sent
         self.sends.set()
         self.marks_tokens_as_sent = True

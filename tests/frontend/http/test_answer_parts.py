@@ -50,7 +50,7 @@ async def test_every_stream_gets_the_tokens_of_a_step_before_a_stream_ends() -> 
     notes: list[str] = []
     async with http_world() as world:
         jobs = {name: await job_of(world, name) for name in "ab"}
-        generations = {name: Generation(job.job.requests, lambda message: None) for name, job in jobs.items()}
+        generations = {name: Generation(job.job.requests) for name, job in jobs.items()}
 
         async def read(name: str, job: HttpJob) -> None:
             nonlocal notes

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 from arbora.frontend.launch import placement
 from arbora.frontend.launch.child_process import Place
-from arbora.frontend.launch.placement import divide_cores, find_gpus, place_replicas
+from arbora.frontend.launch.placement import (
+    MIN_KV_BYTES,
+    PROCESS_BYTES,
+    WEIGHTS_FACTOR,
+    divide_cores,
+    find_gpus,
+    host_models,
+    place_replicas,
+)
 from arbora.runtime.config import ServeConfig
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.processes.child import CPUS_VARIABLE, RANK_VARIABLE
@@ -110,3 +118,27 @@ def test_gpus_are_counted_without_a_library(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     assert find_gpus({}, tmp_path) == ["0", "1", "2"]
     assert find_gpus({"CUDA_VISIBLE_DEVICES": "1,0"}, tmp_path) == ["1", "0"]
+
+
+def estimate(tmp_path: Path, **fields: Any) -> int:
+    """The memory of a model with weights of 100,000 bytes, without what each model takes at least."""
+    (tmp_path / "model.safetensors").write_bytes(bytes(100_000))
+    given = ServeConfig(model=tmp_path, served_model_name="m", **fields)
+    (hosted,) = host_models(given, tmp_path, place_replicas(given))
+    return hosted.memory
+
+
+def test_the_memory_of_a_model_is_that_of_its_replicas_on_one_device(
+    machine: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one = int(WEIGHTS_FACTOR * 100_000) + MIN_KV_BYTES + PROCESS_BYTES
+    assert estimate(tmp_path) == one
+    assert estimate(tmp_path, replicas=3) == 3 * one
+    machine.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert estimate(tmp_path, device="cuda", replicas=2) == one
+    with_kv = one - MIN_KV_BYTES + (1 << 30)
+    assert estimate(tmp_path, device="cuda", replicas=3, kv_memory=1 << 30) == 2 * with_kv
+
+
+def test_weights_that_are_quantized_when_they_are_loaded_take_less(tmp_path: Path) -> None:
+    assert estimate(tmp_path, quantize="int4") < estimate(tmp_path, quantize="int8") < estimate(tmp_path)

@@ -15,6 +15,7 @@ from arbora.frontend.launch.directory import PrivateDirectory
 from arbora.frontend.launch.model_room import ModelRoom
 from arbora.frontend.launch.served_model import HostedModel, ServedModel
 from arbora.frontend.launch.supervisor import Supervisor
+from arbora.runtime.messages import Message, ModelState, Ready
 from arbora.runtime.processes.sockets import SUPERVISOR, model_directory
 from fake_server import fake_commands
 
@@ -147,6 +148,19 @@ async def test_a_model_without_room_is_given_up_and_the_other_goes_on(
         assert first.state == "loaded"
 
 
+async def test_models_that_wait_for_room_do_not_keep_each_other_waiting(directory: Path) -> None:
+    async with supervising(directory, [None, None, None], ModelRoom()) as (first, second, third):
+        second.use(CLIENT)
+        third.use(CLIENT)
+        await until(lambda: second.state == "loaded")
+        assert first.is_unloaded.is_set() and third.state == "loading"
+        first.use(CLIENT)
+        second.leave(CLIENT, None)
+        await until(lambda: third.state == "loaded")
+        third.leave(CLIENT, None)
+        await until(lambda: first.state == "loaded")
+
+
 @pytest.mark.parametrize(
     ("behaviour", "words"), [("refuse", "has a field that no one can read"), ("crash", "the sky fell")]
 )
@@ -167,6 +181,38 @@ async def test_a_model_that_can_not_be_loaded_leaves_the_server_to_the_others(
             assert first.state == "loaded" and not second.replicas[0].children
             caplog.clear()
         second._around = second._around._replace(commands=fake_commands())
+        await load(second)
+
+
+async def test_the_error_of_a_failed_load_is_told_until_the_next_load(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a process whose request has just come would wait for a load that nobody tries."""
+    room = ModelRoom(lambda: 50)
+    async with supervising(directory, [None, 300.0], room) as (_, second):
+        told: list[Message] = []
+        monkeypatch.setattr(second, "tell", told.append)
+        second.use(CLIENT)
+        await until(lambda: len(told) == 2)
+        second.leave(CLIENT, 300.0)
+        assert told[0] == ModelState("loading")
+        assert all(isinstance(each, ModelState) and "needs about 100B" in each.error for each in told[1:])
+        assert len(told) == 3
+        told.clear()
+        second.use(CLIENT)
+        await until(lambda: len(told) == 2)
+        assert told[0] == ModelState("loading")
+
+
+async def test_a_replica_that_is_ready_too_late_does_not_count(directory: Path) -> None:
+    async with supervising(directory, [None, 0.0]) as (_, second):
+        await load(second)
+        ready, epoch = Ready("scheduler", model=second.known), second.replicas[0].running.epoch
+        second.leave(CLIENT, 0.0)
+        await until(lambda: second.state == "unloaded")
+        second.hear_ready(ready, epoch)
+        await until(lambda: second.is_unloaded.is_set())
+        assert second.state == "unloaded" and second.replicas[0].model is None
         await load(second)
 
 

@@ -16,7 +16,7 @@ def icicle() -> PageModule:
 
 @pytest.fixture(scope="module")
 def paths() -> PageModule:
-    return PageModule("dom", "events", "api", "icicle", "chat_path")
+    return PageModule("dom", "events", "api", "icicle", "models", "chat_path")
 
 
 # The layout

@@ -293,3 +293,12 @@ def change_tensors(model: Path, changes: dict[str, torch.Tensor | None]) -> None
     path = model / "model.safetensors"
     tensors = {**load_file(path), **changes}
     save_file({name: tensor for name, tensor in tensors.items() if tensor is not None}, path)
+
+
+def test_a_model_with_windows_has_its_prompts_computed_by_no_other_server(tmp_path: Path) -> None:
+    save_model(random_model("gemma3"), tmp_path)
+    for field, value in (("prefill_at", "ipc:///p"), ("prefill_from", ("ipc:///p",))):
+        refused = refusal(tmp_path, **{field: value})
+        assert refused.startswith(
+            f"--{field.replace('_', '-')}: this model has layers with windows or states"
+        )

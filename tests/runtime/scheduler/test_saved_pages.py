@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from arbora.radix_cache import PrefixCache
-from arbora.runtime.messages import CacheDropped, DropCache, FlushPages, RowError
+from arbora.runtime.messages import PREFILL_CLIENT, CacheDropped, DropCache, FlushPages, RowError
 from arbora.runtime.scheduler import page_saver
 from arbora.runtime.scheduler.budget import FIRST_CHUNK
 from arbora.runtime.scheduler.page_saver import SAVED_TOKENS
@@ -92,6 +92,17 @@ def test_with_write_through_pages_are_saved_some_at_a_time_while_they_are_comput
     assert len(counts) <= 3
     bench.run()
     assert len(bench.model.store.pages) == 919 // 4
+
+
+@pytest.mark.parametrize("first", [0, 100])
+def test_a_prompt_for_another_server_is_saved_as_it_is_computed_even_if_the_tree_has_it(first: int) -> None:
+    bench = SchedulerBench(num_pages=500, page_size=4, most_stored=1000)
+    bench.submit("usual", LONG, max_tokens=1)
+    bench.run()
+    assert not bench.model.store.pages
+    bench.submit("computed", [*LONG, *range(1, 100)], max_tokens=1, saved_from=first, client=PREFILL_CLIENT)
+    bench.run()
+    assert len(bench.model.store.pages) == bench.model.store.saved == 999 // 4 - first
 
 
 def test_with_write_through_a_reply_is_saved_too_and_nothing_twice() -> None:

@@ -26,7 +26,7 @@ def reply_of(*pieces: Piece) -> Reply:
     for piece in pieces:
         choice.parts.add(piece)
     request = Generate("a-0", 0, b"1234", SamplingParams(max_tokens=9))
-    return Reply([choice], Generation([request], lambda message: None), 1)
+    return Reply([choice], Generation([request]), 1)
 
 
 def context_of(shown: Shown) -> MessageContext:
