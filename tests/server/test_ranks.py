@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from processes import children_of, command_line, is_alive
 from served import Served, eventually, serve, write_served_checkpoint
@@ -69,3 +70,16 @@ def test_when_a_rank_dies_all_start_again_and_answer_the_same(ranked: Served, an
     eventually(lambda: ranked.is_healthy and len(find_ranks(ranked)) == 2)
     assert [complete(ranked, each) for each in REQUESTS] == answers
     assert any("starting it again" in line for line in ranked.log)
+
+
+def test_replicas_of_ranks_make_the_vectors_of_one_process(model: Path) -> None:
+    texts = ["the river", "a mill that stands by a river " * 9, "bread"] * 4
+    vectors = []
+    for options in ((), ("--replicas", "2", "--tp", "2")):
+        with serve(model, "--runner", "pooling", *options) as server:
+            answer = server.http.post("/v1/embeddings", json={"input": texts})
+            assert answer.status_code == 200, answer.text
+            vectors.append(np.array([each["embedding"] for each in answer.json()["data"]]))
+            if options:
+                assert len(find_ranks(server)) == 4
+    assert np.allclose(*vectors, atol=1e-5)

@@ -101,6 +101,11 @@ def test_quantized_weights_give_the_tokens_of_one_rank(
     assert_same(model, quantize=quantize)
 
 
+@pytest.mark.parametrize("fields", [{"kv_dtype": "int8"}, {"deterministic": True}], ids=str)
+def test_options_of_the_cache_and_of_sums_change_nothing(fields: dict[str, Any], tmp_path: Path) -> None:
+    assert_same(save_model(random_model("llama", **TWO), tmp_path), **fields)
+
+
 def write_gguf_model(directory: Path, **fields: Any) -> None:
     file = directory / "model.gguf"
     write_gguf(file, "llama", q4_k_m, **fields)
