@@ -111,16 +111,18 @@ def main() -> None:
         f"{asked.ranks} ranks", [*command, "--tp", str(asked.ranks)], {**safe, "OMP_NUM_THREADS": "1"}
     )
     with tempfile.TemporaryDirectory() as logs:
-        servers = [Measured(each.name, start(each, Path(logs)), []) for each in (alone, ranked)]
+        servers = list[Measured]()
         try:
+            for each in (alone, ranked):
+                servers.append(Measured(each.name, start(each, Path(logs)), []))
             for _ in range(asked.rounds + 1):
-                for each in servers:
-                    each.run(asked.words, asked.tokens)
-            for each in servers:
-                del each.rounds[0]  # programs are recorded in it
+                for server in servers:
+                    server.run(asked.words, asked.tokens)
+            for server in servers:
+                del server.rounds[0]  # programs are recorded in it
         finally:
-            for each in servers:
-                each.server.stop()
+            for server in servers:
+                server.server.stop()
     figures = [each.figures(asked.tokens) for each in servers]
     ratios = [second / first for first, second in zip(*figures, strict=True)]
     rows = [[each.name, *(f"{n:.2f}" for n in of)] for each, of in zip(servers, figures, strict=True)]
