@@ -244,9 +244,6 @@ def _check_ranks(config: ServeConfig) -> None:
             "out."
         )
     refused = {
-        "--host-cache, --disk-cache and --remote-cache": config.host_cache
-        or config.disk_cache
-        or config.remote_cache,
         "--prefill-at and --prefill-from": config.moves_prefill,
         "--lora and --max-loras": config.adapter_places,
         "--model-impl transformers": config.model_impl == "transformers",

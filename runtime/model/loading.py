@@ -85,7 +85,8 @@ def load_model(
             "tokens travel between servers. Leave it out."
         )
     pieces = layout.count_pieces(state_bytes)
-    store = open_page_store(config, layout.page_bytes[0], device, pieces, layout.count_places(pieces))
+    most = layout.count_places(pieces)
+    store = open_page_store(config, layout.page_bytes[0], device, pieces, most, ranks.rank)
     max_rank = rank_limit(config)
     packed = source.open_packed_copy(config, device)
     with outside_heap():

@@ -165,6 +165,7 @@ def serve(runner: Runner, queue: StepQueue, scheduler: Outbox | NoOutbox) -> Non
                 assert mover is not None, "the process has no page store"
                 mover.handle(message)
                 if isinstance(message, FlushPages):
+                    runner.wait_for_ranks()
                     scheduler.send(PagesFlushed())
 
 
@@ -207,7 +208,7 @@ def main() -> None:
     model.runner.after_each_layer(heartbeat.progress)
     if model.page_store is not None:
         try:
-            _start(model.page_store, config, arguments, model.ready.page_model)
+            _start(model.page_store, config, arguments, model.ready.page_model, ranks.rank.number)
         except ConfigError as error:
             _fail(error, arguments, context)
     scheduler.send(model.ready)
@@ -215,20 +216,24 @@ def main() -> None:
     serve(model.runner, queue, scheduler if is_first else NoOutbox())
 
 
-def _start(store: PageStore, config: ServeConfig, arguments: ChildArguments, page_model: bytes) -> None:
+def _start(
+    store: PageStore, config: ServeConfig, arguments: ChildArguments, page_model: bytes, rank: int
+) -> None:
     """Starts the page store's thread with its own sockets, because threads must not share one.
 
     Raises ConfigError for an address that can't be used.
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
     replica = arguments.replica
-    inbox: Inbox[PageStoreInbox] = Inbox(context, replica.page_store, PageStoreInbox, replica.epoch)
+    address = replica.page_store(rank)
+    inbox: Inbox[PageStoreInbox] = Inbox(context, address, PageStoreInbox, replica.epoch)
     peers, server = None, None
     if config.prefill_from:
         peers = PrefillPeers(context, config.prefill_from, page_model, store.pool)
     if config.prefill_at:
         server = PrefillServer(context, config.prefill_at, page_model, store.pool)
-    store.start(inbox, Outbox(context, replica.scheduler, replica.epoch), peers, server)
+    scheduler = Outbox(context, replica.scheduler, replica.epoch)
+    store.start(inbox, scheduler, peers, server, reports=rank == 0)
 
 
 def _load_or_exit(

@@ -155,6 +155,10 @@ class Runner:
             with torch.inference_mode():
                 self._sample(step, received)
 
+    def wait_for_ranks(self) -> None:
+        """Returns when all ranks have come as far in their messages as this one."""
+        self._ranks.gather([0.0])
+
     def finish(self, step: RunningStep) -> StepResult:
         """Waits for the tokens of the oldest running step."""
         result = step.finish(self._idle_since)

@@ -61,19 +61,19 @@ class Replica(NamedTuple):
     def scheduler(self) -> str:
         return self._address("scheduler")
 
-    @property
-    def page_store(self) -> str:
-        return self._address("pages")
-
     def model(self, rank: int = 0) -> str:
         return self._address(f"model{rank}")
+
+    def page_store(self, rank: int = 0) -> str:
+        return self._address(f"pages{rank}")
 
     def _address(self, role: str) -> str:
         return f"ipc://{self.directory}/{role}.{self.number}.{self.epoch}"
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        return self.scheduler, *map(self.model, range(self.ranks)), self.page_store
+        ranks = range(self.ranks)
+        return self.scheduler, *map(self.model, ranks), *map(self.page_store, ranks)
 
     def remove_files(self) -> None:
         """Removes the replica's socket files. Call it when its processes have ended."""

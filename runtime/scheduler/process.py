@@ -25,7 +25,7 @@ from ...radix_cache import PrefixCache, Reach
 from ..byte_sizes import in_units
 from ..config import ServeConfig, load_config
 from ..logs import write_log
-from ..messages import PREFILL_CLIENT, Drained, ModelReady, PeerDown, Ready, SchedulerInbox
+from ..messages import PREFILL_CLIENT, Drained, EndFetch, ModelReady, PeerDown, Ready, SchedulerInbox
 from ..processes.child import ChildArguments, child_arguments
 from ..processes.garbage import leave_out_existing_objects
 from ..processes.heartbeat import Heartbeat
@@ -42,6 +42,7 @@ from .adapters import AdapterRegistry
 from .block_events import BlockEvents
 from .budget import StepBudget
 from .grammar_loader import GrammarLoader
+from .rank_answers import RankAnswers
 from .refusals import Limits
 from .scheduler import Now, Outgoing, Scheduler
 
@@ -73,6 +74,7 @@ class Loop:
         self._supervisor = self._outbox(supervisor_address(arguments.directory))
         ranks = [self._replica.model(rank) for rank in range(config.tp)]
         self._model = Outbox(self._context, ranks[0], self._replica.epoch, *ranks[1:])
+        self._answers = RankAnswers(config.tp, lambda fetch: self._page_store.send(EndFetch(fetch)))
         self._clients: dict[int, Outbox] = {}  # client -> outbox, connected with its first message
 
     def run(self) -> None:
@@ -134,7 +136,7 @@ class Loop:
         self._heartbeat.resting()
         first = self._inbox.receive(None if max_wait_s is None else math.ceil(max_wait_s * 1000))
         self._heartbeat.working()
-        messages = [*([] if first is None else [first]), *self._inbox.waiting()]
+        messages = self._answers.merge([*([] if first is None else [first]), *self._inbox.waiting()])
         for message in messages:
             if isinstance(message, PeerDown) and message.client in self._clients:
                 # Drops messages that the dead client did not read.
@@ -159,9 +161,10 @@ class Loop:
 
     @cached_property
     def _page_store(self) -> Outbox:
-        """The outbox to the page store, connected at first use: without a page store it is never used, and
-        ZeroMQ would try to connect again and again."""
-        return self._outbox(self._replica.page_store)
+        """The outbox to the page stores of all ranks, connected at first use: without a page store it is
+        never used, and ZeroMQ would try to connect again and again."""
+        first, *others = map(self._replica.page_store, range(self._config.tp))
+        return Outbox(self._context, first, self._replica.epoch, *others)
 
     def _outbox(self, address: str) -> Outbox:
         return Outbox(self._context, address, self._replica.epoch)

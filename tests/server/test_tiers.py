@@ -9,6 +9,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from arbora import Engine
 from arbora.runtime.messages import RestoredPages, SavedPages, StepPlan
@@ -35,8 +36,11 @@ def whole_pages(tokens: int) -> int:
     return (tokens - 1) // PAGE * PAGE
 
 
-def test_a_prefix_outlives_the_server_but_not_a_change_of_model(served_model: Path, tmp_path: Path) -> None:
-    disk = ("--disk-cache", str(tmp_path / "pages"))
+@pytest.mark.parametrize("ranks", ["1", "2"])
+def test_a_prefix_outlives_the_server_but_not_a_change_of_model(
+    served_model: Path, tmp_path: Path, ranks: str
+) -> None:
+    disk = ("--disk-cache", str(tmp_path / "pages"), "--tp", ranks)
     with serve(served_model, *disk) as server:
         text, cached, tokens = ask(server)
         assert cached == 0
@@ -59,10 +63,11 @@ def test_a_prefix_outlives_the_server_but_not_a_change_of_model(served_model: Pa
         assert other != text
 
 
+@pytest.mark.parametrize("ranks", ["1", "2"])
 def test_evicted_pages_are_restored_from_memory_and_after_a_crash_from_disk(
-    served_model: Path, tmp_path: Path
+    served_model: Path, tmp_path: Path, ranks: str
 ) -> None:
-    small = ("--disk-cache", str(tmp_path), "--max-model-len", "512", "--max-running", "1")
+    small = ("--disk-cache", str(tmp_path), "--max-model-len", "512", "--max-running", "1", "--tp", ranks)
     with serve(served_model, *small) as server:
         text, _, tokens = ask(server)
         for number in range(8):

@@ -139,15 +139,18 @@ class Fetches:
         if self.peers is not None:
             self.peers.pull(number)
 
-    def end(self, number: int) -> None:
-        """Ends a fetch in any state."""
+    def end(self, number: int) -> bool:
+        """Ends a fetch in any state. Returns whether it was being read, so that its end was not reported."""
         self._found.pop(number, None)
         self._end_promise(number)
         if number in self._ready:
             self.end_restored(number)
-        for fetch in [fetch for fetch in self._queue if fetch.number == number]:
-            self._queue.remove(fetch)
-            self._pool.release(fetch.entries)
+        fetch = next((fetch for fetch in self._queue if fetch.number == number), None)
+        if fetch is None:
+            return False
+        self._queue.remove(fetch)
+        self._pool.release(fetch.entries)
+        return True
 
     def end_restored(self, number: int) -> None:
         self._pool.release(self._ready.pop(number).entries)

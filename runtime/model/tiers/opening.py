@@ -15,6 +15,7 @@ from ...byte_sizes import as_given, in_units
 from ...config import ServeConfig
 from ...errors import ConfigError
 from ...system_memory import free_host_memory
+from ..ranks import Rank
 from .disk import FILE_NAME, DiskStore, ForeignFileError, least_limit
 from .file_hashes import FileHashes
 from .host_memory import HostMemory
@@ -34,7 +35,12 @@ log = logging.getLogger(__name__)
 
 
 def open_page_store(
-    config: ServeConfig, page_bytes: int, device: torch.device, pieces: Sequence[int] = (1,), most: int = 1
+    config: ServeConfig,
+    page_bytes: int,
+    device: torch.device,
+    pieces: Sequence[int],
+    most: int,
+    rank: Rank,
 ) -> PageStore | None:
     """Opens the page store; None if no tier is configured. An unreadable disk cache only causes a warning.
 
@@ -43,10 +49,14 @@ def open_page_store(
     are written at once, or the remote cache's URL is invalid.
 
     page_bytes: of the group of layers that see all tokens. pieces: see `PageStore`. most: number of places
-    that a request may need at once, with a page of that group and a state or all pages of windows
+    that a request may need at once, with a page of that group and a state or all pages of windows. rank: of
+    which the store has the parts of pages
     """
-    disk = _open_disk(config.disk_cache, config.disk_cache_size, page_bytes)
-    tiers = LowerTiers(disk, _open_remote(config.remote_cache))
+    directory, size, name = config.disk_cache, config.disk_cache_size, ""
+    if rank.total > 1:
+        name = f"rank-{rank.number}-of-{rank.total}"
+        directory, size = directory and directory / name, size // rank.total
+    tiers = LowerTiers(_open_disk(directory, size, page_bytes), _open_remote(config.remote_cache, name))
     if not config.host_cache and not tiers and not config.moves_prefill:
         return None
     store = PageStore(_open_pool(config, page_bytes, device), tiers, pieces)
@@ -98,13 +108,13 @@ def page_model(
     return state.digest()
 
 
-def _open_remote(url: str | None) -> RemoteStore | None:
+def _open_remote(url: str | None, part: str) -> RemoteStore | None:
     if url is None:
         return None
     from .remote import RemoteStore  # needs the package redis; a server without it does not start
 
     try:
-        return RemoteStore(url)
+        return RemoteStore(url, part)
     except ValueError as error:
         raise ConfigError(f"--remote-cache: {error}") from error
 

@@ -84,6 +84,7 @@ class PageStore:
         self.pieces = pieces
         self._fetches = Fetches(pool, tiers, self.pieces)
         self._prefill_server: PrefillServer | None = None
+        self._reports = True
         self._wake: Callable[[], None] = lambda: None
         self._to_forget: deque[ForgetPages | DiscardPages] = deque()
         self._answers: deque[PrefillAnswer] = deque()
@@ -103,14 +104,17 @@ class PageStore:
         scheduler: Outbox,
         peers: PrefillPeers | None = None,
         server: PrefillServer | None = None,
+        *,
+        reports: bool = True,
     ) -> None:
         """Starts the thread, which alone uses these from now on.
 
         peers: the prefill servers that compute prompts for this server
         server: computes prompts for decode servers
+        reports: whether the scheduler gets reports, of the first one of several ranks
         """
         self._wake = inbox.wake
-        self._fetches.peers, self._prefill_server = peers, server
+        self._fetches.peers, self._prefill_server, self._reports = peers, server, reports
         inbox.watch([*(peers.sockets if peers else []), *([server.socket] if server else [])])
         self.pool.host_memory.make_way_for_steps()
         threading.Thread(target=self._run, args=(inbox, scheduler), name="page store", daemon=True).start()
@@ -215,7 +219,7 @@ class PageStore:
             except sqlite3.Error as error:
                 self._suspend_disk(error)
                 report = self._report()
-            if report != reported:
+            if report != reported and self._reports:
                 scheduler.send(StoreReport(report))
                 reported = report
 
@@ -238,7 +242,8 @@ class PageStore:
             case FetchPages():
                 self._fetches.read(message.fetch)
             case EndFetch():
-                self._fetches.end(message.fetch)
+                if self._fetches.end(message.fetch):
+                    scheduler.send(PagesFetched(message.fetch, 0))
             case UsedPages():
                 self._uses.add(message.keys)
                 for group, keys in enumerate(message.others, 1):

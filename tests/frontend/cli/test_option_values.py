@@ -160,7 +160,6 @@ def test_options_that_another_device_has_are_refused_before_anything_starts(mode
     ("options", "expected"),
     [
         (("--device", "cuda"), "--tp 2: only --device cpu has ranks"),
-        (("--host-cache", "1GiB"), "--tp 2: ranks do not support --host-cache"),
         (
             ("--prefill-from", "tcp://127.0.0.1:7000"),
             "--tp 2: ranks do not support --prefill-at and --prefill-from",
