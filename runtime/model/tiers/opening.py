@@ -15,7 +15,7 @@ from ...byte_sizes import as_given, in_units
 from ...config import ServeConfig
 from ...errors import ConfigError
 from ...system_memory import free_host_memory
-from ..ranks import Rank
+from ..ranks import ONE_RANK, Rank
 from .disk import FILE_NAME, DiskStore, ForeignFileError, least_limit
 from .file_hashes import FileHashes
 from .host_memory import HostMemory
@@ -38,9 +38,9 @@ def open_page_store(
     config: ServeConfig,
     page_bytes: int,
     device: torch.device,
-    pieces: Sequence[int],
-    most: int,
-    rank: Rank,
+    pieces: Sequence[int] = (1,),
+    most: int = 1,
+    rank: Rank = ONE_RANK.rank,
 ) -> PageStore | None:
     """Opens the page store; None if no tier is configured. An unreadable disk cache only causes a warning.
 

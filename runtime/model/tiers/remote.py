@@ -61,7 +61,7 @@ class RemoteStore:
             for at in range(0, len(keys), NAMES_PER_CALL):
                 if at and time.monotonic() > last_start:
                     return at
-                names = [self._name(namespace, key) for key in keys[at : at + NAMES_PER_CALL]]
+                names = [name(namespace, key, self._part) for key in keys[at : at + NAMES_PER_CALL]]
                 there = self._all(names, lambda pipe, each: pipe.exists(each))
                 if not all(there):
                     return at + there.index(0)
@@ -71,7 +71,7 @@ class RemoteStore:
 
     def find(self, namespace: str, keys: Sequence[bytes]) -> set[bytes]:
         """The keys that are stored, in one round trip."""
-        names = [self._name(namespace, key) for key in keys]
+        names = [name(namespace, key, self._part) for key in keys]
         there = self._ask(
             self._reading, lambda: self._all(names, lambda pipe, each: pipe.exists(each)), [0] * len(keys)
         )
@@ -82,7 +82,7 @@ class RemoteStore:
         whole: set[bytes] = set()
 
         def read() -> None:
-            names = {key: self._name(namespace, key) for key in wanted}
+            names = {key: name(namespace, key, self._part) for key in wanted}
             values: list[Any] = self._server.mget(names.values())
             for key, value in zip(wanted, values, strict=True):
                 if value is not None and _unpack(key, value, wanted[key]):
@@ -110,14 +110,10 @@ class RemoteStore:
 
     def discard(self, namespace: str, keys: Sequence[bytes]) -> None:
         """Removes pages of a namespace."""
-        names = [self._name(namespace, key) for key in keys]
+        names = [name(namespace, key, self._part) for key in keys]
         self._ask(
             self._reading, lambda: self._all(names, lambda pipe, each: pipe.unlink(each)), [], insist=True
         )
-
-    def _name(self, namespace: str, key: bytes) -> bytes:
-        """A page's name on the server."""
-        return PREFIX + _escaped_namespace(namespace) + b":" + key.hex().encode() + self._part
 
     def _begin(self, connection: Any) -> None:
         """Prepares a new connection; called for each one."""
@@ -131,7 +127,7 @@ class RemoteStore:
                 self._server.unlink(*damaged)
 
     def _write(self, pages: Sequence[StoredPage]) -> None:
-        pages_at = {self._name(page.namespace, page.key): page for page in pages}
+        pages_at = {name(page.namespace, page.key, self._part): page for page in pages}
         there = self._all(list(pages_at), lambda pipe, at: pipe.exists(at))
         lacking = [at for at, found in zip(pages_at, there, strict=True) if not found]
         self._all(lacking, lambda pipe, at: pipe.set(at, _pack(pages_at[at])))
@@ -174,6 +170,11 @@ class _Use:
     def pause(self, reason: str) -> None:
         log.warning("the remote cache %s for %.0f s: %s", self._paused, SILENCE_SECONDS, reason)
         self.next = time.monotonic() + SILENCE_SECONDS
+
+
+def name(namespace: str, key: bytes, part: bytes = b"") -> bytes:
+    """The name of a page, or of a part of it, on the server."""
+    return PREFIX + _escaped_namespace(namespace) + b":" + key.hex().encode() + part
 
 
 def _escaped_namespace(namespace: str) -> bytes:

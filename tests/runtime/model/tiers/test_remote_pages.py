@@ -187,6 +187,16 @@ def test_pages_that_may_be_wrong_are_given_up(url: str) -> None:
     assert [read(store, 1, "ann/"), read(store, 2, "ann/"), read(store, 2, "bob/")] == [True, False, True]
 
 
+def test_ranks_keep_their_parts_of_a_page_beside_each_other(url: str) -> None:
+    whole, first, second = (RemoteStore(url, part) for part in ("", "rank-0-of-2", "rank-1-of-2"))
+    first.write([page(1, "ann/")])
+    assert [store.count("ann/", [key(1)]) for store in (whole, first, second)] == [0, 1, 0]
+    second.write([StoredPage(key(1), "ann/", memoryview(content(9)))])
+    assert read(first, 1, "ann/")
+    assert second.forget("ann/", None) == 2, "the names of all ranks"
+    assert not read(first, 1, "ann/")
+
+
 def test_foreign_values_are_left_alone(url: str) -> None:
     server = redis.Redis.from_url(url)
     server.set("mine", "precious")
