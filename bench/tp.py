@@ -50,7 +50,7 @@ class Measured(NamedTuple):
         """Seconds of a core that its model processes have computed."""
         found = processes_by_role(self.server.pid)
         times = [each.cpu_times() for role, each in found.items() if role.split()[0] == "model"]
-        return sum(each.user + each.system for each in times)
+        return float(sum(each.user + each.system for each in times))
 
     def complete(self, prompt: str, tokens: int) -> int:
         """Generates so many tokens; returns the number of the prompt's."""

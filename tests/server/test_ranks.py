@@ -82,4 +82,5 @@ def test_replicas_of_ranks_make_the_vectors_of_one_process(model: Path) -> None:
             vectors.append(np.array([each["embedding"] for each in answer.json()["data"]]))
             if options:
                 assert len(find_ranks(server)) == 4
-    assert np.allclose(*vectors, atol=1e-5)
+    expected, found = vectors
+    assert np.allclose(found, expected, atol=1e-5)

@@ -8,11 +8,13 @@ from arbora.runtime.config import ServeConfig
 from arbora.runtime.model import process
 from arbora.runtime.model.capture import CaptureError
 from arbora.runtime.model.loading import LoadedModel, load_model
-from arbora.runtime.model.ranks import Ranks
+from arbora.runtime.model.ranks import ONE_RANK, Ranks
 from arbora.runtime.vocabulary import Vocabulary
 
 
-def load(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary], ranks: Ranks) -> LoadedModel:
+def load(
+    config: ServeConfig, load_vocabulary: Callable[[], Vocabulary], ranks: Ranks = ONE_RANK
+) -> LoadedModel:
     if not config.enforce_eager:
         raise CaptureError("CUDA graphs can't be captured here: there is no GPU.")
     return load_model(config, load_vocabulary, ranks)

@@ -137,7 +137,8 @@ def test_log_probabilities_in_chunks_are_those_of_one_rank(tmp_path: Path) -> No
         driver = StepDriver(*load_ranks(serve_config(model, tp=ranks)))
         driver.start(0, EVERY_LOGPROB)
         tables.append(driver.prompt_logprobs(0, PROMPTS[2], chunk=40 - 17 * ranks))
-    assert torch.allclose(*tables, atol=1e-4)
+    expected, found = tables
+    assert torch.allclose(found, expected, atol=1e-4)
 
 
 def test_bfloat16_steps_agree_between_ranks(tmp_path: Path) -> None:

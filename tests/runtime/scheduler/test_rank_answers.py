@@ -11,6 +11,7 @@ from arbora.runtime.messages import (
     PagesFound,
     PagesInTiers,
     PagesLocated,
+    SchedulerInbox,
 )
 from arbora.runtime.scheduler.rank_answers import RankAnswers
 from hypothesis import given
@@ -63,5 +64,5 @@ def test_fetches_are_as_long_as_the_shortest_and_other_answers_come_once() -> No
 
 def test_a_single_rank_answers_itself() -> None:
     answers = RankAnswers(1, lambda fetch: None)
-    messages = [PagesFound(1, 0), PagesFetched(2, 5)]
+    messages: list[SchedulerInbox] = [PagesFound(1, 0), PagesFetched(2, 5)]
     assert answers.merge(messages) == messages
