@@ -28,7 +28,7 @@ class Load(Part):
     """The work that a replica has, in seconds of its time."""
 
     backlog_s: float = 0.0  # until a prompt that comes now would be computed, and the open replies
-    token_s: float = 0.001  # for each token of a prompt; a guess before some were computed
+    token_s: float | None = None  # for each token of a prompt; None before some were computed
 
 
 class ReplicaReport(Message):

@@ -50,4 +50,5 @@ class Backlog:
         token_s = self._budget.estimate_token_s(decoding, self._requests.streams_text)
         restore_s = to_restore * self._budget.restored_token_s
         reply_s = to_decode * self._budget.base_s / self._slots
-        return Load(to_compute * token_s + restore_s + reply_s, token_s)
+        backlog_s = to_compute * token_s + restore_s + reply_s
+        return Load(backlog_s, token_s if self._budget.has_measured else None)

@@ -63,6 +63,11 @@ class StepBudget:
         return token_s * (1 + self._base_ms / max(self._free_ms(decode_rows, streams_text), 1e-3))
 
     @property
+    def has_measured(self) -> bool:
+        """Whether `estimate_token_s` is more than a guess."""
+        return self._token_ms is not None
+
+    @property
     def base_s(self) -> float:
         """Seconds of a step that only decodes; 0 before one was measured."""
         return self._base_ms / 1000

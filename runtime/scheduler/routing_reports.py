@@ -71,4 +71,6 @@ def pack_change(change: CacheChange) -> TreeChange:
 def _differ(load: Load, last: Load) -> bool:
     if abs(load.backlog_s - last.backlog_s) >= MIN_DIFFERENCE_S:
         return True
+    if load.token_s is None or last.token_s is None:
+        return load.token_s is not last.token_s
     return max(load.token_s, last.token_s) > MIN_RATIO * min(load.token_s, last.token_s)

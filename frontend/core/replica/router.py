@@ -22,6 +22,8 @@ SIMILAR_S = 0.1
 """Replicas that would begin within so much time of each other get new prompts in turn."""
 EXPECTED_S = 2.0
 """seconds for which a prompt counts as its replica's before the replica reports its pages"""
+FIRST_TOKEN_S = 0.001
+"""seconds for a token of a prompt before any replica has computed one"""
 MAX_SILENCE_S = 2.0
 """seconds after which a replica is asked again for its whole tree"""
 
@@ -104,7 +106,9 @@ class Router:
     def measure_backlog(self, replica: int) -> float:
         """Seconds until the replica would begin a prompt that comes now."""
         known = self._replicas.get(replica)
-        return 0.0 if known is None else known.load.backlog_s + self._uncounted[replica] * known.load.token_s
+        if known is None:
+            return 0.0
+        return known.load.backlog_s + self._uncounted[replica] * self._token_s(replica)
 
     def choose(self, requests: Sequence[Generate], replicas: Collection[int]) -> int:
         """The replica for the choices of a request."""
@@ -114,8 +118,7 @@ class Router:
         matched = self._match(first)
         total = sum(len(prompt) // TOKEN_BYTES for prompt in {request.prompt for request in requests})
         waits = {
-            each: self.measure_backlog(each)
-            + max(1, total - matched.get(each, 0)) * self._replicas[each].load.token_s
+            each: self.measure_backlog(each) + max(1, total - matched.get(each, 0)) * self._token_s(each)
             for each in replicas
         }
         earliest = min(waits.values())
@@ -165,7 +168,16 @@ class Router:
 
     def _bound(self, matched: int, replica: int) -> float:
         """How many seconds a match at a replica is worth to wait for."""
-        return min(MAX_LATER_S, WAIT_FOR_MATCH * matched * self._replicas[replica].load.token_s)
+        return min(MAX_LATER_S, WAIT_FOR_MATCH * matched * self._token_s(replica))
+
+    def _token_s(self, replica: int) -> float:
+        """Seconds for each token of a prompt. A replica that has computed none counts as fast as the fastest
+        other: with a slower guess it would get no new prompt while the others rest."""
+        token_s = self._replicas[replica].load.token_s
+        if token_s is not None:
+            return token_s
+        measured = (each.load.token_s for each in self._replicas.values())
+        return min((each for each in measured if each is not None), default=FIRST_TOKEN_S)
 
     def _match(self, request: Generate) -> dict[int, int]:
         """How many of a prompt's first tokens each replica has or expects; without those that have none."""

@@ -99,7 +99,7 @@ def test_the_backlog_is_the_time_of_uncached_tokens_and_of_open_replies() -> Non
         bench.submit(name, PROMPT, max_tokens=20, client=1, uncached=uncached)
     bench.run(1)
     load = bench.reports[0][-1].load
-    assert abs(load.token_s - TOKEN_S) < 0.3 * TOKEN_S
+    assert load.token_s is not None and abs(load.token_s - TOKEN_S) < 0.3 * TOKEN_S
     to_decode = 3 * 20 * BASE_S
     in_step = 40  # of the prompt that the step in flight computes
     assert round((load.backlog_s - to_decode) / load.token_s) == in_step + 400 + 30

@@ -31,6 +31,7 @@ class World:
         self.now = 0.0
         self.router = Router(PAGE, lambda: self.now)
         self.backlogs = {0: 0.0, 1: 0.0}
+        self.token_s: dict[int, float | None] = {0: TOKEN_S, 1: TOKEN_S}
         self.sequences = Counter[int]()
         self.pages = count()
         for replica in BOTH:
@@ -39,7 +40,7 @@ class World:
 
     def report(self, replica: int, *changes: TreeChange, is_whole: bool = False) -> bool:
         self.sequences[replica] += 1
-        load = Load(self.backlogs[replica], TOKEN_S)
+        load = Load(self.backlogs[replica], self.token_s[replica])
         report = ReplicaReport(self.sequences[replica], load, list(changes), is_whole)
         return self.router.take(replica, report)
 
@@ -233,6 +234,21 @@ def test_a_dead_replica_has_no_prefixes_and_no_work() -> None:
     world.router.open(0)
     assert world.router.measure_backlog(0) == 0
     assert world.router._match(request(*range(320))) == {}
+
+
+def test_a_replica_that_has_computed_nothing_counts_as_fast_as_another() -> None:
+    """It would otherwise get no new prompt of 400 tokens: the other one computes it in much less than the
+    guess."""
+    world = World()
+    world.token_s = {0: TOKEN_S / 100, 1: None}
+    for replica in BOTH:
+        world.report(replica)
+    chosen = []
+    for number in range(4):
+        new = request(*range(1000 * number, 1000 * number + 400))
+        chosen.append(world.send(new))
+        world.end(new)
+    assert chosen in ([0, 1, 0, 1], [1, 0, 1, 0])
 
 
 def test_a_key_with_limits_has_one_replica_and_keys_are_spread() -> None:
