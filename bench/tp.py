@@ -3,10 +3,10 @@
     PYTHONSAFEPATH=1 python bench/tp.py MODEL [--ranks 2] [--rounds 5] [-- --quantize int8]
 
 Both servers run at the same time, but only one has a request at a time: in each round each computes a new
-prompt and then a reply of `--tokens` tokens. What follows `--` are options of `arbora serve`. Printed are
-tokens per second, of the fastest round and the median, and what the model processes compute for a token in
-milliseconds of a core, which other programs change less. With a machine that is busy otherwise, ranks lose
-more than one process, because each waits for the slowest.
+prompt and then a reply of `--tokens` tokens. Options after `--` are passed to `arbora serve`. The table has
+the tokens per second of the fastest round and the median, and the processor time of the model processes for
+a token, which other programs change less. On a busy machine ranks lose more speed than one process, because
+each rank waits for the slowest.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WORDS = ("river", "mill", "stone", "garden", "letter", "winter", "bread", "harbo
 
 
 class Round(NamedTuple):
-    """Seconds, and seconds of a core in the model processes."""
+    """Wall-clock and processor seconds. The processor time is that of the model processes."""
 
     prefill: float
     decode: float
@@ -46,14 +46,14 @@ class Measured(NamedTuple):
     server: ServerProcess
     rounds: list[Round]
 
-    def used(self) -> float:
-        """Seconds of a core that its model processes have computed."""
+    def read_cpu_seconds(self) -> float:
+        """Returns the processor time, in seconds, that its model processes have taken since their start."""
         found = processes_by_role(self.server.pid)
         times = [each.cpu_times() for role, each in found.items() if role.split()[0] == "model"]
         return float(sum(each.user + each.system for each in times))
 
     def complete(self, prompt: str, tokens: int) -> int:
-        """Generates so many tokens; returns the number of the prompt's."""
+        """Generates `tokens` tokens. Returns the number of tokens of the prompt."""
         body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
         request = urllib.request.Request(
             f"{self.server.url}/v1/completions",
@@ -67,13 +67,14 @@ class Measured(NamedTuple):
 
     def run(self, words: int, tokens: int) -> None:
         prompt = " ".join(random.choices(WORDS, k=words))
-        begun, used = time.perf_counter(), self.used()
+        begun, cpu = time.perf_counter(), self.read_cpu_seconds()
         count = self.complete(prompt, 1)
-        middle, used_middle = time.perf_counter(), self.used()
+        middle, middle_cpu = time.perf_counter(), self.read_cpu_seconds()
         self.complete(prompt, tokens + 1)  # the prompt is cached
-        ended, used_end = time.perf_counter(), self.used()
-        cpu = used_middle - used, used_end - used_middle
-        self.rounds.append(Round(middle - begun, ended - middle, *cpu, count))
+        ended, ended_cpu = time.perf_counter(), self.read_cpu_seconds()
+        self.rounds.append(
+            Round(middle - begun, ended - middle, middle_cpu - cpu, ended_cpu - middle_cpu, count)
+        )
 
     def figures(self, tokens: int) -> list[float]:
         prefill = [each.prompt_tokens / each.prefill for each in self.rounds]
@@ -127,7 +128,7 @@ def main() -> None:
     ratios = [second / first for first, second in zip(*figures, strict=True)]
     rows = [[each.name, *(f"{n:.2f}" for n in of)] for each, of in zip(servers, figures, strict=True)]
     head = ["", "prefill tokens/s, best", "median", "decode tokens/s, best", "median"]
-    head += ["ms of a core for a prompt token", "for a reply's token"]
+    head += ["processor ms for a prompt token", "for a reply token"]
     print(f"{machine()}; load {os.getloadavg()[0]:.1f}\n")
     print(table(head, [*rows, ["ratio", *(f"{ratio:.2f}" for ratio in ratios)]]))
 

@@ -118,11 +118,12 @@ def _divide_cpu(config: ServeConfig) -> tuple[Place, ...]:
     if config.kv_memory is not None:
         whole, free = models * config.kv_memory, free_host_memory()
         if whole > free:
-            counts = (config.replicas, "replicas"), (config.tp, "ranks")
-            several = " of ".join(f"{count} {name}" for count, name in counts if count > 1)
+            counts = (config.replicas, "replicas", "--replicas"), (config.tp, "ranks", "--tp")
+            several = " of ".join(f"{count} {name}" for count, name, _ in counts if count > 1)
+            options = " or ".join(option for count, _, option in counts if count > 1)
             raise ConfigError(
                 f"--kv-memory {as_given(config.kv_memory)}: {several} take {in_units(whole)}, but only "
-                f"{in_units(free)} are free. Lower it, or the number of these."
+                f"{in_units(free)} are free. Lower it, or {options}."
             )
     sharing = {} if config.kv_memory is not None else {SHARERS_VARIABLE: str(models)}
     quota = find_quota()
@@ -147,8 +148,8 @@ def _place_ranks(cores: list[Core], quota: float | None, ranks: int) -> tuple[Ma
 
 
 def divide_cores(cores: list[Core], parts: int) -> list[list[Core]]:
-    """The cores in so many parts, each on as few memory nodes as possible. With fewer cores than parts some
-    share a core."""
+    """Divides the cores into parts, each on as few memory nodes as possible. If there are fewer cores than
+    parts, some parts share a core."""
     if not cores:
         return [[] for _ in range(parts)]
     if len(cores) < parts:

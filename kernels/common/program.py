@@ -24,7 +24,7 @@ from .threads import Call, ParallelKernel, thread_count
 from .waiting import FUTEX, WITHIN_PROCESS, find_number, system_call, wait_until, wake_waiting
 
 SET_AFFINITY = {"x86_64": 203, "aarch64": 122, "riscv64": 122}
-"""the number of Linux's system call on each kind of processor"""
+"""the number of Linux's system call `sched_setaffinity`, by kind of processor"""
 
 (
     ARRIVALS,

@@ -16,9 +16,9 @@ SPINS = 1_000
 sleeps, its core is free for another process, or for the thread that it waits for."""
 
 FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
-"""the number of Linux's system call on each kind of processor"""
+"""the number of Linux's system call `futex`, by kind of processor"""
 WITHIN_PROCESS, BETWEEN_PROCESSES = 128, 0
-"""added to the operation: who waits for the counter"""
+"""added to the operation: whether the threads that wait for the counter are of one process or of several"""
 FUTEX_WAIT, FUTEX_WAKE = 0, 1
 ALL = 2**31 - 1
 

@@ -11,11 +11,11 @@ from ..common.teams import LINE
 from ..common.waiting import FUTEX, find_number
 
 SLOT_BYTES = 8 << 20
-"""of a rank's slot in each of the two halves; what is not written takes no memory"""
+"""size of a rank's slot in each of the two halves; the part of it that is never written takes no memory"""
 ARRIVALS, SLEEPING, EXCHANGES = 0, LINE, 2 * LINE
-"""Places of counters, int64, each in a cache line of its own. ARRIVALS counts, for all exchanges so far, the
-ranks that have written their part, and SLEEPING the threads that sleep until another rank has. From EXCHANGES
-on, each rank counts the exchanges that it has begun."""
+"""Where the counters are, int64, each in a cache line of its own. ARRIVALS: the number of parts that ranks
+have written since the start. SLEEPING: the number of threads that sleep until another rank has written its
+part. From EXCHANGES on, one for each rank: the number of exchanges that it has begun."""
 
 
 class RankMemory:
@@ -26,7 +26,7 @@ class RankMemory:
     """
 
     def __init__(self, descriptor: int, rank: int, ranks: int) -> None:
-        """descriptor: of a file that all ranks share, empty at first"""
+        """descriptor: the descriptor of a file, empty at first, which all ranks map into their memory"""
         self.rank, self.ranks = rank, ranks
         counters = -(-8 * (EXCHANGES + LINE * ranks) // mmap.PAGESIZE) * mmap.PAGESIZE
         size = counters + 2 * ranks * SLOT_BYTES

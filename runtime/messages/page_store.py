@@ -152,7 +152,8 @@ class PagesFound(Message):
 
 
 class PagesFetched(Message):
-    """The first `pages` of the fetch are ready until `StepPlan.fetches_over` or `EndFetch` names it."""
+    """The first `pages` of the fetch are ready until `StepPlan.fetches_over` or `EndFetch` names it. Answers
+    each `FetchPages` once, with 0 pages if `EndFetch` came first."""
 
     fetch: int
     pages: int

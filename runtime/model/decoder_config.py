@@ -95,8 +95,8 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
         return max([*sizes, *(each.per_token * each.intermediate_size for each in experts)])
 
     def take_part(self, rank: Rank) -> DecoderConfig:
-        """The layers as one of several ranks computes them: a part of their heads and inner numbers. Raises
-        ConfigError if their heads can't be divided."""
+        """Returns the config of a rank's part, whose layers have a part of the heads and inner numbers.
+        Raises ConfigError if the ranks can't divide the heads."""
         return msgspec.structs.replace(self, layers=tuple(_take_part(layer, rank) for layer in self.layers))
 
 
@@ -147,7 +147,7 @@ def _take_part(layer: LayerConfig, rank: Rank) -> LayerConfig:
     if heads % count or (kv_heads % count and count % kv_heads):
         fitting = [n for n in range(1, heads + 1) if not heads % n and not (kv_heads % n and n % kv_heads)]
         raise ConfigError(
-            f"--tp {count}: the model has {heads} query heads and {kv_heads} KV heads, which so many ranks "
+            f"--tp {count}: the model has {heads} query heads and {kv_heads} KV heads, which {count} ranks "
             f"can't divide. Use {' or '.join(map(str, fitting))}."
         )
     experts = layer.experts

@@ -32,7 +32,7 @@ from .memory_plan import limit_slots, plan_pages
 from .model_source import ModelSource, open_model
 from .page_memory import PageMemory
 from .page_tables import PageTables
-from .ranks import ONE_RANK, Ranks, find_least
+from .ranks import ONE_RANK, Ranks, find_least, wait_for_all
 from .recurrent_states import RecurrentStates
 from .runner import Runner
 from .slot_states import SlotStates
@@ -103,7 +103,7 @@ def load_model(
     graphs, graph_bytes = _open_graphs(
         config, model, spec, tables, states, cells, store, source.pooling is not None
     )
-    ranks.gather([0.0])  # all have loaded their weights, so each sees what they leave free
+    wait_for_all(ranks)  # then all have loaded their weights, and each sees how much memory is left
     pool = plan_pages(config, shape, source.dtype, device, graph_bytes, layout, adapter_bytes, mapped_bytes)
     pool = _agree_on_pool(ranks, pool)
     model.set_context(pool.max_model_len)
@@ -157,7 +157,7 @@ def load_model(
 
 
 def _agree_on_pool(ranks: Ranks, pool: PoolSize) -> PoolSize:
-    """The pool of the rank that has the least memory."""
+    """Returns a pool for which every rank has enough memory."""
     *pages, context, states = find_least(ranks, (*pool.pages, pool.max_model_len, pool.states))
     return PoolSize(tuple(pages), context, states)
 

@@ -64,7 +64,7 @@ class Architecture(Protocol):
         ...
 
     def take_part(self, rank: Rank) -> ModelConfig:
-        """What one of several ranks computes. Raises ConfigError if the model can't be divided so."""
+        """Returns the config of a rank's part. Raises ConfigError if the ranks can't divide the model."""
         ...
 
     def check(self, checkpoint: Checkpoint, choose: ChooseFormat) -> Collection[str]:
@@ -115,7 +115,7 @@ class DecoderArchitecture:
 class ModelSource:
     architecture: Architecture
     config: ModelConfig
-    """of what this rank computes"""
+    """of this rank's part"""
     ranks: Ranks
     dtype: torch.dtype
     """dtype of activations"""

@@ -35,7 +35,7 @@ from .input_batch import StepInputs
 from .page_memory import PageMemory
 from .pooler import RowVectors
 from .prompt_logprobs import prompt_logprobs
-from .ranks import ONE_RANK, Ranks, agree_on_masks, agree_on_result
+from .ranks import ONE_RANK, Ranks, agree_on_masks, agree_on_result, wait_for_all
 from .running_step import MasksSource, RunningStep, ScoredPrompt
 from .tiers import PageMover, StepMoves
 
@@ -156,8 +156,8 @@ class Runner:
                 self._sample(step, received)
 
     def wait_for_ranks(self) -> None:
-        """Returns when all ranks have come as far in their messages as this one."""
-        self._ranks.gather([0.0])
+        """Returns when all ranks have handled the same messages as this one."""
+        wait_for_all(self._ranks)
 
     def finish(self, step: RunningStep) -> StepResult:
         """Waits for the tokens of the oldest running step."""

@@ -106,7 +106,7 @@ class Outbox:
 
 
 class NoOutbox:
-    """Sends nothing: what this process would say, another one says."""
+    """Sends nothing, because another process sends the same messages."""
 
     def send(self, message: Message) -> None:
         pass

@@ -72,8 +72,7 @@ class Loop:
             self._replica.epoch,
         )
         self._supervisor = self._outbox(supervisor_address(arguments.directory))
-        ranks = [self._replica.model(rank) for rank in range(config.tp)]
-        self._model = Outbox(self._context, ranks[0], self._replica.epoch, *ranks[1:])
+        self._model = self._outbox(*map(self._replica.model, range(config.tp)))
         self._answers = RankAnswers(config.tp, lambda fetch: self._page_store.send(EndFetch(fetch)))
         self._clients: dict[int, Outbox] = {}  # client -> outbox, connected with its first message
 
@@ -163,11 +162,10 @@ class Loop:
     def _page_store(self) -> Outbox:
         """The outbox to the page stores of all ranks, connected at first use: without a page store it is
         never used, and ZeroMQ would try to connect again and again."""
-        first, *others = map(self._replica.page_store, range(self._config.tp))
-        return Outbox(self._context, first, self._replica.epoch, *others)
+        return self._outbox(*map(self._replica.page_store, range(self._config.tp)))
 
-    def _outbox(self, address: str) -> Outbox:
-        return Outbox(self._context, address, self._replica.epoch)
+    def _outbox(self, *addresses: str) -> Outbox:
+        return Outbox(self._context, addresses[0], self._replica.epoch, *addresses[1:])
 
 
 def _wait_for_vocabulary(directory: Path) -> Vocabulary:

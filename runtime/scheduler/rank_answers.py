@@ -1,4 +1,4 @@
-"""Makes one answer of those that the page stores of a model's ranks give to the same question."""
+"""Merges the answers of all ranks' page stores to the same question into one."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ T = TypeVar("T", bound=Answer)
 
 @dataclass
 class RankAnswers:
-    """Each rank has a page store with its own part of every page, and is asked the same in the same order. A
-    page can be restored if all of them have it.
+    """The answers that are not complete. Each rank's page store has its part of every page, and all get the
+    same questions in the same order. A page can be restored if all stores have their parts of it.
 
-    Each store answers each question once, so the answers are counted.
+    Each store answers each question once, so an answer is complete when there are as many as ranks.
     """
 
     ranks: int
@@ -33,10 +33,11 @@ class RankAnswers:
     """ends a fetch at all ranks"""
     _incomplete: dict[object, list[Any]] = field(default_factory=dict)
 
-    def merge(self, messages: Sequence[SchedulerInbox]) -> list[SchedulerInbox]:
-        """The messages, with one in place of the answers of all ranks. Answers wait until all are there."""
+    def merge(self, messages: list[SchedulerInbox]) -> list[SchedulerInbox]:
+        """Returns the messages, with one in place of each complete answer. Other answers are kept until they
+        are complete."""
         if self.ranks == 1:
-            return [*messages]
+            return messages
         return [merged for message in messages for merged in self._take(message)]
 
     def _take(self, message: SchedulerInbox) -> Iterator[SchedulerInbox]:
@@ -57,7 +58,7 @@ class RankAnswers:
                 yield message
 
     def _complete(self, answer: T, *question: int) -> list[T]:
-        """All ranks' answers, if this is the last one."""
+        """Returns all ranks' answers if this is the last one, and nothing otherwise."""
         place = type(answer), question
         answers: list[T] = self._incomplete.setdefault(place, [])
         answers.append(answer)
@@ -67,8 +68,8 @@ class RankAnswers:
         return answers
 
     def _choose_found(self, answers: list[PagesFound]) -> PagesFound:
-        """What all ranks have: the fewest pages. If they have found different ends, with windows or states,
-        it is nothing."""
+        """Returns the answer with the fewest pages, which all ranks have. If ranks have found different ends,
+        which needs windows or states, nothing is found."""
         fewest = min(answers, key=lambda each: each.pages)
         if any(each.end != fewest.end for each in answers):
             fewest = PagesFound(fewest.fetch, 0)
@@ -78,7 +79,7 @@ class RankAnswers:
 
 
 def _average(answers: Sequence[PagesForgotten]) -> PagesForgotten:
-    """Each rank counts its parts of the pages."""
+    """Returns an answer with the mean of the ranks' counts, because each rank counts its parts of pages."""
     dropped = [each.dropped for each in answers]
 
     def average(counts: Sequence[int | None]) -> int | None:

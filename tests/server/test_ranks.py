@@ -32,16 +32,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ranked(model: Path) -> Iterator[Served]:
-    with serve(model, "--tp", "2") as server:
-        yield server
+def server(model: Path) -> Iterator[Served]:
+    """Its model runs as two ranks."""
+    with serve(model, "--tp", "2") as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
 def answers(model: Path) -> list[str]:
     """Those of a single process."""
-    with serve(model) as server:
-        return [complete(server, each) for each in REQUESTS]
+    with serve(model) as single:
+        return [complete(single, each) for each in REQUESTS]
 
 
 def complete(server: Served, fields: Any) -> str:
@@ -57,19 +58,19 @@ def find_ranks(server: Served) -> list[int]:
     return sorted(found)
 
 
-def test_two_ranks_answer_as_one_process(ranked: Served, answers: list[str]) -> None:
-    assert len(find_ranks(ranked)) == 2
-    assert [complete(ranked, each) for each in REQUESTS] == answers
-    assert [complete(ranked, each) for each in REQUESTS] == answers, "the cache changes nothing"
+def test_two_ranks_answer_as_one_process(server: Served, answers: list[str]) -> None:
+    assert len(find_ranks(server)) == 2
+    assert [complete(server, each) for each in REQUESTS] == answers
+    assert [complete(server, each) for each in REQUESTS] == answers, "the cache changes nothing"
 
 
-def test_when_a_rank_dies_all_start_again_and_answer_the_same(ranked: Served, answers: list[str]) -> None:
-    first, second = find_ranks(ranked)
+def test_when_a_rank_dies_all_start_again_and_answer_the_same(server: Served, answers: list[str]) -> None:
+    first, second = find_ranks(server)
     os.kill(second, signal.SIGKILL)
     eventually(lambda: not is_alive(first) and not is_alive(second))
-    eventually(lambda: ranked.is_healthy and len(find_ranks(ranked)) == 2)
-    assert [complete(ranked, each) for each in REQUESTS] == answers
-    assert any("starting it again" in line for line in ranked.log)
+    eventually(lambda: server.is_healthy and len(find_ranks(server)) == 2)
+    assert [complete(server, each) for each in REQUESTS] == answers
+    assert any("starting it again" in line for line in server.log)
 
 
 def test_replicas_of_ranks_make_the_vectors_of_one_process(model: Path) -> None:

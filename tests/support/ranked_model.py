@@ -1,4 +1,5 @@
-"""A model of several ranks: the first in this process, the others in processes that all tests share."""
+"""Loads a model as several ranks: the first one in this process, the others in processes that all tests
+share."""
 
 from __future__ import annotations
 

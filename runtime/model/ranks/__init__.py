@@ -1,7 +1,14 @@
 """The model processes of one replica, which are ranks: each has a part of every layer's heads and inner
 numbers, and of the vocabulary. What they compute with whole rows is the same on all of them, to the bit."""
 
-from .agreement import RanksDifferError, agree_on_masks, agree_on_result, find_least, first_rank_first
+from .agreement import (
+    RanksDifferError,
+    agree_on_masks,
+    agree_on_result,
+    find_least,
+    first_rank_first,
+    wait_for_all,
+)
 from .ranks import ONE_RANK, Rank, Ranks, RanksOnHost, open_ranks, refuse_parts
 
 __all__ = [
@@ -16,4 +23,5 @@ __all__ = [
     "first_rank_first",
     "open_ranks",
     "refuse_parts",
+    "wait_for_all",
 ]

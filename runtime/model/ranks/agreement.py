@@ -1,4 +1,4 @@
-"""What ranks make the same on all of them, because each has measured it or decided it by a clock."""
+"""Makes values equal on all ranks that each rank measures, or decides by its own clock."""
 
 from __future__ import annotations
 
@@ -14,23 +14,28 @@ class RanksDifferError(Exception):
     """The ranks have computed different tokens, so nothing that they compute later can be trusted."""
 
 
+def wait_for_all(ranks: Ranks) -> None:
+    """Returns when all ranks have called it."""
+    ranks.gather([0.0])
+
+
 @contextmanager
 def first_rank_first(ranks: Ranks) -> Iterator[None]:
     """Context that the other ranks enter when the first one has left it."""
     if ranks.rank.number:
-        ranks.gather([0.0])
+        wait_for_all(ranks)
     yield
     if not ranks.rank.number:
-        ranks.gather([0.0])
+        wait_for_all(ranks)
 
 
 def find_least(ranks: Ranks, values: Sequence[int]) -> list[int]:
-    """The smallest of all ranks' values, at each place."""
+    """Returns, for each of the values, the smallest one of any rank."""
     return [int(min(each)) for each in zip(*ranks.gather(values), strict=True)]
 
 
 def agree_on_masks(ranks: Ranks, masks: StepMasks | None) -> StepMasks | None:
-    """The masks; None on all ranks if they came too late on one."""
+    """Returns the masks, or None on all ranks if they came too late on one."""
     came = ranks.gather([masks is not None])
     return masks if min(came) == [1.0] else None
 

@@ -13,8 +13,8 @@ from ...errors import ConfigError
 from ...processes.child import RANK_MEMORY_VARIABLE, RANK_VARIABLE
 
 BORDERS = (256, 128, 64, 32, 16, 8, 4, 2)
-"""Numbers are divided at multiples of the first of these of which each rank gets MIN_PIECES on average: at
-borders of the groups of quantized weights, unless these are large."""
+"""Ranks divide numbers into pieces of the first of these sizes that gives each rank MIN_PIECES pieces on
+average. A large size keeps the groups of quantized weights whole."""
 MIN_PIECES = 4
 
 
@@ -25,7 +25,7 @@ class Rank(NamedTuple):
     total: int = 1
 
     def take(self, count: int, size: int = 1) -> range:
-        """The numbers that it has of `count` heads of `size` numbers each, or of `count` numbers."""
+        """Returns this rank's range of `count` numbers, or of the numbers of `count` heads of `size` each."""
         if size == 1:
             size = next((each for each in BORDERS if self._may_cut(count, each)), 1)
             count //= size
@@ -33,8 +33,8 @@ class Rank(NamedTuple):
         return range(heads.start * size, heads.stop * size)
 
     def take_heads(self, count: int) -> range:
-        """The heads that it has of `count`. If there are fewer heads than ranks, neighbours have the same
-        one."""
+        """Returns this rank's range of `count` heads. If there are fewer heads than ranks, neighbouring ranks
+        have the same head."""
         first = self.number * count // self.total
         return range(first, first + 1 if count < self.total else (self.number + 1) * count // self.total)
 
@@ -86,7 +86,7 @@ class RanksOnHost:
     """Ranks on the CPU of one machine."""
 
     def __init__(self, rank: Rank, descriptor: int) -> None:
-        """descriptor: of an empty file that the ranks share"""
+        """descriptor: the descriptor of an empty file, which all ranks map into their memory"""
         self.rank, self._memory = rank, RankMemory(descriptor, *rank)
 
     def sum_in_place(self, x: torch.Tensor) -> None:
@@ -100,11 +100,11 @@ class RanksOnHost:
         return gathered
 
 
-def refuse_parts(rank: Rank, computed: str) -> None:
-    """Raises ConfigError if a model that can't be divided is to be. computed: what computes it, and how"""
+def refuse_parts(rank: Rank, reason: str) -> None:
+    """Raises ConfigError if there are several ranks. reason: why they can't divide the model"""
     if rank.total > 1:
         raise ConfigError(
-            f"--tp {rank.total}: {computed}, so its matrices can't be divided among ranks. Leave the option "
+            f"--tp {rank.total}: {reason}, so its matrices can't be divided among ranks. Leave the option "
             "out."
         )
 

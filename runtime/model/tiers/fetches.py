@@ -140,7 +140,8 @@ class Fetches:
             self.peers.pull(number)
 
     def end(self, number: int) -> bool:
-        """Ends a fetch in any state. Returns whether it was being read, so that its end was not reported."""
+        """Ends a fetch in any state. Returns whether it was being read, so that the scheduler has no
+        `PagesFetched` of it yet."""
         self._found.pop(number, None)
         self._end_promise(number)
         if number in self._ready:

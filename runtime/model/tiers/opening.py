@@ -49,8 +49,8 @@ def open_page_store(
     are written at once, or the remote cache's URL is invalid.
 
     page_bytes: of the group of layers that see all tokens. pieces: see `PageStore`. most: number of places
-    that a request may need at once, with a page of that group and a state or all pages of windows. rank: of
-    which the store has the parts of pages
+    that a request may need at once, with a page of that group and a state or all pages of windows. rank: the
+    rank whose parts of pages are stored
     """
     directory, size, name = config.disk_cache, config.disk_cache_size, ""
     if rank.total > 1:

@@ -111,7 +111,7 @@ class PageStore:
 
         peers: the prefill servers that compute prompts for this server
         server: computes prompts for decode servers
-        reports: whether the scheduler gets reports, of the first one of several ranks
+        reports: whether the store reports its counts to the scheduler; of several ranks only the first does
         """
         self._wake = inbox.wake
         self._fetches.peers, self._prefill_server, self._reports = peers, server, reports

@@ -1,4 +1,4 @@
-"""Cuts the part of a weight out that one of several ranks has."""
+"""Cuts a rank's part out of a weight."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .weight_format import CodedRows, CodedWeight, Groups
 def cut_outputs(
     weight: torch.Tensor | CodedWeight, runs: Sequence[range], outputs: int
 ) -> torch.Tensor | CodedWeight:
-    """The runs of a weight's outputs, one after the other. outputs: number of all"""
+    """Returns some runs of a weight's outputs, one after the other. outputs: the number of all outputs"""
     if isinstance(weight, torch.Tensor):
         parts = [weight[run.start : run.stop] for run in runs]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -30,9 +30,10 @@ def cut_outputs(
 
 
 def cut_inputs(weight: torch.Tensor | CodedWeight, run: range, inputs: int) -> torch.Tensor | CodedWeight:
-    """A run of a weight's inputs. inputs: number of all
+    """Returns a run of a weight's inputs. inputs: the number of all inputs
 
-    A group that the run's ends divide becomes several with the same scale, so that all have one size.
+    If an end of the run divides a group, all groups are divided into smaller ones of one size, which keep
+    the scale of their group.
     """
     if isinstance(weight, torch.Tensor):
         return weight[:, run.start : run.stop]
@@ -76,7 +77,7 @@ def cut_inputs(weight: torch.Tensor | CodedWeight, run: range, inputs: int) -> t
 
 
 def _find_rows(runs: Sequence[range], piece: slice) -> Iterator[range]:
-    """The outputs of a whole weight that are the outputs `piece` of its part."""
+    """Yields the runs of a whole weight's outputs that are the outputs `piece` of its part."""
     before = 0
     for run in runs:
         begin, end = max(piece.start - before, 0), min(piece.stop - before, len(run))
@@ -86,7 +87,7 @@ def _find_rows(runs: Sequence[range], piece: slice) -> Iterator[range]:
 
 
 def _read_rows(read: Callable[[slice], CodedRows], run: range, outputs: int) -> CodedRows:
-    """Outputs from any number on, which lie in a run of outputs that may be read."""
+    """Reads a run of outputs, which may begin anywhere, by reading the aligned run around it."""
     begin = run.start // ALIGNMENT * ALIGNMENT
     rows = read(slice(begin, min(-(-run.stop // ALIGNMENT) * ALIGNMENT, outputs)))
     inside = slice(run.start - begin, run.stop - begin)

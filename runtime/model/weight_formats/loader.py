@@ -75,7 +75,10 @@ class ProjectionLoader:
         self, projection: Projection, split: Split | None = None
     ) -> tuple[EmbeddingRows, Linear]:
         """Loads the embedding and the head tied to it. The matrix is stored once for both, unless a library
-        stores the head's copy in a layout of its own, or ranks divide the head by `split`."""
+        stores the head's copy in a layout of its own, or several ranks divide the head.
+
+        split: how they divide it
+        """
         if self.rank.total > 1:
             return self.load_rows(projection), self.load_linear(projection._replace(split=split))
         packing = self._find_packing(projection)

@@ -41,7 +41,7 @@ class Run(NamedTuple):
 
 
 class Split(NamedTuple):
-    """How ranks divide a projection. Of inputs there is one run."""
+    """How ranks divide a projection: its outputs, which may be several runs, or its inputs, which are one."""
 
     along: Literal["outputs", "inputs"]
     runs: tuple[Run, ...]
@@ -57,7 +57,7 @@ class Projection(NamedTuple):
     biased: bool = False
     kind: Literal["Linear", "Embedding"] = "Linear"
     split: Split | None = None
-    """None: all ranks have the whole"""
+    """None: every rank has the whole projection"""
 
 
 def by_outputs(name: str, runs: tuple[Run, ...], inputs: int, *, biased: bool = False) -> Projection:

@@ -58,7 +58,7 @@ def replies(server: ServedModel, prefix: str = "") -> list[list[int]]:
 
 
 def assert_same(model: Path, **fields: Any) -> None:
-    """Asserts that two ranks give the tokens of one, and find the cache again."""
+    """Asserts that two ranks sample the tokens of one process, also when the prompts are cached."""
     one, two = ServedModel(model, **fields), ServedModel(model, tp=2, **fields)
     expected = replies(one)
     assert replies(two) == expected

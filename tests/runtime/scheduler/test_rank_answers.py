@@ -50,7 +50,7 @@ def test_fetches_are_as_long_as_the_shortest_and_other_answers_come_once() -> No
     assert answers.merge([PagesFetched(2, 3), PagesFetched(1, 6)]) == [PagesFetched(2, 3), PagesFetched(1, 4)]
     located = PagesLocated(1, [PagesInTiers(3, 2, 1)])
     assert answers.merge([located, located]) == [located]
-    dropped = [
+    dropped: list[SchedulerInbox] = [
         PagesForgotten(4, CacheDropped(9, 5, 80, host_pages=7, disk_pages=disk, remote_pages=remote))
         for disk, remote in ((2, 12), (2, 0), (None, 0))
     ]
