@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,14 +88,20 @@ def test_a_late_subscriber_gets_the_whole_tree_without_asking(publisher: Publish
 def test_many_subscribers_at_once_get_the_tree_once_a_second(publisher: Publishing) -> None:
     address = publisher.sockets.address.of_replica(0)
     number = publisher.number
-    subscribers = [
-        EventSubscriber(address, on_wait=lambda: publisher.publisher.turn(5.0, has_input=True))
-        for _ in range(9)
-    ]
-    deadline = time.monotonic() + 60
-    while publisher.publisher.max_wait_s(5.0) != event_publisher.MIN_WHOLE_S:
-        publisher.publisher.turn(5.0, has_input=True)
-        assert time.monotonic() < deadline
+
+    def subscribe() -> EventSubscriber:
+        return EventSubscriber(address, on_wait=lambda: publisher.publisher.turn(5.0, has_input=True))
+
+    def turn_until(is_done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not is_done():
+            publisher.publisher.turn(5.0, has_input=True)
+            assert time.monotonic() < deadline
+
+    subscribers = [subscribe()]
+    turn_until(lambda: publisher.number == number + 1)
+    subscribers += [subscribe() for _ in range(8)]
+    turn_until(lambda: publisher.publisher.max_wait_s(5.0) == event_publisher.MIN_WHOLE_S)
     time.sleep(0.2)  # the rest connects
     publisher.publisher.turn(5.5, has_input=True)
     assert publisher.number == number + 1
