@@ -133,7 +133,7 @@ def _sampling() -> None:
     zeros = np.zeros(1, np.int64)
     token_index.find_drafts(texts.table, texts.table, one, one - 1, zeros, *[one] * 5)
     outcomes, own = np.ones((1, 1, 2)), np.ones((1, 2))
-    draft_choice.choose_drafts(Drafts(*[one] * 5), outcomes, own, np.ones(3), 0.0, 1, 1, False)
+    draft_choice.choose_drafts(Drafts(*[one] * 5), outcomes, own, np.ones(3), 1, 1, False)
     draft_choice.count_outcomes(Drafts(*[one] * 5), one, one, outcomes, own)
     draft_choice.learn_cost(1, 1.0, 1, *np.ones((2, 2)), np.ones(2, np.int64), *np.ones((3, 2)))
     states[0].record_drafted(one, DraftRows.without_drafts(1), sampled, states[1])
