@@ -69,7 +69,8 @@ class Fleet:
     def list_replicas(self, model: str) -> list[int]:
         """The processes of the model's replicas."""
         found = descendants_of(self.process.pid)
-        return [pid for pid in found if command_line(pid)[:1] == [f"ray::ServeReplica:default:{model}"]]
+        title = f"ray::ServeReplica:default:{model}"  # then the method that it runs
+        return [pid for pid in found if "".join(command_line(pid)).startswith(title)]
 
     def count_up(self) -> int:
         """The replicas of the first model to which the ingress is connected."""
