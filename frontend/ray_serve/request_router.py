@@ -5,7 +5,7 @@ Serve copies this module and its variables into the processes that route, so all
 
 from __future__ import annotations
 
-from arbora.frontend.ray_serve.ticket import Ticket, note_replicas
+from .ticket import Ticket, note_replicas
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
 ADDRESS = "arbora_address"

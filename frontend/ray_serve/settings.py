@@ -43,7 +43,7 @@ class Autoscaling(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     itl_s: Seconds | None = None
     upscale_delay_s: Delay = 10.0
     downscale_delay_s: Delay = 300.0
-    look_back_period_s: Seconds = 10.0
+    look_back_period_s: Seconds = 30.0
 
 
 class ModelArguments(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

@@ -60,9 +60,9 @@ class Fleet:
         body = {"model": "first", "temperature": 0, "ignore_eos": True, "stream": True, **fields}
         with self.http.stream("POST", "/v1/completions", json=body) as answer:
             assert answer.headers["content-type"].startswith("text/event-stream")
-            for line in answer.iter_lines():
-                if line.startswith("data: ") and line != "data: [DONE]":
-                    chunk = json.loads(line.removeprefix("data: "))
+            for data in _read_events(answer.iter_bytes()):
+                if data != b"[DONE]":
+                    chunk = json.loads(data)
                     assert "error" not in chunk, chunk
                     yield chunk["choices"][0]["text"]
 
@@ -76,6 +76,15 @@ class Fleet:
         """The replicas of the first model to which the ingress is connected."""
         count: int = self.http.get("/server").json()["replicas_up"]
         return count
+
+
+def _read_events(parts: Iterator[bytes]) -> Iterator[bytes]:
+    """The data of server-sent events. Texts of the random model have characters that `iter_lines` takes for
+    ends of lines."""
+    unread = b""
+    for part in parts:
+        *events, unread = (unread + part).split(b"\n\n")
+        yield from (event.removeprefix(b"data: ") for event in events)
 
 
 def free_port() -> int:
