@@ -53,7 +53,7 @@ class Supervisor:
     long a child may show no sign of life. `pass_on` gets the children's output. Each replica of each model is
     a failure domain of its own; the epoch of a message tells the replica that sent it. `models`: those of the
     server, the first is loaded at the start; without any the one of `directory`. `room` decides which models
-    are loaded at a time. `first_epoch` keeps the epochs apart from those of servers that share a client with it.
+    are loaded at a time. Servers that have a client in common have epochs from different `first_epoch` on.
     """
 
     def __init__(

@@ -49,37 +49,44 @@ def build_app(args: Mapping[str, Any]) -> Application:
 class Ingress:
     """Serves HTTP for all models: reads prompts, and sends their tokens to the replicas."""
 
-    async def __init__(
-        self, settings: Sequence[ModelSettings], keys: FleetKeys, *handles: DeploymentHandle
+    def __init__(
+        self, settings: Sequence[ModelSettings], keys: FleetKeys, *handles: DeploymentHandle[Any]
     ) -> None:
+        self._models = list(zip(settings, handles, strict=True))
+        self._keys = keys
         self._owned = contextlib.AsyncExitStack()
+
+    async def __serve_build_asgi_app__(self) -> ASGIApp:
+        """Called by Serve. Returns when a replica of each model is up."""
         services: list[Service] = []
-        for each, handle in zip(settings, handles, strict=True):
+        for each, handle in self._models:
             config = await asyncio.to_thread(each.build_config)
             write_log(config.log_level)
             directory = PrivateDirectory.with_config(config)
             self._owned.callback(directory.close)
             tokenizer = await asyncio.to_thread(load_tokenizer, config.model, directory.path, config.runner)
-            fleet = Fleet(handle, each, keys, directory.path)
+            fleet = Fleet(handle, each, self._keys, directory.path)
             self._owned.push_async_callback(fleet.close)
             work = services[0].work if services else None
             services.append(Service.load(config, fleet.client, tokenizer, work))
         http = HttpService.build(*services)
         self._owned.push_async_callback(http.close)
         routes = server_routes(http, APIS)
-        self._background = asyncio.create_task(work_in_background(http, APIS, routes))
-        self._app = create_app(http, APIS, routes)
+        background = asyncio.create_task(work_in_background(http, APIS, routes))
+        self._owned.push_async_callback(_cancel, background)
+        app = create_app(http, APIS, routes)
         for service in services:
             await service.engine.knows_replica.wait()
-
-    def __serve_build_asgi_app__(self) -> ASGIApp:
-        return _serve_http_only(self._app)
+        return _serve_http_only(app)
 
     async def __del__(self) -> None:
         """Called by Serve once no request is open."""
-        self._background.cancel()
-        await asyncio.gather(self._background, return_exceptions=True)
         await self._owned.aclose()
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def _serve_http_only(app: ASGIApp) -> ASGIApp:
@@ -100,19 +107,18 @@ def _serve_http_only(app: ASGIApp) -> ASGIApp:
 
 def _deploy_ingress(arguments: AppArguments) -> serve.Deployment:
     return serve.deployment(
-        serve.ingress()(Ingress),
         name="ingress",
         num_replicas=arguments.ingress.num_replicas,
         ray_actor_options={"num_cpus": arguments.ingress.num_cpus},
         max_ongoing_requests=MAX_ONGOING,
         graceful_shutdown_timeout_s=DRAIN_SECONDS,
-    )
+    )(serve.ingress()(Ingress))
 
 
 def _deploy_model(given: ModelArguments, settings: ModelSettings) -> serve.Deployment:
     count: dict[str, Any] = {"num_replicas": given.num_replicas}
     if (scaling := given.autoscaling) is not None:
-        policy = AutoscalingPolicy(
+        policy = AutoscalingPolicy(  # type: ignore[no-untyped-call]
             policy_function=f"{_PACKAGE}.policy:LatencyPolicy",
             policy_kwargs={"ttft_s": scaling.ttft_s, "itl_s": scaling.itl_s},
         )
@@ -126,16 +132,18 @@ def _deploy_model(given: ModelArguments, settings: ModelSettings) -> serve.Deplo
                 policy=policy,
             )
         }
+    router: dict[str, Any] = {
+        "request_router_class": f"{_PACKAGE}.request_router:PrefixRequestRouter",
+        "request_router_kwargs": {"model": settings.name},
+    }
     return serve.deployment(
-        ModelReplica,
         name=settings.name,
         ray_actor_options={"num_cpus": given.num_cpus, "num_gpus": given.num_gpus},
         max_ongoing_requests=MAX_ONGOING,
         health_check_period_s=HEALTH_SECONDS,
         graceful_shutdown_timeout_s=DRAIN_SECONDS + SAVING_SECONDS,
         request_router_config=RequestRouterConfig(
-            request_router_class=f"{_PACKAGE}.request_router:PrefixRequestRouter",
-            request_router_kwargs={"model": settings.name},
+            **router,
         ),
         **count,
-    )
+    )(ModelReplica)

@@ -7,12 +7,11 @@ import secrets
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import msgspec
-import ray
 import zmq
 import zmq.asyncio
 from ray.exceptions import RayError
@@ -84,7 +83,7 @@ class Fleet:
     """
 
     def __init__(
-        self, handle: DeploymentHandle, settings: ModelSettings, keys: FleetKeys, directory: Path
+        self, handle: DeploymentHandle[Any], settings: ModelSettings, keys: FleetKeys, directory: Path
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.number = 1 + secrets.randbits(CLIENT_BITS)
@@ -93,13 +92,13 @@ class Fleet:
         self._directory = directory
         self._context = zmq.asyncio.Context()
         own = tokenizer_address(directory, self.number)
-        self._relay, self._inbox = Relay.receive(keys, ray.util.get_node_ip_address(), own)
+        self._relay, self._inbox = Relay.receive(keys, own)
         self._to_client = Outbox(zmq.Context(self._context), own, ANY_EPOCH)
         self._links: dict[str, _Link] = {}
         self._placed: dict[Generation, _Placed] = {}
         self._tasks: set[asyncio.Task[None]] = {asyncio.create_task(self.client.run())}
         self._decoder = msgspec.msgpack.Decoder(EngineState)
-        listen_for_replicas(settings.name, partial(self.loop.call_soon_threadsafe, self._update))
+        listen_for_replicas(settings.name, self._update_soon)
         self._handle = handle.options(method_name="hold")  # starts Serve's router
 
     async def close(self) -> None:
@@ -172,6 +171,9 @@ class Fleet:
         placed.has_ended = True
         if placed.link is not None:
             placed.link.send(Release(self.number, placed.generation.requests[0].request))
+
+    def _update_soon(self, addresses: Mapping[str, str]) -> None:
+        self.loop.call_soon_threadsafe(self._update, addresses)
 
     def _update(self, addresses: Mapping[str, str]) -> None:
         """Takes the replicas that Serve routes to, with their addresses."""

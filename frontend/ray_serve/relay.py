@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import ray
 import zmq
 
 
@@ -19,14 +20,15 @@ class FleetKeys(NamedTuple):
     def generate(cls) -> FleetKeys:
         return cls(*zmq.curve_keypair())
 
-    def bind(self, socket: zmq.Socket[bytes], host: str) -> str:
+    def bind(self, socket: zmq.Socket[Any]) -> str:
         """Binds a socket to a free port, for processes that have the keys. Returns its address."""
         socket.curve_secretkey, socket.curve_publickey = self.secret, self.public
         socket.curve_server = True
+        host: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         socket.bind(f"tcp://{host}:*")
         return socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
-    def connect(self, socket: zmq.Socket[bytes], address: str) -> None:
+    def connect(self, socket: zmq.Socket[Any], address: str) -> None:
         socket.curve_secretkey, socket.curve_publickey = self.secret, self.public
         socket.curve_serverkey = self.public
         socket.connect(address)
@@ -45,11 +47,11 @@ class Relay:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @classmethod
-    def receive(cls, keys: FleetKeys, host: str, target: str) -> tuple[Relay, str]:
+    def receive(cls, keys: FleetKeys, target: str) -> tuple[Relay, str]:
         """A relay from a new address, which it returns too, to the local one `target`."""
         relay = cls(f"relay to {target}")
         relay._push.connect(target)
-        address = keys.bind(relay._pull, host)
+        address = keys.bind(relay._pull)
         relay._thread.start()
         return relay, address
 

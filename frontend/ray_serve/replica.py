@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
-import ray
 import zmq
 import zmq.asyncio
 from msgspec.structs import replace
@@ -50,13 +49,13 @@ class ModelReplica:
     over ZeroMQ, by which requests and tokens then travel. Serve knows of a request by the call of `hold`,
     which lasts as long as the request: so it counts the replica's requests, and drains it before it ends."""
 
-    async def __init__(self, settings: ModelSettings, keys: FleetKeys) -> None:
+    async def __init__(self, settings: ModelSettings, keys: FleetKeys) -> None:  # type: ignore[misc]
+        """Awaited by Serve."""
         self._keys = keys
-        self._host = ray.util.get_node_ip_address()
         self._clients: dict[int, _Ingress] = {}
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.ROUTER)
-        self._address = keys.bind(self._socket, self._host)
+        self._address = keys.bind(self._socket)
         self._state = EngineState(ANY_EPOCH, "", None)
         self._to_scheduler: Relay | None = None
         self._decoder: msgspec.msgpack.Decoder[FromIngress] = msgspec.msgpack.Decoder(FromIngress)
@@ -136,7 +135,7 @@ class ModelReplica:
             if self._to_scheduler is not None:
                 self._to_scheduler.close()
             local = Replica(self._client.directory, epoch).scheduler
-            self._to_scheduler, address = Relay.receive(self._keys, self._host, local)
+            self._to_scheduler, address = Relay.receive(self._keys, local)
             self._state = EngineState(epoch, address, ready)
         self._state = EngineState(epoch, self._state.scheduler, ready)
 

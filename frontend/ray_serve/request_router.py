@@ -5,8 +5,11 @@ Serve copies this module and its variables into the processes that route, so all
 
 from __future__ import annotations
 
-from .ticket import Ticket, note_replicas
+from typing import Any
+
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
+
+from .ticket import Ticket, note_replicas
 
 ADDRESS = "arbora_address"
 """the key of a replica's address in what `record_replica_metadata` returns"""
@@ -16,9 +19,9 @@ class PrefixRequestRouter(RequestRouter):
     """Sends a request to the replica that has most of its prompt, of those that would begin it soon
     (`frontend.core.replica.router`)."""
 
-    def initialize_state(self, model: str) -> None:
-        """Called by Serve; `model` is the name of the deployment's model."""
-        self._model = model
+    def initialize_state(self, **named: Any) -> None:
+        """Called by Serve with `model`, the name of the deployment's model."""
+        self._model: str = named["model"]
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         super().update_replicas(replicas)

@@ -11,8 +11,8 @@ _listeners: dict[str, ReplicaListener] = {}
 
 
 def listen_for_replicas(model: str, listener: ReplicaListener) -> None:
-    """From now on, the listener gets the addresses of a model's replicas by their ids when they change, in any
-    thread."""
+    """From now on, the listener gets the addresses of a model's replicas by their ids when these change, in
+    any thread."""
     _listeners[model] = listener
 
 

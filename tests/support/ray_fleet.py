@@ -29,7 +29,7 @@ def main() -> None:
         print("serves", flush=True)
         sys.stdin.read()
         serve.shutdown()
-        ray.shutdown()
+        ray.shutdown()  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":
