@@ -5,8 +5,8 @@
 
 With --haproxy, Serve's proxy is HAProxy, which listens on all interfaces: so run it in a network namespace as
 above. Prints a line for each server and number of streams at a time: milliseconds to the first chunk and
-between chunks (median of the streams), and milliseconds of CPU a chunk in all its processes, without what they
-take when idle.
+between chunks (median of the streams), and milliseconds of CPU a chunk in all processes, without what they take
+when idle.
 """
 
 from __future__ import annotations
@@ -107,10 +107,9 @@ async def stream(client: httpx.AsyncClient, tokens: int) -> list[float]:
     times = [time.perf_counter()]
     async with client.stream("POST", "/v1/completions", json=body) as answer:
         answer.raise_for_status()
-        async for line in answer.aiter_lines():
-            if line.startswith("data: {"):
-                times.append(time.perf_counter())
-    return times
+        return times + [
+            time.perf_counter() async for line in answer.aiter_lines() if line.startswith("data: {")
+        ]
 
 
 async def measure(server: Server, streams: int, tokens: int) -> Line:
