@@ -5,8 +5,8 @@
 
 With --haproxy, Serve's proxy is HAProxy, which listens on all interfaces: so run it in a network namespace as
 above. Prints a line for each server and number of streams at a time: milliseconds to the first chunk and
-between chunks (median of the streams), and milliseconds of CPU a chunk in all processes, without what they take
-when idle.
+between chunks (median of the streams), and milliseconds of CPU a chunk in all processes, without what these
+take when idle.
 """
 
 from __future__ import annotations

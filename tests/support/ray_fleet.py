@@ -28,8 +28,8 @@ def main() -> None:
         serve.run(build_app(arguments))
         print("serves", flush=True)
         sys.stdin.read()
-        serve.shutdown()
-        ray.shutdown()  # type: ignore[no-untyped-call]
+        serve.shutdown()  # type: ignore[no-untyped-call]
+        ray.shutdown()
 
 
 if __name__ == "__main__":
