@@ -62,6 +62,7 @@ MAY_IMPORT = {
     "frontend.cache_reports": SHARED_MODULES | {"frontend.core", "frontend.http"},
     "frontend.page": {"frontend.http"},
     "frontend.app": SHARED_MODULES | {"frontend"},
+    "frontend.ray_serve": SHARED_MODULES | {"frontend"},
     "frontend.model_files": SHARED_MODULES
     | {
         "frontend.core",

@@ -15,6 +15,7 @@ from functools import partial
 
 import uvloop
 import zmq
+from starlette.routing import Route
 
 from ...runtime.config import ServeConfig, load_config
 from ...runtime.errors import ConfigError
@@ -31,7 +32,7 @@ from ..core.replica.model_use import ModelUse
 from ..core.service import Service
 from ..core.text.tokenizer import Tokenizer
 from ..http.access import OPEN_PATHS, render_refusal
-from ..http.apis import Apis
+from ..http.apis import Api, Apis
 from ..http.hosts import AllowedOrigins
 from ..http.http_service import HttpService
 from ..http.server.connection import ServerSettings
@@ -127,14 +128,6 @@ def http_server(
     failed = http.metrics.failed
     routes = server_routes(http, apis)
 
-    async def work_in_background() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(apis.work_in_background(http, routes))
-            tasks.create_task(http.history.keep(http.engines))
-            for engine in http.engines:
-                if http.log is not None and engine.client == 0:
-                    tasks.create_task(http.log.watch(engine))
-
     return HttpServer(
         create_app(http, apis, routes),
         ServerSettings(
@@ -148,8 +141,18 @@ def http_server(
             websockets=WEBSOCKETS,
         ),
         None if config.ssl_certfile is None else tls_context(config.ssl_certfile, config.ssl_keyfile),
-        work_in_background,
+        partial(work_in_background, http, apis, routes),
     )
+
+
+async def work_in_background(http: HttpService, apis: Apis, routes: Sequence[tuple[Api, Route]]) -> None:
+    """Does the work beside requests, until cancelled."""
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(apis.work_in_background(http, routes))
+        tasks.create_task(http.history.keep(http.engines))
+        for engine in http.engines:
+            if http.log is not None and engine.client == 0:
+                tasks.create_task(http.log.watch(engine))
 
 
 async def _show_life(heartbeat: Heartbeat) -> None:

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..core.text.close_names import close_name
 from ..launch.options import REPLACED
 
-_ONE_DEVICE = "leave it out: a server runs one model on one device"
+_RANKS = "use --tp N"
+_REPLICAS = "use --replicas N"
+_ONE_STAGE = "leave it out: the layers of a model are not split over devices; --tp N splits each layer"
 _KV_MEMORY = "use --kv-memory SIZE, such as 4GiB"
 _MODEL = "give MODEL as the argument: `serve MODEL`"
 _FROM_MODEL = "leave it out: the model's files say it"
@@ -18,15 +20,14 @@ _RECOMMENDED = (
 )
 
 ELSEWHERE = {
-    "tensor-parallel-size": _ONE_DEVICE,
-    "tp": _ONE_DEVICE,
-    "tp-size": _ONE_DEVICE,
-    "pipeline-parallel-size": _ONE_DEVICE,
-    "pp": _ONE_DEVICE,
-    "pp-size": _ONE_DEVICE,
-    "data-parallel-size": _ONE_DEVICE,
-    "dp": _ONE_DEVICE,
-    "dp-size": _ONE_DEVICE,
+    "tensor-parallel-size": _RANKS,
+    "tp-size": _RANKS,
+    "pipeline-parallel-size": _ONE_STAGE,
+    "pp": _ONE_STAGE,
+    "pp-size": _ONE_STAGE,
+    "data-parallel-size": _REPLICAS,
+    "dp": _REPLICAS,
+    "dp-size": _REPLICAS,
     "gpu-memory-utilization": _KV_MEMORY,
     "mem-fraction-static": _KV_MEMORY,
     "kv-cache-memory-bytes": _KV_MEMORY,

@@ -53,12 +53,12 @@ class LocalServer:
         self._requests: set[asyncio.Task[object]] = set()
 
     @classmethod
-    async def start(cls, config: ServeConfig, commands: Commands) -> LocalServer:
+    async def start(cls, config: ServeConfig, commands: Commands, first_epoch: int = 1) -> LocalServer:
         """Starts the server. If it raises ConfigError or ServerError, no process or file is left."""
         async with contextlib.AsyncExitStack() as stack:
             directory = PrivateDirectory.with_config(config)
             stack.callback(directory.close)
-            supervisor = Supervisor(directory.path, commands)
+            supervisor = Supervisor(directory.path, commands, first_epoch=first_epoch)
             stack.push_async_callback(supervisor.close)
             starting = asyncio.create_task(supervisor.start())
             stack.push_async_callback(_ended, starting)  # runs after `drain`, which ends the start
@@ -79,6 +79,11 @@ class LocalServer:
             return await work(self._service, await self._model())
 
         return await self._guard(run())
+
+    def check_running(self) -> None:
+        """Raises ServerError if the server has ended. One whose replica starts again has not."""
+        if self._ended.done() and not self._ended.cancelled():
+            self._ended.result()
 
     async def complete(
         self, request: EngineRequest, put: Callable[[CompletionPart], None] | None = None

@@ -24,16 +24,20 @@ Work: TypeAlias = Callable[[LocalServer], Coroutine[Any, Any, T]]
 class EngineThread:
     """Runs a `LocalServer` from the constructor's return until `close`, which also runs at exit.
 
+    `first_epoch` is for engines that have a client in common: no two of them may have an epoch in common.
+
     A fork copies no threads, so in a child process every call raises ServerError, and `close` has no effect.
     """
 
-    def __init__(self, config: ServeConfig) -> None:
+    def __init__(self, config: ServeConfig, first_epoch: int = 1) -> None:
         self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._started: concurrent.futures.Future[LocalServer] = concurrent.futures.Future()
         self._closing = asyncio.Event()
         # A daemon, because the interpreter waits for other threads before it calls the functions of `atexit`.
-        self._thread = threading.Thread(target=self._run, args=(config,), name="arbora", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(config, first_epoch), name="arbora", daemon=True
+        )
         self._thread.start()
         atexit.register(self.close)
         try:
@@ -99,17 +103,17 @@ class EngineThread:
             raise ServerError("the engine is closed")
         return asyncio.run_coroutine_threadsafe(work(self._server), self._loop)
 
-    def _run(self, config: ServeConfig) -> None:
+    def _run(self, config: ServeConfig, first_epoch: int) -> None:
         """Runs the loop in the engine's thread. It starts all children, because they die with the thread that
         did."""
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_until_complete(self._serve(config))
+            self._loop.run_until_complete(self._serve(config, first_epoch))
         finally:
             self._loop.close()
 
-    async def _serve(self, config: ServeConfig) -> None:
-        starting = asyncio.create_task(LocalServer.start(config, replica_commands()))
+    async def _serve(self, config: ServeConfig, first_epoch: int) -> None:
+        starting = asyncio.create_task(LocalServer.start(config, replica_commands(), first_epoch))
         closing = asyncio.create_task(self._closing.wait())
         await asyncio.wait([starting, closing], return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():

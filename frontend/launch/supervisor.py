@@ -53,7 +53,7 @@ class Supervisor:
     long a child may show no sign of life. `pass_on` gets the children's output. Each replica of each model is
     a failure domain of its own; the epoch of a message tells the replica that sent it. `models`: those of the
     server, the first is loaded at the start; without any the one of `directory`. `room` decides which models
-    are loaded at a time.
+    are loaded at a time. Servers that have a client in common have epochs from different `first_epoch` on.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class Supervisor:
         pass_on: Callable[[str], None] | None = None,
         models: Sequence[HostedModel] = (),
         room: ModelRoom | None = None,
+        first_epoch: int = sockets.ANY_EPOCH + 1,
     ) -> None:
         self._directory = directory
         self._commands = commands
@@ -82,7 +83,7 @@ class Supervisor:
             commands,
             self._children,
             self._context,
-            itertools.count(sockets.ANY_EPOCH + 1),
+            itertools.count(first_epoch),
             self._listen_to_replicas,
             lambda model: room.make(model, self._models),
         )

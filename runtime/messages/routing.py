@@ -29,6 +29,7 @@ class Load(Part):
 
     backlog_s: float = 0.0  # until a prompt that comes now would be computed, and the open replies
     token_s: float | None = None  # for each token of a prompt; None before some were computed
+    step_s: float = 0.0  # for a step that only decodes; 0 while no reply is decoded
 
 
 class ReplicaReport(Message):

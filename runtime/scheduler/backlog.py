@@ -51,4 +51,5 @@ class Backlog:
         restore_s = to_restore * self._budget.restored_token_s
         reply_s = to_decode * self._budget.base_s / self._slots
         backlog_s = to_compute * token_s + restore_s + reply_s
-        return Load(backlog_s, token_s if self._budget.has_measured else None)
+        step_s = self._budget.base_s if decoding else 0.0
+        return Load(backlog_s, token_s if self._budget.has_measured else None, step_s)

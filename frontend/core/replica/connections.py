@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import zmq
@@ -12,6 +12,7 @@ from ....runtime.messages import (
     Adapter,
     EndLease,
     Generate,
+    Load,
     Message,
     ModelReady,
     PeerUp,
@@ -118,8 +119,17 @@ class Connections:
         are so."""
         if self.router is None:
             return next(iter(self._up.values()))
-        responding = [each.number for each in self if each.responds]
-        return self._up[self.router.choose(requests, responding or self._up)]
+        chosen = self.choose_among(requests, self._up)
+        assert chosen is not None, "a replica is up"
+        return self._up[chosen]
+
+    def choose_among(self, requests: Sequence[Generate], replicas: Collection[int]) -> int | None:
+        """The best of some replicas for the choices of a request; None if none of them is up."""
+        up = [each for each in self if each.number in replicas]
+        if self.router is None or not up:
+            return up[0].number if up else None
+        responding = [each.number for each in up if each.responds]
+        return self.router.choose(requests, responding or [each.number for each in up])
 
     def find_prompt(self, request: Generate) -> int:
         """The replica that has most of a request's prompt."""
@@ -148,6 +158,10 @@ class Connections:
     def measure_backlog(self, replica: int) -> float:
         """Seconds until a replica would begin a new prompt; 0 with a single replica."""
         return 0.0 if self.router is None else self.router.measure_backlog(replica)
+
+    def measure_load(self, replica: int) -> Load:
+        """The last load that a replica reported, with what is on its way to it."""
+        return Load() if self.router is None else self.router.measure_load(replica)
 
     def take_adapters(self, epoch: int, adapters: list[Adapter]) -> None:
         """Takes the adapters of the replica of an epoch. Requests may use those that all replicas have."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import zmq
 import zmq.asyncio
@@ -30,6 +30,7 @@ from ....runtime.messages import (
     FromTokenizer,
     Generate,
     GiveUp,
+    Load,
     Message,
     ModelReady,
     ModelState,
@@ -78,6 +79,16 @@ class Choice(NamedTuple):
     number: int
 
 
+class Placement(Protocol):
+    """Decides outside the client which replica computes a generation."""
+
+    def place(self, generation: Generation) -> None:
+        """Sends an open generation later, by `EngineClient.send_to`. It may be on its way already."""
+
+    def end(self, generation: Generation) -> None:
+        """Notes that a request has ended, also one that was never placed."""
+
+
 class ReplicaStats(NamedTuple):
     """The counters of a replica. With several replicas, `backlog_s` is in how many seconds it would begin a
     new prompt."""
@@ -101,7 +112,8 @@ class EngineClient:
     to finish its open requests, and `idle` while no request is open. `on_new_keys` is called with the known
     API keys when they change. `on_shared` is called with messages of the other tokenizer processes; `clients`
     is the number of all. `read_records` returns this process's records of the requests of a key. `use` is
-    None if the model is loaded as long as the server runs.
+    None if the model is loaded as long as the server runs. With a `placement`, that decides where requests
+    go which name no replica.
     """
 
     def __init__(
@@ -111,6 +123,7 @@ class EngineClient:
         clients: int = 1,
         replicas: int = 1,
         use: ModelUse | None = None,
+        placement: Placement | None = None,
     ) -> None:
         self.client = client
         self.directory = directory
@@ -144,6 +157,7 @@ class EngineClient:
         self._choices: dict[str, Choice] = {}
         self._questions = Questions()
         self._hold: ModelHold | None = None  # while a request is open, if the model may be unloaded
+        self._placement = placement
 
     @property
     def replicas(self) -> int:
@@ -261,12 +275,29 @@ class EngineClient:
         for index, request in enumerate(requests):
             self._choices[request.request] = Choice(generation, index)
         if self._up:
-            self._send(generation, named or self._up.choose(requests))
+            self._place(generation, named)
         return generation
+
+    def choose(self, generation: Generation, replicas: Collection[int]) -> int | None:
+        """The best of the replicas for a generation; None if none of them is up."""
+        return self._up.choose_among(generation.requests, replicas)
+
+    def send_to(self, generation: Generation, replica: int) -> bool:
+        """Sends a generation that has no replica yet. Returns False if the replica is down."""
+        connection = self._up.find(replica)
+        if connection is not None and generation.is_open and generation.replica is None:
+            self._send(generation, connection)
+        return connection is not None
+
+    def measure_load(self, replica: int) -> Load:
+        """The work that a replica has, with what is on its way to it."""
+        return self._up.measure_load(replica)
 
     def forget(self, generation: Generation) -> None:
         """Abort the choices that still run, and drop their later outputs."""
         generation.close()
+        if self._placement is not None:
+            self._placement.end(generation)
         for request in generation.requests:
             self._choices.pop(request.request, None)
             if self._up.router is not None:
@@ -446,7 +477,7 @@ class EngineClient:
         self._inbox.move_to(*(each.epoch for each in self._up))
         self.knows_replica.set()
         for generation in self._open_generations(None):
-            self._send(generation, self._up.choose(generation.requests))
+            self._place(generation)
 
     def _peer_down(self, replica: int) -> None:
         if self._up.find(replica) is None:
@@ -457,7 +488,7 @@ class EngineClient:
             if not generation.lose_replica() or (generation.token_left and not self._up):
                 generation.fail(_unavailable("The model stopped while it answered.", "model_died"))
             elif self._up:
-                self._send(generation, self._up.choose(generation.requests))
+                self._place(generation)
 
     def _note_state(self, message: ModelState) -> None:
         """Notes whether the model is loaded. Requests that wait for it end if it can't be."""
@@ -470,6 +501,13 @@ class EngineClient:
         """The open generations at a replica; None: those that wait for one."""
         found = {choice.generation for choice in self._choices.values() if choice.generation.is_open}
         return {generation for generation in found if generation.replica == replica}
+
+    def _place(self, generation: Generation, named: Connection | None = None) -> None:
+        """Sends a generation to the named replica or the best one, or leaves that to the placement."""
+        if self._placement is not None and named is None:
+            self._placement.place(generation)
+        else:
+            self._send(generation, named or self._up.choose(generation.requests))
 
     def _send(self, generation: Generation, connection: Connection) -> None:
         """Sends the open choices of a generation to a replica: for the first time, or after the death of

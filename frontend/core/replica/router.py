@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from msgspec.structs import replace
+
 from ....runtime.messages import TOKEN_BYTES, Generate, Load, ReplicaReport, Tokens, TreeChange
 from .tree_mirror import TreeMirror
 
@@ -109,6 +111,13 @@ class Router:
         if known is None:
             return 0.0
         return known.load.backlog_s + self._uncounted[replica] * self._token_s(replica)
+
+    def measure_load(self, replica: int) -> Load:
+        """The last load that a replica reported, with what is on its way to it."""
+        known = self._replicas.get(replica)
+        if known is None:
+            return Load()
+        return replace(known.load, backlog_s=self.measure_backlog(replica))
 
     def choose(self, requests: Sequence[Generate], replicas: Collection[int]) -> int:
         """The replica for the choices of a request."""

@@ -34,6 +34,10 @@ from arbora.runtime.config import OPTIONS
         (("serve", "--uds", "a.sock"), "--uds is now --host unix:PATH"),
         (("serve", "--isolate-keys"), "--isolate-keys is now --isolate keys"),
         (("serve", "--zzzzz"), "there is no option --zzzzz"),
+        (
+            ("serve", "--tensor-parallel-size", "2"),
+            "there is no option --tensor-parallel-size: use --tp N",
+        ),
         (("serve", "--model", "m"), "there is no option --model: give MODEL as the argument: `serve MODEL`"),
         (
             ("serve", "-c", "4096", "--num-ctx", "8"),

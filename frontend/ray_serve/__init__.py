@@ -1,0 +1,8 @@
+"""Arbora on Ray Serve: Ray places and restarts replicas and changes their number; tokens do not pass it.
+
+Only this package imports ray, which the extra `arbora[ray]` installs.
+"""
+
+from .application import build_app
+
+__all__ = ["build_app"]
