@@ -1,4 +1,4 @@
-"""The Serve application: an ingress with Arbora's HTTP API, and one deployment for each model."""
+"""Builds the Serve application: an ingress with Arbora's HTTP API, and a deployment for each model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from .settings import AppArguments, ModelArguments, ModelSettings, list_settings
 
 _PACKAGE = __name__.rpartition(".")[0]
 MAX_ONGOING = 100_000
-"""No limit of Serve's: the schedulers limit requests, by `max_waiting` and `max_running`."""
+"""open requests that Serve allows a replica: more than any has, because the schedulers limit them by
+`max_waiting` and `max_running`"""
 HEALTH_SECONDS = 5.0
 
 
@@ -132,18 +133,16 @@ def _deploy_model(given: ModelArguments, settings: ModelSettings) -> serve.Deplo
                 policy=policy,
             )
         }
-    router: dict[str, Any] = {
-        "request_router_class": f"{_PACKAGE}.request_router:PrefixRequestRouter",
-        "request_router_kwargs": {"model": settings.name},
-    }
+    router = RequestRouterConfig(
+        request_router_class=f"{_PACKAGE}.request_router:PrefixRequestRouter",  # type: ignore[arg-type]
+        request_router_kwargs={"model": settings.name},
+    )
     return serve.deployment(
         name=settings.name,
         ray_actor_options={"num_cpus": given.num_cpus, "num_gpus": given.num_gpus},
         max_ongoing_requests=MAX_ONGOING,
         health_check_period_s=HEALTH_SECONDS,
         graceful_shutdown_timeout_s=DRAIN_SECONDS + SAVING_SECONDS,
-        request_router_config=RequestRouterConfig(
-            **router,
-        ),
+        request_router_config=router,
         **count,
     )(ModelReplica)

@@ -133,7 +133,7 @@ class Fleet:
     # For tickets.
 
     async def choose(self, generation: Generation, replicas: Collection[str]) -> str | None:
-        """The best replica for a generation, by their ids; None if none of them is up."""
+        """The id of the best replica for a generation; None if none of them is up."""
         ids = {self._links[id].number: id for id in replicas if id in self._links}
         chosen = self.client.choose(generation, ids)
         return None if chosen is None else ids[chosen]
@@ -176,7 +176,9 @@ class Fleet:
         self.loop.call_soon_threadsafe(self._update, addresses)
 
     def _update(self, addresses: Mapping[str, str]) -> None:
-        """Takes the replicas that Serve routes to, with their addresses."""
+        """Connects to the replicas to which Serve now routes, and closes unused connections to others.
+
+        addresses: the address of each replica, by its id."""
         for id, address in addresses.items():
             if id not in self._links:
                 self._open(id, address)

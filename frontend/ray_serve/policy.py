@@ -1,4 +1,4 @@
-"""Chooses the number of replicas by the latency that users would see.
+"""Chooses the number of replicas by the time to first token and the time of decode steps.
 
 Serve copies this module into its controller.
 """

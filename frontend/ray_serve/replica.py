@@ -80,7 +80,7 @@ class ModelReplica:
         await self._engine.run_async(_check_running)
 
     async def hold(self, ticket: Ticket) -> None:
-        """Lasts as long as a request of an ingress process, which has sent it to the scheduler."""
+        """Returns when a request has ended that an ingress process has sent to the scheduler."""
         if (ingress := self._clients.get(ticket.client)) is not None:
             ended = ingress.held.setdefault(ticket.request, asyncio.Event())
             try:
@@ -131,13 +131,13 @@ class ModelReplica:
             await asyncio.sleep(POLL_SECONDS)
 
     def _change_state(self, epoch: int, ready: ModelReady | None) -> None:
+        address = self._state.scheduler
         if epoch != self._state.epoch:
             if self._to_scheduler is not None:
                 self._to_scheduler.close()
             local = Replica(self._client.directory, epoch).scheduler
             self._to_scheduler, address = Relay.receive(self._keys, local)
-            self._state = EngineState(epoch, address, ready)
-        self._state = EngineState(epoch, self._state.scheduler, ready)
+        self._state = EngineState(epoch, address, ready)
 
     async def _tell(self, identity: bytes, is_new: bool = False) -> None:
         state = replace(self._state, is_new=is_new)

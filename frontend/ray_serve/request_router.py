@@ -12,12 +12,12 @@ from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, R
 from .ticket import Ticket, note_replicas
 
 ADDRESS = "arbora_address"
-"""the key of a replica's address in what `record_replica_metadata` returns"""
+"""`ModelReplica.record_replica_metadata` gives the replica's address by this key."""
 
 
 class PrefixRequestRouter(RequestRouter):
-    """Sends a request to the replica that has most of its prompt, of those that would begin it soon
-    (`frontend.core.replica.router`)."""
+    """Has Arbora's router choose a request's replica: the one with the longest cached prefix of its prompt,
+    among those that would begin it soon (`frontend.core.replica.router`)."""
 
     def initialize_state(self, **named: Any) -> None:
         """Called by Serve with `model`, the name of the deployment's model."""

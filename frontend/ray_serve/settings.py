@@ -26,8 +26,8 @@ OF_SERVE = {
 }
 """Options of `arbora serve` without a meaning here, and what to do in place of each."""
 DEFAULTS = {"host": "0.0.0.0", "data_dir": "off", "log_level": "warning"}
-"""Options with another default than `arbora serve`. Nothing listens on `host`: it says by which names clients
-call the server."""
+"""the defaults that differ from those of `arbora serve`. No process listens on `host`: it decides which names
+the `Host` header of a request may have"""
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Delay = Annotated[float, msgspec.Meta(ge=0)]

@@ -1,5 +1,5 @@
-"""Ray Serve with replicas of two models: the same texts as one server, and nothing is lost when one dies or
-their number changes."""
+"""Ray Serve with replicas of two models gives the same texts as one server, also when a replica is killed and
+when their number changes."""
 
 from __future__ import annotations
 

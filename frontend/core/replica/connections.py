@@ -124,7 +124,7 @@ class Connections:
         return self._up[chosen]
 
     def choose_among(self, requests: Sequence[Generate], replicas: Collection[int]) -> int | None:
-        """The best of some replicas for the choices of a request; None if none of them is up."""
+        """Chooses one of the given replicas for the choices of a request; None if all of them are down."""
         up = [each for each in self if each.number in replicas]
         if self.router is None or not up:
             return up[0].number if up else None

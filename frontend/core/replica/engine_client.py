@@ -279,7 +279,7 @@ class EngineClient:
         return generation
 
     def choose(self, generation: Generation, replicas: Collection[int]) -> int | None:
-        """The best of the replicas for a generation; None if none of them is up."""
+        """Chooses one of the given replicas for a generation; None if all of them are down."""
         return self._up.choose_among(generation.requests, replicas)
 
     def send_to(self, generation: Generation, replica: int) -> bool:
