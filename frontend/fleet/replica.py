@@ -1,0 +1,144 @@
+"""A replica in simulated time: the real scheduler and prefix cache, whose steps only take time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from ...grammars import ForcedText, GrammarCompiler
+from ...radix_cache import PrefixCache
+from ...runtime.messages import (
+    TOKEN_BYTES,
+    Generate,
+    Message,
+    SchedulerInbox,
+    StepPlan,
+    StepResult,
+    WatchReplica,
+)
+from ...runtime.scheduler.budget import StepBudget
+from ...runtime.scheduler.fairness import USUAL_BOUNDS, Bounds
+from ...runtime.scheduler.grammar_loader import GrammarLoader
+from ...runtime.scheduler.refusals import Limits
+from ...runtime.scheduler.scheduler import Now, Scheduler
+from ...runtime.vocabulary import build_vocabulary
+from .step_cost import Cost, StepWork
+from .workload import MAX_BLOCK_ID
+
+VOCABULARY = 32  # tokens; no mask is made
+CLIENT = 0
+UNLIMITED = 1 << 20
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """The capacity of a replica. `step_ms` and `slots` are options of `arbora serve`."""
+
+    pages: int
+    page_size: int
+    slots: int = 64
+    step_ms: float = 50.0
+    max_model_len: int = 1 << 20
+
+
+class _NoGrammars:
+    """Tokenizes nothing, because no text is forced."""
+
+    def sure_tokens(self, forced: ForcedText) -> Sequence[int]:
+        return ()
+
+    def ending_tokens(self, text: bytes) -> Sequence[int] | None:
+        return None
+
+
+class Replica:
+    """Runs one step at a time, and has planned the next one by then, as the model process does."""
+
+    def __init__(self, shape: Shape, cost: Cost, bounds: Bounds = USUAL_BOUNDS) -> None:
+        self.shape = shape
+        self.cache = PrefixCache(shape.pages, shape.page_size)
+        self.busy_s = 0.0
+        self.used_page_s = 0.0
+        """pages in use by requests, summed over the seconds of steps"""
+        limits = Limits(max_model_len=shape.max_model_len, slots=shape.slots, max_waiting=UNLIMITED)
+        compiler = GrammarCompiler(build_vocabulary([b"a"], [False], ()), 1)
+        self.scheduler = Scheduler(
+            limits,
+            self.cache,
+            StepBudget(shape.step_ms),
+            GrammarLoader(compiler),
+            VOCABULARY,
+            (),
+            _NoGrammars(),
+            bounds,
+        )
+        self._cost = cost
+        self._planned: deque[StepPlan] = deque()
+        self._running: StepPlan | None = None
+        self._elapsed_s = 0.0  # of the running step
+        self._numbers: dict[int, int] = {}  # by slot: the number of its request, which is its seed
+        self._lengths: dict[int, int] = {}  # by slot: tokens that are computed
+
+    @property
+    def is_running(self) -> bool:
+        return self._running is not None
+
+    def watch(self) -> None:
+        """Has the replica send reports for a router."""
+        self.scheduler.handle(WatchReplica(CLIENT), Now())
+
+    def submit(self, request: Generate, now: float) -> Sequence[Message]:
+        """Takes a request. Returns messages to the client."""
+        return self._turn((request,), now)
+
+    def begin_step(self, slowdown: float = 1.0) -> float | None:
+        """Begins the next planned step, unless one is running or none is planned. Returns its seconds.
+
+        slowdown: factor of the step's time
+        """
+        if self._running is not None or not self._planned:
+            return None
+        self._running = self._planned.popleft()
+        self._elapsed_s = self._cost(self._measure(self._running)) * slowdown / 1e3
+        self.busy_s += self._elapsed_s
+        self.used_page_s += (self.cache.num_pages - self.cache.available()) * self._elapsed_s
+        return self._elapsed_s
+
+    def end_step(self, now: float) -> Sequence[Message]:
+        """Ends the running step. Returns messages to the client."""
+        plan, self._running = self._running, None
+        assert plan is not None, "a step is running"
+        counts = [row.samples for row in plan.rows]
+        tokens = [MAX_BLOCK_ID + 1 + self._numbers[row.slot] for row in plan.rows if row.samples]
+        states = _pack([-1] * len(tokens))
+        result = StepResult(plan.step, _pack(counts), _pack(tokens), states, self._elapsed_s * 1e3)
+        return self._turn((result,), now)
+
+    def _turn(self, messages: Sequence[SchedulerInbox], now: float) -> Sequence[Message]:
+        outgoing = self.scheduler.turn(messages, Now(now, now))
+        self._planned += [message for message in outgoing.to_model if isinstance(message, StepPlan)]
+        return outgoing.to_clients.get(CLIENT, ())
+
+    def _measure(self, plan: StepPlan) -> StepWork:
+        """What a step computes."""
+        for setup in plan.setups:
+            self._numbers[setup.slot] = setup.sampling.seed
+        prefill = rows = context = pairs = 0
+        lengths = self._lengths
+        for row in plan.rows:
+            if row.tokens:
+                tokens = len(row.tokens) // TOKEN_BYTES
+                prefill += tokens
+                pairs += tokens * row.start + tokens * (tokens + 1) // 2
+                lengths[row.slot] = row.start + tokens
+            else:
+                rows += 1
+                lengths[row.slot] += 1
+                context += lengths[row.slot]
+        return StepWork(prefill, rows, context, pairs)
+
+
+def _pack(numbers: Sequence[int]) -> bytes:
+    return np.array(numbers, np.int32).tobytes()

@@ -1,0 +1,169 @@
+"""Simulates requests that a router gives to replicas, from their arrivals to their last tokens."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from itertools import count
+from typing import Protocol
+
+from ...runtime.messages import TOKEN_BYTES, Accepted, Generate, Message, Outputs, Refused, ReplicaReport
+from ...runtime.sampling_params import SamplingParams
+from ..core.replica.router import Router
+from .figures import Figures, Served
+from .replica import CLIENT, Replica, Shape
+from .step_cost import Cost
+from .workload import Arrival
+
+REPORT_DELAY_S = 0.002
+"""seconds of a message between a scheduler and the router"""
+
+
+class Rule(Protocol):
+    """Chooses the replica of each request."""
+
+    def choose(self, arrival: Arrival, message: Generate) -> int:
+        """Returns the replica's number. May write into the message how much will be computed."""
+
+    def take(self, replica: int, message: Message) -> None:
+        """Takes a message from a replica to the client."""
+
+
+Clock = Callable[[], float]
+MakeRule = Callable[[Sequence[Replica], int, Clock], Rule]
+"""Makes a rule for replicas, whose pages have so many tokens."""
+
+
+class RouterRule:
+    """The router of `arbora serve --replicas`."""
+
+    def __init__(self, replicas: Sequence[Replica], page_size: int, clock: Clock) -> None:
+        self._numbers = range(len(replicas))
+        self._router = Router(page_size, clock)
+        for number in self._numbers:
+            self._router.open(number)
+
+    def choose(self, arrival: Arrival, message: Generate) -> int:
+        number = self._router.choose([message], self._numbers)
+        self._router.send([message], number)
+        return number
+
+    def take(self, replica: int, message: Message) -> None:
+        match message:
+            case ReplicaReport():
+                assert self._router.take(replica, message), "no report is lost"
+            case Accepted(request):
+                self._router.note_accepted(request)
+            case Refused(request):
+                self._router.note_end(request)
+            case Outputs(items):
+                for output in items:
+                    if output.cached_tokens is not None or output.finish:
+                        self._router.note_end(output.request)
+
+
+class FirstReplica:
+    """The rule of a server with one replica, which has no router."""
+
+    def choose(self, arrival: Arrival, message: Generate) -> int:
+        return 0
+
+    def take(self, replica: int, message: Message) -> None:
+        pass
+
+
+class Simulation:
+    """Runs each request from its arrival to its end. Events are ordered by time, then by their creation."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        cost: Cost,
+        arrivals: Sequence[Arrival],
+        replicas: int = 1,
+        make_rule: MakeRule = RouterRule,
+        report_delay_s: float = REPORT_DELAY_S,
+        slowdown: Callable[[int], float] | None = None,
+    ) -> None:
+        """slowdown: factor of the time of a step that begins while so many replicas compute, itself included,
+        if they share processors"""
+        self.replicas = [Replica(shape, cost) for _ in range(replicas)]
+        self.served = [Served() for _ in arrivals]
+        self.gaps_s = array("f")
+        """seconds between two tokens of a reply, of all replies"""
+        self._arrivals = arrivals
+        self._delay_s = report_delay_s
+        self._slowdown = slowdown
+        self._computing = 0  # replicas that run a step
+        self._now = 0.0
+        self._serial = count()
+        self._events: list[tuple[float, int, int, Sequence[Message] | None]] = []
+        self._rule: Rule = FirstReplica()
+        if replicas > 1 or make_rule is not RouterRule:
+            self._rule = make_rule(self.replicas, shape.page_size, lambda: self._now)
+            for replica in self.replicas:
+                replica.watch()
+
+    def run(self) -> Figures:
+        for number, arrival in enumerate(self._arrivals):
+            self._run_until(arrival.at)
+            self._now = arrival.at
+            self._route(number, arrival)
+        self._run_until(float("inf"))
+        return Figures.of(self._arrivals, self.served, self.gaps_s, self.replicas)
+
+    def _run_until(self, end: float) -> None:
+        events = self._events
+        while events and events[0][0] <= end:
+            self._now, _, number, messages = heappop(events)
+            if messages is None:
+                self._computing -= 1
+                self._deliver(number, self.replicas[number].end_step(self._now))
+            else:
+                for message in messages:
+                    self._rule.take(number, message)
+
+    def _route(self, number: int, arrival: Arrival) -> None:
+        sampling = SamplingParams(max_tokens=arrival.output, seed=number)
+        message = Generate(str(number), CLIENT, arrival.make_prompt(), sampling)
+        chosen = self._rule.choose(arrival, message)
+        self.served[number].replica = chosen
+        self._deliver(chosen, self.replicas[chosen].submit(message, self._now))
+
+    def _deliver(self, number: int, messages: Sequence[Message]) -> None:
+        """Notes what the client gets from a replica, and plans what the router gets. Begins a step."""
+        for message in messages:
+            if isinstance(message, Outputs):
+                self._note(message)
+            elif isinstance(message, Refused):
+                self.served[int(message.request)].is_refused = True
+        news = [message for message in messages if not isinstance(message, Outputs) or _is_news(message)]
+        if news and not isinstance(self._rule, FirstReplica):
+            heappush(self._events, (self._now + self._delay_s, next(self._serial), number, news))
+        replica = self.replicas[number]
+        slowdown = 1.0 if self._slowdown is None else self._slowdown(self._computing + 1)
+        if (elapsed := replica.begin_step(slowdown)) is not None:
+            self._computing += 1
+            heappush(self._events, (self._now + elapsed, next(self._serial), number, None))
+
+    def _note(self, outputs: Outputs) -> None:
+        for output in outputs.items:
+            served = self.served[int(output.request)]
+            tokens = len(output.tokens) // TOKEN_BYTES
+            if tokens:
+                if served.tokens:
+                    self.gaps_s.append(self._now - served.last_at)
+                else:
+                    served.first_at = self._now
+                served.tokens += tokens
+                served.last_at = self._now
+            if output.cached_tokens is not None:
+                served.cached = output.cached_tokens
+            if output.finish is not None:
+                served.ends += 1
+
+
+def _is_news(message: Outputs) -> bool:
+    """Whether some request's prompt is computed, or its reply complete."""
+    return any(output.cached_tokens is not None or output.finish for output in message.items)

@@ -1,0 +1,101 @@
+"""How long a step takes: fitted from measured steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+
+from ...runtime.errors import ConfigError
+
+
+class StepWork(msgspec.Struct, frozen=True):
+    """What a step computes."""
+
+    prefill: int  # tokens of prompts
+    rows: int  # in decode
+    context: int  # tokens that the rows in decode attend to, together
+    pairs: int  # tokens that the tokens of prompts attend to, together
+
+
+Cost: TypeAlias = Callable[[StepWork], float]
+"""The milliseconds of a step."""
+
+
+class MeasuredStep(msgspec.Struct, frozen=True):
+    """A line of a file of measured steps."""
+
+    work: StepWork
+    ms: float
+
+
+class StepCost(msgspec.Struct, frozen=True):
+    """A linear cost of steps, in milliseconds."""
+
+    base: float = 0.0
+    prefill: float = 0.0  # of a token of a prompt
+    row: float = 0.0  # of a row in decode
+    context: float = 0.0  # of a token that a row in decode attends to
+    pair: float = 0.0  # of a token that a token of a prompt attends to
+
+    def __call__(self, work: StepWork) -> float:
+        return (
+            self.base
+            + self.prefill * work.prefill
+            + self.row * work.rows
+            + self.context * work.context
+            + self.pair * work.pairs
+        )
+
+
+def fit_cost(steps: Sequence[MeasuredStep]) -> StepCost:
+    """The cost with the least squares of relative errors among those without a negative part.
+
+    Such a cost is the plain least-squares solution with some parts left out, so all choices are tried.
+    """
+    works = [step.work for step in steps]
+    rows = [[1, work.prefill, work.rows, work.context, work.pairs] for work in works]
+    times = np.array([step.ms for step in steps])
+    matrix = np.array(rows, float) / times[:, None]
+    scale = np.maximum(matrix.max(axis=0), 1e-300)
+    best, least = np.zeros(matrix.shape[1]), np.inf
+    for count in range(1, matrix.shape[1] + 1):
+        for columns in map(list, combinations(range(matrix.shape[1]), count)):
+            part = matrix[:, columns] / scale[columns]
+            found = np.linalg.lstsq(part, np.ones(len(steps)), rcond=None)[0]
+            error = float(((part @ found - 1) ** 2).sum())
+            if (found >= 0).all() and error < least * (1 - 1e-9):
+                best, least = np.zeros(matrix.shape[1]), error
+                best[columns] = found / scale[columns]
+    return StepCost(*best.tolist())
+
+
+def measure_fit(cost: Cost, steps: Sequence[MeasuredStep]) -> float:
+    """The mean relative error of a cost."""
+    return float(np.mean([abs(cost(step.work) / step.ms - 1) for step in steps]))
+
+
+def read_steps(path: Path) -> list[MeasuredStep]:
+    """Reads measured steps, one JSON object a line. Raises ConfigError for a line that is not one."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise ConfigError(f"--steps {path}: it can't be read: {error.strerror}.") from None
+    decoder = msgspec.json.Decoder(MeasuredStep)
+    steps = list[MeasuredStep]()
+    for number, line in enumerate(lines, start=1):
+        try:
+            step = decoder.decode(line)
+        except msgspec.DecodeError as error:
+            told = "Write the file with `bench/steps.py --json FILE`."
+            raise ConfigError(f"--steps {path}, line {number}: {error}. {told}") from None
+        if step.ms <= 0:
+            raise ConfigError(f"--steps {path}, line {number}: ms is {step.ms:g}; a step takes some time.")
+        steps.append(step)
+    if not any(step.work.prefill for step in steps) or not any(step.work.rows for step in steps):
+        raise ConfigError(f"--steps {path}: it needs steps with tokens of prompts and steps with rows in decode.")
+    return steps
