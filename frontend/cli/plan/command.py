@@ -13,6 +13,7 @@ from ....runtime.errors import ConfigError
 from ....runtime.option_values import number, one_of, read_size, read_token_count
 from ...model_files.model_source import find_config, served_name
 from ..output import JSON_HELP, ReadValue, console, print_json, table
+from . import fleet
 from .gpus import GPUS, Gpu, gpu_named
 
 if TYPE_CHECKING:
@@ -59,18 +60,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     price = number(1e-6, 1e6, "a price such as 2.50")
     add("--price-per-hour", "PRICE", price, "of the device, for the cost of a million tokens")
     parser.add_argument("--json", action="store_true", help=JSON_HELP)
+    fleet.add_arguments(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
+    fleet.check_flags(parsed)
     question = _question(parsed)
+    if parsed.fleet:
+        planned = fleet.plan_fleet(parsed, question)
+        return _show(planned, lambda: fleet.report_fleet(planned, parsed), parsed.json)
     from .estimate import estimate
 
     found = estimate(question)
-    if parsed.json:
+    return _show(found, lambda: report(found), parsed.json)
+
+
+def _show(found: object, report: Callable[[], Iterator[RenderableType]], as_json: bool) -> int:
+    if as_json:
         print_json(found)
         return 0
     screen = console()
-    for part in report(found):
+    for part in report():
         screen.print(part)
     return 0
 

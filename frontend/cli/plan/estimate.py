@@ -112,8 +112,7 @@ def estimate(question: Question) -> Estimate:
 
     weights = _choose_weights(question, config, stored, dtype, device)
     chosen = fit(weights)
-    work = Work(config, weights.step_bytes, weights.expert_bytes, page // PAGE_SIZE)
-    rates = None if question.gpu is None else _find_rates(question.gpu, dtype)
+    work, rates = measure_work(question)
     prefill = None if rates is None else work.prefill_tokens_per_s(rates, context)
 
     def cost(tokens_per_s: float) -> float | None:
@@ -149,6 +148,17 @@ def estimate(question: Question) -> Estimate:
         prefill_cost_per_million=None if prefill is None else cost(prefill),
         source=None if question.gpu is None else question.gpu.source,
     )
+
+
+def measure_work(question: Question) -> tuple[Work, Rates | None]:
+    """The work of steps of the model, and the device's rates if it is a GPU of the table."""
+    config = _read_config(question)
+    stored = StoredFormat.of(question.model)
+    dtype = choose_dtype(question.dtype, config.dtype, stored.dtype())
+    weights = _choose_weights(question, config, stored, dtype, torch.device(question.device))
+    token_bytes = page_bytes(config.cache_spec, PAGE_SIZE, _kv_dtype(question, dtype)) // PAGE_SIZE
+    rates = None if question.gpu is None else _find_rates(question.gpu, dtype)
+    return Work(config, weights.step_bytes, weights.expert_bytes, token_bytes), rates
 
 
 def _find_rates(gpu: Gpu, dtype: torch.dtype) -> Rates:

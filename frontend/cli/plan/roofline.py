@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ....runtime.model.decoder_config import DecoderConfig
+from ...fleet.step_cost import StepWork
 from .weights import matrix_parameters
 
 
@@ -40,6 +41,21 @@ class Work(NamedTuple):
         operations = 2 * layers * tokens + 2 * head + _attention_operations(self.config, attended)
         moved = self._weight_bytes(tokens) + self.token_bytes * tokens
         return tokens / max(moved / rates.bandwidth, operations / rates.operations)
+
+    def step_ms(self, rates: Rates, step: StepWork) -> float:
+        """Milliseconds of a step of prompts and of rows in decode, each with a mean context."""
+        attended = sum(
+            tokens * _count_attended(self.config, attended // tokens)
+            for tokens, attended in ((step.rows, step.context), (step.prefill, step.pairs))
+            if tokens
+        )
+        read = _count_attended(self.config, step.context // step.rows) * step.rows if step.rows else 0
+        layers, head = matrix_parameters(self.config)
+        tokens = step.prefill + step.rows
+        moved = self._weight_bytes(tokens) + self.token_bytes * (read / len(self.config.layers) + step.prefill)
+        operations = 2 * layers * tokens + 2 * head * max(1, step.rows)
+        operations += _attention_operations(self.config, attended)
+        return 1e3 * max(moved / rates.bandwidth, operations / rates.operations)
 
     def _weight_bytes(self, tokens: int) -> float:
         """The bytes that a step of this many tokens reads: of the experts, only those that a token has. The

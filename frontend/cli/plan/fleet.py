@@ -1,0 +1,252 @@
+"""`arbora plan --fleet`: how many replicas answer a workload in time, found by simulation."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ....runtime.errors import ConfigError
+from ....runtime.option_values import number, whole_number
+from ..output import ReadValue, table
+from .roofline import Rates, cost_per_million
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ...fleet.planner import Trial
+    from ...fleet.step_cost import Cost
+    from ...fleet.workload import Arrival
+    from .estimate import Estimate, Question
+
+MAX_REPLICAS = 1024
+MAX_TP = 8
+DEFAULT_RATE = 1.0
+DEFAULT_REQUESTS = 2000
+BAR_WIDTH = 40
+BOUND_NOTE = (
+    "Steps take the least time that the GPU's bandwidth and rate allow, so real replicas are slower and more "
+    "of them are needed. For a plan from measured steps give --steps FILE, which bench/steps.py --json writes."
+)
+TP_NOTE = (
+    "The time of exchanges between the GPUs of a replica is not counted, and `arbora serve --tp` serves CPUs "
+    "only so far."
+)
+
+
+class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """`replicas`: the fewest that are enough; None: even the most are not. Costs are of all tokens, and of
+    those of replies alone. `pages` are of each replica."""
+
+    model: str
+    device: str
+    steps: str
+    """where the times of steps come from: "bounds", or the file of measured steps"""
+    tp: int
+    replicas: int | None
+    devices: int | None
+    pages: int
+    page_size: int
+    tokens_per_s: float
+    output_tokens_per_s: float
+    hit_share: float
+    cost_per_million: float | None
+    cost_per_million_output: float | None
+    trials: tuple[Trial, ...]
+    """in ascending order of replicas"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    def add(flag: str, metavar: str, read: Callable[[str], object], help: str) -> None:
+        group.add_argument(flag, action=ReadValue, read=read, metavar=metavar, help=help)
+
+    group = parser.add_argument_group("fleet", "How many replicas answer a workload in time, by simulation.")
+    group.add_argument("--fleet", action="store_true", help="plan replicas behind the router")
+    add("--trace", "FILE", Path, "requests in Mooncake's format (default: generated conversations)")
+    add("--speed", "FACTOR", number(1e-3, 1e6), "how much faster than in the trace they come (default: 1)")
+    told = f"of generated conversations, in requests a second (default: {DEFAULT_RATE:g})"
+    add("--rate", "RATE", number(1e-3, 1e6), told)
+    told = f"simulate only so many (default: all of a trace, {DEFAULT_REQUESTS:,} generated ones)"
+    add("--requests", "COUNT", whole_number(1), told)
+    add("--ttft-p99", "SECONDS", number(1e-3, 1e6), "longest 99th percentile of the time to first token")
+    add("--itl-p99", "MS", number(1e-3, 1e6), "longest 99th percentile of the time between two tokens")
+    add("--replicas", "COUNT", whole_number(1), "simulate just so many, in place of a search")
+    add("--max-running", "COUNT", whole_number(1, 4096), "requests that a replica computes at a time")
+    told = "GPUs of a replica (default: as many as the model needs)"
+    add("--tp", "COUNT", whole_number(1, MAX_TP), told)
+    add("--steps", "FILE", Path, "measured steps, for their times (default: bounds of the GPU)")
+
+
+FLAGS = ("trace", "speed", "rate", "requests", "ttft_p99", "itl_p99", "replicas", "max_running", "tp", "steps")
+
+
+def check_flags(parsed: argparse.Namespace) -> None:
+    """Raises ConfigError for options that can't be used together."""
+    given = [name for name in FLAGS if getattr(parsed, name) is not None]
+    if not parsed.fleet:
+        if given:
+            raise ConfigError(f"--{given[0].replace('_', '-')}: it needs --fleet.")
+        return
+    if parsed.trace is not None and parsed.rate is not None:
+        raise ConfigError("--rate: a trace has its own times. Leave out --rate, or give --speed.")
+    if parsed.trace is None and parsed.speed is not None:
+        raise ConfigError("--speed: it needs --trace. Generated conversations come as --rate says.")
+    if parsed.replicas is None and parsed.ttft_p99 is None and parsed.itl_p99 is None:
+        raise ConfigError(
+            "--fleet: it looks for the fewest replicas that are fast enough. Say what is: give --ttft-p99 in "
+            "seconds, --itl-p99 in milliseconds, or both. Or name the number with --replicas."
+        )
+    if parsed.gpu is None and parsed.steps is None:
+        raise ConfigError("--fleet: times of steps are needed. Name a GPU of the table with --gpu, or --steps.")
+    if parsed.tp is not None and parsed.gpu is None:
+        raise ConfigError("--tp: it divides a model among GPUs. Name one with --gpu.")
+
+
+def plan_fleet(parsed: argparse.Namespace, question: Question) -> FleetPlan:
+    """Simulates the workload with the replicas that the options allow. Raises ConfigError."""
+    from ...fleet.planner import Objectives, Trial, find_fewest
+    from ...fleet.replica import Shape
+    from ...fleet.simulation import Simulation
+    from .estimate import MAX_REQUESTS, PAGE_SIZE
+
+    arrivals = _read_arrivals(parsed)
+    tp, estimate = _choose_ranks(question, parsed.tp)
+    shape = Shape(
+        pages=estimate.chosen.pages,
+        page_size=PAGE_SIZE,
+        slots=parsed.max_running or MAX_REQUESTS,
+        max_model_len=estimate.context,
+    )
+    _check_lengths(arrivals, estimate)
+    cost = _choose_cost(parsed.steps, question, tp)
+    objectives = Objectives(
+        ttft_p99_s=parsed.ttft_p99, itl_p99_s=None if parsed.itl_p99 is None else parsed.itl_p99 / 1e3
+    )
+
+    def simulate(replicas: int) -> Trial:
+        figures = Simulation(shape, cost, arrivals, replicas).run()
+        return Trial(replicas, figures, objectives.are_met(figures))
+
+    if parsed.replicas is not None:
+        trials = [simulate(parsed.replicas)]
+    else:
+        trials = sorted(find_fewest(simulate, MAX_REPLICAS), key=lambda trial: trial.replicas)
+    best = next((trial for trial in trials if trial.is_enough), trials[-1])
+    devices, figures = best.replicas * tp, best.figures
+
+    def price(tokens_per_s: float) -> float | None:
+        return None if question.price is None else cost_per_million(tokens_per_s, question.price * devices)
+
+    return FleetPlan(
+        model=question.name,
+        device=question.device if parsed.gpu is None else parsed.gpu,
+        steps="bounds" if parsed.steps is None else str(parsed.steps),
+        tp=tp,
+        replicas=best.replicas if best.is_enough else None,
+        devices=devices if best.is_enough else None,
+        pages=shape.pages,
+        page_size=PAGE_SIZE,
+        tokens_per_s=figures.tokens_per_s,
+        output_tokens_per_s=figures.output_tokens_per_s,
+        hit_share=figures.hit_share,
+        cost_per_million=price(figures.tokens_per_s),
+        cost_per_million_output=price(figures.output_tokens_per_s),
+        trials=tuple(trials),
+    )
+
+
+def _read_arrivals(parsed: argparse.Namespace) -> Sequence[Arrival]:
+    from ...fleet.workload import make_conversations, read_trace
+
+    if parsed.trace is not None:
+        return read_trace(parsed.trace, parsed.speed or 1.0, parsed.requests)
+    return make_conversations(parsed.rate or DEFAULT_RATE, parsed.requests or DEFAULT_REQUESTS)
+
+
+def _choose_ranks(question: Question, asked: int | None) -> tuple[int, Estimate]:
+    """How many GPUs a replica has, and what fits into their memory."""
+    from .estimate import estimate
+
+    counts = [1, 2, 4, MAX_TP] if asked is None and question.gpu is not None else [asked or 1]
+    for count in counts:
+        found = estimate(msgspec.structs.replace(question, memory=question.memory * count))
+        if found.chosen.requests:
+            return count, found
+    raise ConfigError(
+        f"--fleet: a request of {found.context:,} tokens does not fit into the memory of {counts[-1]} of the "
+        "device. Lower --context, or choose a smaller format with --quantize."
+    )
+
+
+def _check_lengths(arrivals: Sequence[Arrival], estimate: Estimate) -> None:
+    """Raises ConfigError if no request fits into the context. Longer ones are counted as refused."""
+    if all(arrival.length + arrival.output > estimate.context for arrival in arrivals):
+        raise ConfigError(
+            f"--context: no request of the workload fits into {estimate.context:,} tokens. Raise it, or "
+            "choose a model with a longer context."
+        )
+
+
+def _choose_cost(steps: Path | None, question: Question, tp: int) -> Cost:
+    from ...fleet.step_cost import fit_cost, read_steps
+    from .estimate import measure_work
+
+    if steps is not None:
+        return fit_cost(read_steps(steps))
+    work, rates = measure_work(question)
+    assert rates is not None, "the options name a GPU"
+    return partial(work.step_ms, Rates(rates.bandwidth * tp, rates.operations * tp))
+
+
+def report_fleet(found: FleetPlan, parsed: argparse.Namespace) -> Iterator[RenderableType]:
+    """The table of the trials, the plot and the layout."""
+    first = found.trials[0].figures
+    mean_in, mean_out = first.prompt_tokens / first.requests, first.output_tokens / first.requests
+    refused = f"; {first.refused:,} longer than the context are refused" if first.refused else ""
+    yield (
+        f"{found.model}: {first.requests:,} requests, {mean_in:,.0f} tokens in and {mean_out:,.0f} out on "
+        f"average{refused}"
+    )
+    heads = ("replicas", "TTFT p50", "p90", "p99 s", "ITL p50", "p99 ms", "hits", "KV used", "busy", "enough")
+    yield table("Simulated replicas behind the router", heads, map(_trial_row, found.trials))
+    most = max(trial.figures.ttft_s.p99 for trial in found.trials)
+    yield "TTFT p99 in seconds by replicas"
+    for trial in found.trials:
+        p99 = trial.figures.ttft_s.p99
+        bar = "█" * max(1, round(BAR_WIDTH * p99 / most))
+        yield f"{trial.replicas:>5} {bar} {p99:,.2f}{'  (enough)' if trial.is_enough else ''}"
+    if found.replicas is None:
+        yield f"Not even {found.trials[-1].replicas:,} replicas are enough."
+    else:
+        each = f"{found.tp} GPUs a replica, " if found.tp > 1 else ""
+        count = "replica" if found.replicas == 1 else "replicas"
+        yield (
+            f"Layout: {found.replicas:,} {count} of {found.device}, {each}each with {found.pages:,} pages of "
+            f"{found.page_size} tokens; {found.tokens_per_s:,.0f} tokens/s, {found.output_tokens_per_s:,.0f} "
+            f"of them in replies; {100 * found.hit_share:.1f} % of prompt tokens cached"
+        )
+        if found.cost_per_million is not None and found.cost_per_million_output is not None:
+            yield (
+                f"1M tokens cost {found.cost_per_million:,.3f}; if only those of replies count, "
+                f"{found.cost_per_million_output:,.3f}. The fleet is as large at all times."
+            )
+    if parsed.steps is None:
+        yield BOUND_NOTE
+    if found.tp > 1:
+        yield TP_NOTE
+
+
+def _trial_row(trial: Trial) -> tuple[str, ...]:
+    figures = trial.figures
+    ttft, itl = figures.ttft_s, figures.itl_s
+    return (
+        f"{trial.replicas:,}",
+        *(f"{value:,.3f}" for value in (ttft.p50, ttft.p90, ttft.p99)),
+        *(f"{1e3 * value:,.1f}" for value in (itl.p50, itl.p99)),
+        *(f"{100 * share:.1f} %" for share in (figures.hit_share, figures.kv_in_use, figures.busy)),
+        "yes" if trial.is_enough else "no",
+    )
