@@ -1,0 +1,62 @@
+"""The cost of steps: its fit, and the errors of files of measured steps."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+from arbora.frontend.fleet.step_cost import (
+    MeasuredStep,
+    StepCost,
+    StepWork,
+    fit_cost,
+    measure_fit,
+    read_steps,
+)
+from arbora.runtime.errors import ConfigError
+
+
+def measure(cost: StepCost, noise: float = 0.0) -> list[MeasuredStep]:
+    source, steps = random.Random(1), list[MeasuredStep]()
+    for prefill in (0, 16, 128, 512):
+        for rows in (0, 1, 4, 16):
+            context = 300 * rows
+            work = StepWork(prefill, rows, context + source.randrange(100) * rows, prefill * 200)
+            steps.append(MeasuredStep(work, cost(work) * (1 + noise * source.uniform(-1, 1)) + 1e-9))
+    return steps
+
+
+def test_the_fit_finds_the_cost_of_steps() -> None:
+    cost = StepCost(base=5.0, prefill=0.2, row=0.5, context=0.001, pair=0.0)
+    found = fit_cost(measure(cost))
+    assert measure_fit(found, measure(cost)) < 1e-6
+    assert found.row == pytest.approx(0.5, rel=1e-3)
+
+
+def test_no_part_of_a_fitted_cost_is_negative() -> None:
+    falling = [MeasuredStep(StepWork(n, 0, 0, 0), 20.0 - n / 100) for n in (1, 100, 400)]
+    falling += [MeasuredStep(StepWork(0, n, n, 0), 10.0) for n in (1, 2)]
+    assert min(msgspec.structs.astuple(fit_cost(falling))) >= 0
+
+
+def test_noise_hardly_moves_the_fit() -> None:
+    cost = StepCost(base=5.0, prefill=0.2, row=0.5)
+    assert measure_fit(fit_cost(measure(cost, noise=0.05)), measure(cost)) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ('{"work":{"prefill":1,"rows":0,"context":0,"pairs":1},"ms":"x"}', "line 1"),
+        ("nonsense", "line 1"),
+        ('{"work":{"prefill":1,"rows":0,"context":0,"pairs":1},"ms":0}', "ms is 0"),
+        ('{"work":{"prefill":1,"rows":0,"context":0,"pairs":1},"ms":1}', "rows in decode"),
+    ],
+)
+def test_a_bad_file_of_steps_is_refused_with_its_line(tmp_path: Path, lines: str, told: str) -> None:
+    path = tmp_path / "steps.jsonl"
+    path.write_text(lines + "\n")
+    with pytest.raises(ConfigError, match=told):
+        read_steps(path)
