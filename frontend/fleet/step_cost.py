@@ -97,5 +97,7 @@ def read_steps(path: Path) -> list[MeasuredStep]:
             raise ConfigError(f"--steps {path}, line {number}: ms is {step.ms:g}; a step takes some time.")
         steps.append(step)
     if not any(step.work.prefill for step in steps) or not any(step.work.rows for step in steps):
-        raise ConfigError(f"--steps {path}: it needs steps with tokens of prompts and steps with rows in decode.")
+        raise ConfigError(
+            f"--steps {path}: it needs steps with tokens of prompts and steps with rows in decode."
+        )
     return steps

@@ -13,7 +13,6 @@ import msgspec
 from ....runtime.errors import ConfigError
 from ....runtime.option_values import number, whole_number
 from ..output import ReadValue, table
-from .roofline import Rates, cost_per_million
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -81,7 +80,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--steps", "FILE", Path, "measured steps, for their times (default: bounds of the GPU)")
 
 
-FLAGS = ("trace", "speed", "rate", "requests", "ttft_p99", "itl_p99", "replicas", "max_running", "tp", "steps")
+FLAGS = (
+    "trace",
+    "speed",
+    "rate",
+    "requests",
+    "ttft_p99",
+    "itl_p99",
+    "replicas",
+    "max_running",
+    "tp",
+    "steps",
+)
 
 
 def check_flags(parsed: argparse.Namespace) -> None:
@@ -101,7 +111,7 @@ def check_flags(parsed: argparse.Namespace) -> None:
             "seconds, --itl-p99 in milliseconds, or both. Or name the number with --replicas."
         )
     if parsed.gpu is None and parsed.steps is None:
-        raise ConfigError("--fleet: times of steps are needed. Name a GPU of the table with --gpu, or --steps.")
+        raise ConfigError("--fleet: times of steps are needed. Name a GPU with --gpu, or give --steps.")
     if parsed.tp is not None and parsed.gpu is None:
         raise ConfigError("--tp: it divides a model among GPUs. Name one with --gpu.")
 
@@ -112,6 +122,7 @@ def plan_fleet(parsed: argparse.Namespace, question: Question) -> FleetPlan:
     from ...fleet.replica import Shape
     from ...fleet.simulation import Simulation
     from .estimate import MAX_REQUESTS, PAGE_SIZE
+    from .roofline import cost_per_million
 
     arrivals = _read_arrivals(parsed)
     tp, estimate = _choose_ranks(question, parsed.tp)
@@ -194,6 +205,7 @@ def _check_lengths(arrivals: Sequence[Arrival], estimate: Estimate) -> None:
 def _choose_cost(steps: Path | None, question: Question, tp: int) -> Cost:
     from ...fleet.step_cost import fit_cost, read_steps
     from .estimate import measure_work
+    from .roofline import Rates
 
     if steps is not None:
         return fit_cost(read_steps(steps))

@@ -52,7 +52,9 @@ class Work(NamedTuple):
         read = _count_attended(self.config, step.context // step.rows) * step.rows if step.rows else 0
         layers, head = matrix_parameters(self.config)
         tokens = step.prefill + step.rows
-        moved = self._weight_bytes(tokens) + self.token_bytes * (read / len(self.config.layers) + step.prefill)
+        moved = self._weight_bytes(tokens) + self.token_bytes * (
+            read / len(self.config.layers) + step.prefill
+        )
         operations = 2 * layers * tokens + 2 * head * max(1, step.rows)
         operations += _attention_operations(self.config, attended)
         return 1e3 * max(moved / rates.bandwidth, operations / rates.operations)

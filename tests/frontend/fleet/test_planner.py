@@ -66,7 +66,9 @@ def test_objectives_are_of_both_times() -> None:
 def steps(tmp_path: Path) -> Path:
     """A file of measured steps."""
     cost = StepCost(base=20.0, prefill=0.5, row=1.0)
-    works = [StepWork(n, rows, 100 * rows, n * n // 2) for n in (0, 16, 256) for rows in (0, 1, 8) if n + rows]
+    works = [
+        StepWork(n, rows, 100 * rows, n * n // 2) for n in (0, 16, 256) for rows in (0, 1, 8) if n + rows
+    ]
     path = tmp_path / "steps.jsonl"
     path.write_bytes(b"".join(encode(MeasuredStep(work, cost(work))) + b"\n" for work in works))
     return path
