@@ -35,6 +35,8 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_TOKEN": os.urandom(24).hex(),
     "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.5",
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # Serve kills a proxy that starts in more than 5 s
+    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
     "OMP_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",
     "PYTHONSAFEPATH": "1",
