@@ -32,8 +32,8 @@ MAX_SILENCE_S = 2.0
 
 
 NUMBERS = np.dtype([("backlog_s", float), ("token_s", float), ("uncounted", int), ("last_new", int)])
-"""Of a replica: its last load (`token_s` NaN: it has computed no prompt), the tokens to compute that no report
-counts yet, and the number of the last request that brought it a new prompt."""
+"""Of a replica: its last load (`token_s` NaN: it has computed no prompt), the tokens to compute that no
+report counts yet, and the number of the last request that brought it a new prompt."""
 UNKNOWN = np.array((0.0, np.nan, 0, 0), NUMBERS)
 
 
