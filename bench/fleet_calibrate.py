@@ -5,8 +5,8 @@
 Measures steps of the model on the cores of one replica, and fits their cost as `arbora plan --fleet --steps`
 does. Then it starts a server with as many replicas, and replays the trace as `fleet.py` does: a block of the
 trace is 16 tokens, and prompts are cut to --max-prompt. The simulation gets the same requests at the same
-times. Replicas that share cores slow each other, so each of their steps takes as many times longer as replicas
-compute on its cores when it begins. Prints the median of the rounds beside what was simulated, and their ratio.
+times. Replicas that share cores slow each other: each of their steps takes as many times longer as replicas
+compute on its cores when it begins. Prints the median of the rounds beside the simulation, and their ratio.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ MakeRule = Callable[[Sequence[Replica], int, Clock], Rule]
 
 
 Slowdown = Callable[[int, Collection[int]], float]
-"""The factor of the time of a step that a replica begins while the given replicas compute, itself included."""
+"""The factor of the time of a step that a replica begins while the given ones compute, itself included."""
 
 
 class RouterRule:
