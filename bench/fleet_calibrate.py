@@ -21,6 +21,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import httpx
+from arbora.frontend.cli.plan.estimate import PAGE_SIZE
 from arbora.frontend.fleet.figures import Figures
 from arbora.frontend.fleet.replica import Shape
 from arbora.frontend.fleet.simulation import Simulation
@@ -36,7 +37,6 @@ from reports import machine, percentile, table
 from server_process import ServerProcess, exit_on_sigterm
 from traces import Request, read_trace
 
-PAGE_SIZE = 16
 SLOTS = 64
 DECODE, CHUNKS, KEYS = "0,1,2,4,8", "0,16,64,256", (100, 1000)
 """kinds of measured steps"""
@@ -77,7 +77,7 @@ def measure_steps(given: argparse.Namespace, path: Path) -> Path:
     program = [sys.executable, str(Path(__file__).with_name("steps.py")), given.model]
     for keys in KEYS:
         kinds = ["--decode", DECODE, "--chunk", CHUNKS, "--keys", str(keys), "--json", str(path)]
-        options = ["--", "--page-size", str(PAGE_SIZE), "--kv-memory", given.kv_memory]
+        options = ["--", "--kv-memory", given.kv_memory]
         subprocess.run([*bound, *program, *kinds, *options], check=True, stdout=subprocess.DEVNULL)
     return path
 
@@ -89,7 +89,6 @@ async def serve(
     options = {
         "replicas": given.replicas,
         "kv-memory": given.kv_memory,
-        "page-size": PAGE_SIZE,
         "max-running": SLOTS,
         "speculate": "off",
     }
