@@ -1,6 +1,6 @@
 """Compares simulated replicas with real ones on the same requests: throughput, hits, times to first token.
 
-    PYTHONSAFEPATH=1 python bench/fleet_calibrate.py MODEL --trace PATH --replicas 3 --rate 2
+    PYTHONSAFEPATH=1 python bench/fleet_calibrate.py MODEL --trace PATH --steps FILE --replicas 3 --rate 2
 
 Measures steps of the model on the cores of one replica, and fits their cost as `arbora plan --fleet --steps`
 does. Then it starts a server with as many replicas, and replays the trace as `fleet.py` does: a block of the
@@ -56,13 +56,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--max-prompt", type=int, default=2000, help="tokens")
     parser.add_argument("--kv-memory", default="128MiB", help="of each replica")
-    parser.add_argument("--steps", type=Path, help="measured steps of an earlier run")
+    parser.add_argument(
+        "--steps",
+        type=Path,
+        required=True,
+        help="file of measured steps, which are measured if it is missing",
+    )
     given = parser.parse_args()
     requests = read_trace(given.trace)[given.skip : given.skip + given.requests]
+    if not given.steps.exists():
+        measure_steps(given)
     with tempfile.TemporaryDirectory() as directory:
-        steps = given.steps or measure_steps(given, Path(directory) / "steps")
         pages, real = asyncio.run(serve(given, requests, Path(directory)))
-        simulated = simulate(given, requests, pages, steps)
+    simulated = simulate(given, requests, pages)
     middle = [statistics.median(column) for column in zip(*real, strict=True)]
     ratios = [round(found / true, 2) for found, true in zip(simulated, middle, strict=True)]
     print(machine())
@@ -70,16 +76,16 @@ def main() -> None:
     print(table(("", *COLUMNS), [*rows, ("simulated", *simulated), ("simulated ÷ median", *ratios)]))
 
 
-def measure_steps(given: argparse.Namespace, path: Path) -> Path:
+def measure_steps(given: argparse.Namespace) -> None:
     """Measures steps on the cores of the first replica."""
     cores = divide_cores(find_cores(), given.replicas)[0]
     bound = ["taskset", "-c", ",".join(str(cpu) for core in cores for cpu in core.cpus)]
     program = [sys.executable, str(Path(__file__).with_name("steps.py")), given.model]
     for keys in KEYS:
-        kinds = ["--decode", DECODE, "--chunk", CHUNKS, "--keys", str(keys), "--json", str(path)]
-        options = ["--", "--kv-memory", given.kv_memory]
-        subprocess.run([*bound, *program, *kinds, *options], check=True, stdout=subprocess.DEVNULL)
-    return path
+        kinds = ["--decode", DECODE, "--chunk", CHUNKS, "--keys", str(keys), "--json", str(given.steps)]
+        subprocess.run(
+            [*bound, *program, *kinds, "--", "--kv-memory", "1GiB"], check=True, stdout=subprocess.DEVNULL
+        )
 
 
 async def serve(
@@ -114,8 +120,8 @@ def describe_real(found: Replay) -> Line:
     return round(rate, 1), round(hits, 1), percentile(times, 50), percentile(times, 99)
 
 
-def simulate(given: argparse.Namespace, requests: Sequence[Request], pages: int, path: Path) -> Line:
-    steps = read_steps(path)
+def simulate(given: argparse.Namespace, requests: Sequence[Request], pages: int) -> Line:
+    steps = read_steps(given.steps)
     cost = fit_cost(steps)
     print(cost, f"mean error {100 * measure_fit(cost, steps):.1f} %")
     first_cores = [cores[0] for cores in divide_cores(find_cores(), given.replicas)]

@@ -92,6 +92,7 @@ class Steps:
     def _row(self, slot: int, chunk: int, drafts: int = 0) -> Row:
         start, first = self._lengths[slot], slot * self._pages_of_slot
         given, needed = self._pages[slot], -(-(start + (chunk or 1 + drafts)) // self._page_size)
+        assert needed <= self._pages_of_slot, "the KV cache is too small: raise --kv-memory"
         self._pages[slot] = max(given, needed)
         tokens = [self._random.randrange(10, 250) for _ in range(chunk)]
         return Row(
