@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=300, help="of each round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--max-prompt", type=int, default=2000, help="tokens")
-    parser.add_argument("--kv-memory", default="128MiB", help="of each replica")
+    parser.add_argument("--kv-memory", default="512MiB", help="of each replica")
     parser.add_argument(
         "--steps",
         type=Path,

@@ -118,6 +118,7 @@ def check_flags(parsed: argparse.Namespace) -> None:
 
 def plan_fleet(parsed: argparse.Namespace, question: Question) -> FleetPlan:
     """Simulates the workload with the replicas that the options allow. Raises ConfigError."""
+    from ....runtime.processes.garbage import leave_out_existing_objects
     from ...fleet.planner import Objectives, Trial, find_fewest
     from ...fleet.replica import Shape
     from ...fleet.simulation import Simulation
@@ -137,6 +138,8 @@ def plan_fleet(parsed: argparse.Namespace, question: Question) -> FleetPlan:
     objectives = Objectives(
         ttft_p99_s=parsed.ttft_p99, itl_p99_s=None if parsed.itl_p99 is None else parsed.itl_p99 / 1e3
     )
+
+    leave_out_existing_objects()  # a thousand schedulers make collections long
 
     def simulate(replicas: int) -> Trial:
         figures = Simulation(shape, cost, arrivals, replicas).run()
