@@ -1,9 +1,10 @@
 """Compares simulated replicas with real ones on the same requests: throughput, hits, times to first token.
 
-    PYTHONSAFEPATH=1 python bench/fleet_calibrate.py MODEL --trace PATH --steps FILE --replicas 3 --rate 2
+    PYTHONSAFEPATH=1 python bench/fleet_calibrate.py MODEL --trace PATH --replicas 3 --rate 2
 
-Measures steps of the model on the cores of one replica, and fits their cost as `arbora plan --fleet --steps`
-does. Then it starts a server with as many replicas, and replays the trace as `fleet.py` does: a block of the
+Starts one replica on the cores that each of the replicas will have, replays other requests of the trace
+(from --learn on), and fits the cost of the recorded steps as `arbora plan --fleet --steps` does. Then it
+starts a server with all replicas, and replays the requests from --skip on as `fleet.py` does: a block of the
 trace is 16 tokens, and prompts are cut to --max-prompt. The simulation gets the same requests at the same
 times. Replicas that share cores slow each other: each of their steps takes as many times longer as replicas
 compute on its cores when it begins. Prints the median of the rounds beside the simulation, and their ratio.
@@ -14,7 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Sequence
@@ -28,6 +28,7 @@ from arbora.frontend.fleet.simulation import Simulation
 from arbora.frontend.fleet.step_cost import fit_cost, measure_fit, read_steps
 from arbora.frontend.fleet.workload import Arrival
 from arbora.frontend.launch.placement import divide_cores
+from arbora.runtime.scheduler.step_records import MeasuredStep
 from arbora.runtime.system_cores import find_cores
 
 sys.path.append(str(Path(__file__).parent / "lib"))
@@ -38,8 +39,6 @@ from server_process import ServerProcess, exit_on_sigterm
 from traces import Request, read_trace
 
 SLOTS = 64
-DECODE, CHUNKS, KEYS = "0,1,2,4,8", "0,16,64,256", (100, 1000)
-"""kinds of measured steps"""
 Line = tuple[float, float, float, float]
 COLUMNS = ("output tokens/s", "tokens hit, %", "TTFT p50 in s", "p99")
 
@@ -56,19 +55,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--max-prompt", type=int, default=2000, help="tokens")
     parser.add_argument("--kv-memory", default="512MiB", help="of each replica")
-    parser.add_argument(
-        "--steps",
-        type=Path,
-        required=True,
-        help="file of measured steps, which are measured if it is missing",
-    )
+    parser.add_argument("--learn", type=int, default=0, help="first request of those whose steps are fitted")
     given = parser.parse_args()
-    requests = read_trace(given.trace)[given.skip : given.skip + given.requests]
-    if not given.steps.exists():
-        measure_steps(given)
+    trace = read_trace(given.trace)
+    to_learn, requests = (trace[at : at + given.requests] for at in (given.learn, given.skip))
     with tempfile.TemporaryDirectory() as directory:
+        steps = asyncio.run(record_steps(given, to_learn, Path(directory)))
         pages, real = asyncio.run(serve(given, requests, Path(directory)))
-    simulated = simulate(given, requests, pages)
+    simulated = simulate(given, requests, pages, steps)
     middle = [statistics.median(column) for column in zip(*real, strict=True)]
     ratios = [round(found / true, 2) for found, true in zip(simulated, middle, strict=True)]
     print(machine())
@@ -76,38 +70,39 @@ def main() -> None:
     print(table(("", *COLUMNS), [*rows, ("simulated", *simulated), ("simulated ÷ median", *ratios)]))
 
 
-def measure_steps(given: argparse.Namespace) -> None:
-    """Measures steps on the cores of the first replica."""
+def start(given: argparse.Namespace, directory: Path, *flags: str, cores: str = "") -> ServerProcess:
+    options = {"kv-memory": given.kv_memory, "max-running": str(SLOTS), "speculate": "off"}
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    command = [sys.executable, "-m", "arbora", "serve", given.model, *words, *flags]
+    if cores:
+        command = ["taskset", "-c", cores, *command]
+    return ServerProcess(ServerCommand("arbora", command, {"PYTHONSAFEPATH": "1"}), directory / "log")
+
+
+async def record_steps(
+    given: argparse.Namespace, requests: Sequence[Request], directory: Path
+) -> list[MeasuredStep]:
+    """Records the steps of one replica on its cores."""
+    path = directory / "steps"
     cores = divide_cores(find_cores(), given.replicas)[0]
-    bound = ["taskset", "-c", ",".join(str(cpu) for core in cores for cpu in core.cpus)]
-    program = [sys.executable, str(Path(__file__).with_name("steps.py")), given.model]
-    for keys in KEYS:
-        kinds = ["--decode", DECODE, "--chunk", CHUNKS, "--keys", str(keys), "--json", str(given.steps)]
-        subprocess.run(
-            [*bound, *program, *kinds, "--", "--kv-memory", "1GiB"], check=True, stdout=subprocess.DEVNULL
-        )
+    cpus = ",".join(str(cpu) for core in cores for cpu in core.cpus)
+    with start(given, directory, "--record-steps", str(path), cores=cpus) as server:
+        await replay(server.url, requests, given.rate / given.replicas, given.max_prompt, "learned")
+    return read_steps(path)
 
 
 async def serve(
     given: argparse.Namespace, requests: Sequence[Request], directory: Path
 ) -> tuple[int, list[Line]]:
     """Returns the pages of a replica, and the figures of each round."""
-    options = {
-        "replicas": given.replicas,
-        "kv-memory": given.kv_memory,
-        "max-running": SLOTS,
-        "speculate": "off",
-    }
-    flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    command = [sys.executable, "-m", "arbora", "serve", given.model, *flags]
     rounds = []
-    server = ServerCommand("arbora", command, {"PYTHONSAFEPATH": "1"})
-    with ServerProcess(server, directory / "log") as running:
-        told = httpx.get(f"{running.url}/server", timeout=60).raise_for_status().json()
-        await replay(running.url, requests[:20], given.rate, given.max_prompt, "warm-up")
+    with start(given, directory, "--replicas", str(given.replicas)) as server:
+        await replay(server.url, requests[:20], given.rate, given.max_prompt, "warm-up")
+        told = httpx.get(f"{server.url}/server", timeout=60).raise_for_status().json()
+        assert told["replicas_up"] == given.replicas
         for number in range(given.rounds):
-            httpx.delete(f"{running.url}/cache", timeout=60).raise_for_status()
-            found = await replay(running.url, requests, given.rate, given.max_prompt, str(number))
+            httpx.delete(f"{server.url}/cache", timeout=60).raise_for_status()
+            found = await replay(server.url, requests, given.rate, given.max_prompt, str(number))
             assert not found.failed, f"{found.failed} requests failed"
             rounds.append(describe_real(found))
             print(*rounds[-1], sep="\t", flush=True)
@@ -120,10 +115,11 @@ def describe_real(found: Replay) -> Line:
     return round(rate, 1), round(hits, 1), percentile(times, 50), percentile(times, 99)
 
 
-def simulate(given: argparse.Namespace, requests: Sequence[Request], pages: int) -> Line:
-    steps = read_steps(given.steps)
+def simulate(
+    given: argparse.Namespace, requests: Sequence[Request], pages: int, steps: Sequence[MeasuredStep]
+) -> Line:
     cost = fit_cost(steps)
-    print(cost, f"mean error {100 * measure_fit(cost, steps):.1f} %")
+    print(pages, cost, f"fitted to {len(steps)} steps, mean error {100 * measure_fit(cost, steps):.1f} %")
     first_cores = [cores[0] for cores in divide_cores(find_cores(), given.replicas)]
 
     def slow_down(number: int, computing: Collection[int]) -> float:

@@ -11,8 +11,7 @@ processes that compute without end, to see what a full machine does to a step. W
 of `arbora serve`. Printed are the median and the range in milliseconds, and the part outside of our kernels:
 Python's work, copies of small arrays, and what PyTorch computes. With `--kernels`, kernels run one by one,
 and the time of each kind is printed too. With `--adapters N` the rows take turns with N adapters. With
-`--drafts N` rows in decode have N drafts each. `--json FILE` adds a line for each kind of step without drafts
-and adapters to a file for `arbora plan --fleet --steps FILE`: run it with several `--keys`.
+`--drafts N` rows in decode have N drafts each.
 """
 
 from __future__ import annotations
@@ -31,11 +30,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 sys.path.append(str(Path(__file__).parent / "lib"))
-from arbora.frontend.fleet.step_cost import MeasuredStep
 from arbora.frontend.launch.child_process import replica_commands
 from arbora.kernels.common.threads import ParallelKernel
 from model_steps import Steps
-from msgspec.json import encode
 from reports import table
 
 UNMEASURED = 3  # steps of each kind, in which programs are recorded
@@ -121,7 +118,6 @@ def main() -> None:
     parser.add_argument("--drafts", default="0", help="numbers of drafts (default: %(default)s)")
     parser.add_argument("--busy", type=int, default=0)
     parser.add_argument("--kernels", action="store_true")
-    parser.add_argument("--json", type=Path, metavar="FILE")
     given = sys.argv[1:]
     split = given.index("--") if "--" in given else len(given)
     asked = parser.parse_args(given[:split])
@@ -145,9 +141,6 @@ def main() -> None:
         steps.choose_adapters(number)
         taken, outside = times(steps, kind, asked.count)
         middle = statistics.median(taken)
-        if asked.json and not (drafted or number):
-            with asked.json.open("ab") as file:
-                file.write(encode(MeasuredStep(steps.describe(decode, chunk), middle)) + b"\n")
         cells = [f"{middle:.2f}", f"{taken[0]:.2f} to {taken[-1]:.2f}"]
         rest = statistics.median(outside)
         cells += [f"{rest:.2f} ({100 * rest / middle:.1f} %)", f"{outside[0]:.2f}"]

@@ -26,6 +26,7 @@ from .option_values import (
     read_data_dir,
     read_disk_cache,
     read_drafts,
+    read_file_to_append,
     read_host,
     read_hosted,
     read_http_url,
@@ -393,6 +394,12 @@ class ServeConfig:
     )
     quiet: bool = option(
         "log only warnings and errors: no line for each request, no stages of the start", False
+    )
+    record_steps: Path | None = option(
+        "file to which each step's work and time are appended, for arbora plan --fleet (default: none)",
+        None,
+        "FILE",
+        read_file_to_append,
     )
     otlp_traces_endpoint: str | None = option(
         "URL of an OpenTelemetry collector that gets a trace of each request, such as "

@@ -314,6 +314,15 @@ def read_file(text: str) -> Path:
     return expand_home(text).absolute()
 
 
+def read_file_to_append(text: str) -> Path:
+    path = read_file(text)
+    try:
+        path.open("ab").close()
+    except OSError as error:
+        raise ValueError(f"the file can't be written ({error.strerror}).") from None
+    return path
+
+
 def read_http_url(text: str) -> str:
     if not text.startswith(("http://", "https://")) or " " in text:
         raise ValueError("expected a URL such as http://localhost:4318/v1/traces.")

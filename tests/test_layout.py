@@ -88,6 +88,7 @@ MAY_IMPORT = {
         "frontend.core",
         "frontend.fleet",
         "runtime.model",
+        "runtime.scheduler.step_records",
         "kernels.linear",
     },
     "frontend": SHARED_MODULES,

@@ -9,7 +9,6 @@ from typing import NoReturn
 
 import numpy as np
 from arbora.frontend.cli.main import build_parser, serve_config
-from arbora.frontend.fleet.step_cost import StepWork
 from arbora.runtime.messages import TOKEN_BYTES, Row, SlotSetup, StepPlan
 from arbora.runtime.model.devices import use_all_cores
 from arbora.runtime.model.loading import load_model
@@ -54,12 +53,6 @@ class Steps:
             return self._run(rows)
         with self.runner.drafting_by(ZeroDrafter()):
             return self._run(rows)
-
-    def describe(self, decode: int, chunk: int) -> StepWork:
-        """What such a step computed, if it was the last one."""
-        context = sum(self._lengths[slot] for slot in range(decode))
-        start = self._keys // 2
-        return StepWork(chunk, decode, context, chunk * start + chunk * (chunk + 1) // 2)
 
     def plan(self, decode: int, chunk: int = 0) -> StepPlan:
         """The plan of such a step, for the runner."""

@@ -69,7 +69,14 @@ GROUPS = {
     ),
     "adapters": ("lora", "max_loras", "max_lora_rank"),
     "gateways": ("kv_events", "vllm_metrics"),
-    "logs and debugging": ("quiet", "log_level", "log_requests", "otlp_traces_endpoint", "debug"),
+    "logs and debugging": (
+        "quiet",
+        "log_level",
+        "log_requests",
+        "record_steps",
+        "otlp_traces_endpoint",
+        "debug",
+    ),
 }
 """The names of the options by group, both in the order of the help."""
 

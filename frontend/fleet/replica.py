@@ -11,7 +11,6 @@ import numpy as np
 from ...grammars import ForcedText, GrammarCompiler
 from ...radix_cache import PrefixCache
 from ...runtime.messages import (
-    TOKEN_BYTES,
     Generate,
     Message,
     SchedulerInbox,
@@ -24,8 +23,9 @@ from ...runtime.scheduler.fairness import USUAL_BOUNDS, Bounds
 from ...runtime.scheduler.grammar_loader import GrammarLoader
 from ...runtime.scheduler.refusals import Limits
 from ...runtime.scheduler.scheduler import Now, Scheduler
+from ...runtime.scheduler.step_records import StepMeter
 from ...runtime.vocabulary import build_vocabulary
-from .step_cost import Cost, StepWork
+from .step_cost import Cost
 from .workload import MAX_BLOCK_ID
 
 VOCABULARY = 32  # tokens; no mask is made
@@ -79,7 +79,7 @@ class Replica:
         self._running: StepPlan | None = None
         self._elapsed_s = 0.0  # of the running step
         self._numbers: dict[int, int] = {}  # by slot: the number of its request, which is its seed
-        self._lengths: dict[int, int] = {}  # by slot: tokens that are computed
+        self._meter = StepMeter()
 
     @property
     def is_running(self) -> bool:
@@ -103,8 +103,11 @@ class Replica:
 
         slowdown: factor of the step's time
         """
-        self._running = self._planned.popleft()
-        self._elapsed_s = self._cost(self._measure(self._running)) * slowdown / 1e3
+        self._running = plan = self._planned.popleft()
+        for setup in plan.setups:
+            self._numbers[setup.slot] = setup.sampling.seed
+        work = self._meter.measure(plan, [row.samples for row in plan.rows])
+        self._elapsed_s = self._cost(work) * slowdown / 1e3
         self.busy_s += self._elapsed_s
         self.used_page_s += (self.cache.num_pages - self.cache.available()) * self._elapsed_s
         return self._elapsed_s
@@ -123,24 +126,6 @@ class Replica:
         outgoing = self.scheduler.turn(messages, Now(now, now))
         self._planned += [message for message in outgoing.to_model if isinstance(message, StepPlan)]
         return outgoing.to_clients.get(CLIENT, ())
-
-    def _measure(self, plan: StepPlan) -> StepWork:
-        """What a step computes."""
-        for setup in plan.setups:
-            self._numbers[setup.slot] = setup.sampling.seed
-        prefill = rows = context = pairs = 0
-        lengths = self._lengths
-        for row in plan.rows:
-            if row.tokens:
-                tokens = len(row.tokens) // TOKEN_BYTES
-                prefill += tokens
-                pairs += tokens * row.start + tokens * (tokens + 1) // 2
-                lengths[row.slot] = row.start + tokens
-            else:
-                rows += 1
-                lengths[row.slot] += 1
-                context += lengths[row.slot]
-        return StepWork(prefill, rows, context, pairs)
 
 
 def _pack(numbers: Sequence[int]) -> bytes:

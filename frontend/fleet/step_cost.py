@@ -11,26 +11,14 @@ import msgspec
 import numpy as np
 
 from ...runtime.errors import ConfigError
+from ...runtime.scheduler.step_records import MeasuredStep, StepWork
 
-
-class StepWork(msgspec.Struct, frozen=True):
-    """What a step computes."""
-
-    prefill: int  # tokens of prompts
-    rows: int  # in decode
-    context: int  # tokens that the rows in decode attend to, together
-    pairs: int  # tokens that the tokens of prompts attend to, together
-
+FITS = 4
+MIN_GAIN = 0.001  # share of the error
+ROUNDING = 1e-12
 
 Cost: TypeAlias = Callable[[StepWork], float]
 """The milliseconds of a step."""
-
-
-class MeasuredStep(msgspec.Struct, frozen=True):
-    """A line of a file of measured steps."""
-
-    work: StepWork
-    ms: float
 
 
 class StepCost(msgspec.Struct, frozen=True):
@@ -53,25 +41,35 @@ class StepCost(msgspec.Struct, frozen=True):
 
 
 def fit_cost(steps: Sequence[MeasuredStep]) -> StepCost:
-    """The cost with the least squares of relative errors among those without a negative part.
+    """The cost with the least squares of errors relative to it, among those without a negative part.
 
-    Such a cost is the plain least-squares solution with some parts left out, so all choices are tried.
+    Relative to the measured times a fit would follow the shortest ones, and the sum of many steps would be
+    too small. So it is repeated, with the errors relative to the cost that was found before.
     """
     works = [step.work for step in steps]
-    rows = [[1, work.prefill, work.rows, work.context, work.pairs] for work in works]
+    matrix = np.array([[1, work.prefill, work.rows, work.context, work.pairs] for work in works], float)
     times = np.array([step.ms for step in steps])
-    matrix = np.array(rows, float) / times[:, None]
+    expected, found = times, np.zeros(matrix.shape[1])
+    for _ in range(FITS):
+        found = _fit(matrix / expected[:, None], times / expected)
+        expected = np.maximum(matrix @ found, times.min())
+    return StepCost(*found.tolist())
+
+
+def _fit(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """The least-squares solution without a negative part. It is the plain one with some parts left out, so
+    all choices are tried, the smallest first: a part that hardly changes the error is left out."""
     scale = np.maximum(matrix.max(axis=0), 1e-300)
     best, least = np.zeros(matrix.shape[1]), np.inf
     for count in range(1, matrix.shape[1] + 1):
         for columns in map(list, combinations(range(matrix.shape[1]), count)):
             part = matrix[:, columns] / scale[columns]
-            found = np.linalg.lstsq(part, np.ones(len(steps)), rcond=None)[0]
-            error = float(((part @ found - 1) ** 2).sum())
-            if (found >= 0).all() and error < least * (1 - 1e-9):
+            found = np.linalg.lstsq(part, target, rcond=None)[0]
+            error = float(((part @ found - target) ** 2).sum())
+            if (found >= 0).all() and error < least * (1 - MIN_GAIN) - ROUNDING:
                 best, least = np.zeros(matrix.shape[1]), error
                 best[columns] = found / scale[columns]
-    return StepCost(*best.tolist())
+    return best
 
 
 def measure_fit(cost: Cost, steps: Sequence[MeasuredStep]) -> float:
@@ -91,7 +89,7 @@ def read_steps(path: Path) -> list[MeasuredStep]:
         try:
             step = decoder.decode(line)
         except msgspec.DecodeError as error:
-            told = "Write the file with `bench/steps.py --json FILE`."
+            told = "Write the file with `arbora serve --record-steps FILE`."
             raise ConfigError(f"--steps {path}, line {number}: {error}. {told}") from None
         if step.ms <= 0:
             raise ConfigError(f"--steps {path}, line {number}: ms is {step.ms:g}; a step takes some time.")

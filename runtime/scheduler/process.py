@@ -45,6 +45,7 @@ from .grammar_loader import GrammarLoader
 from .rank_answers import RankAnswers
 from .refusals import Limits
 from .scheduler import Now, Outgoing, Scheduler
+from .step_records import StepRecorder
 
 if TYPE_CHECKING:
     from .event_publisher import EventPublisher
@@ -92,13 +93,17 @@ class Loop:
         self._supervisor.send(Ready("scheduler", model=ready))
         if not starts_early and ready.pooling is None:
             compiler.start()
+        recorder = None if self._config.record_steps is None else StepRecorder(self._config.record_steps)
         leave_out_existing_objects()
         while not scheduler.is_drained:
             max_wait_s = scheduler.max_wait_s(time.time())
             if events is not None and (event_wait_s := events.max_wait_s(time.monotonic())) is not None:
                 max_wait_s = event_wait_s if max_wait_s is None else min(max_wait_s, event_wait_s)
             messages = self._receive(max_wait_s)
-            self._send(scheduler.turn(messages, Now(time.monotonic(), time.time())))
+            outgoing = scheduler.turn(messages, Now(time.monotonic(), time.time()))
+            self._send(outgoing)
+            if recorder is not None:
+                recorder.record(messages, outgoing.to_model)
             if events is not None:  # after the messages, so that the model does not wait for it
                 events.turn(time.monotonic(), self._inbox.watched_input)
         self._heartbeat.resting()

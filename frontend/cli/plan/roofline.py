@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ....runtime.model.decoder_config import DecoderConfig
-from ...fleet.step_cost import StepWork
+from ....runtime.scheduler.step_records import StepWork
 from .weights import matrix_parameters
 
 

@@ -10,7 +10,8 @@ import pytest
 from arbora.frontend.cli.main import main
 from arbora.frontend.fleet.figures import Figures, Percentiles
 from arbora.frontend.fleet.planner import Objectives, Trial, find_fewest
-from arbora.frontend.fleet.step_cost import MeasuredStep, StepCost, StepWork
+from arbora.frontend.fleet.step_cost import StepCost
+from arbora.runtime.scheduler.step_records import MeasuredStep, StepWork
 from msgspec.json import encode
 
 SMALL = ("--fleet", "--requests", "60", "--rate", "20")

@@ -8,14 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 from arbora.frontend.fleet.step_cost import (
-    MeasuredStep,
     StepCost,
-    StepWork,
     fit_cost,
     measure_fit,
     read_steps,
 )
 from arbora.runtime.errors import ConfigError
+from arbora.runtime.scheduler.step_records import MeasuredStep, StepWork
 
 
 def measure(cost: StepCost, noise: float = 0.0) -> list[MeasuredStep]:

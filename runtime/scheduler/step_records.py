@@ -1,0 +1,77 @@
+"""What steps compute and how long they take, as the lines of a file for `arbora plan --fleet --steps`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from ..messages import TOKEN_BYTES, Message, SchedulerInbox, StepPlan, StepResult
+
+
+class StepWork(msgspec.Struct, frozen=True):
+    """What a step computes."""
+
+    prefill: int  # tokens of prompts
+    rows: int  # in decode; a draft counts as one
+    context: int  # tokens that the rows in decode attend to, together
+    pairs: int  # tokens that the tokens of prompts attend to, together
+
+
+class MeasuredStep(msgspec.Struct, frozen=True):
+    """A line of the file."""
+
+    work: StepWork
+    ms: float
+
+
+class StepMeter:
+    """Measures the work of steps, which it gets in the order in which they run."""
+
+    def __init__(self) -> None:
+        self._lengths: dict[int, int] = {}  # by slot: tokens that are computed
+
+    def measure(self, plan: StepPlan, counts: Sequence[int]) -> StepWork:
+        """counts: the tokens that each row has sampled"""
+        prefill = rows = context = pairs = 0
+        lengths = self._lengths
+        for row, count in zip(plan.rows, counts, strict=True):
+            if row.tokens:
+                tokens = len(row.tokens) // TOKEN_BYTES
+                prefill += tokens
+                pairs += tokens * row.start + tokens * (tokens + 1) // 2
+                lengths[row.slot] = row.start + tokens
+            else:
+                rows += row.samples
+                context += row.samples * (lengths[row.slot] + 1)
+                lengths[row.slot] += count
+        return StepWork(prefill, rows, context, pairs)
+
+
+class StepRecorder:
+    """Appends a line for each step to a file, which replicas may share. Steps that restore pages are left
+    out: their time is not that of their work."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab", buffering=0)
+        self._meter = StepMeter()
+        self._planned: deque[StepPlan] = deque()
+
+    def record(self, received: Sequence[SchedulerInbox], sent: Sequence[Message]) -> None:
+        """Takes the messages of a turn of the scheduler."""
+        results = [message for message in received if isinstance(message, StepResult)]
+        lines = b"".join(self._end_step(result) for result in results)
+        self._planned += [message for message in sent if isinstance(message, StepPlan)]
+        if lines:
+            self._file.write(lines)
+
+    def _end_step(self, result: StepResult) -> bytes:
+        """The line of the oldest planned step."""
+        plan = self._planned.popleft()
+        work = self._meter.measure(plan, np.frombuffer(result.counts, np.int32).tolist())
+        if plan.restores or plan.restored_states:
+            return b""
+        return msgspec.json.encode(MeasuredStep(work, result.elapsed_ms)) + b"\n"
