@@ -87,8 +87,10 @@ async def record_steps(
     cores = divide_cores(find_cores(), given.replicas)[0]
     cpus = ",".join(str(cpu) for core in cores for cpu in core.cpus)
     with start(given, directory, "--record-steps", str(path), cores=cpus) as server:
-        await replay(server.url, requests, given.rate / given.replicas, given.max_prompt, "learned")
-    return read_steps(path)
+        for salt in ("warm-up", "learned"):
+            begin = len(read_steps(path)) if path.stat().st_size else 0
+            await replay(server.url, requests, given.rate / given.replicas, given.max_prompt, salt)
+    return read_steps(path)[begin:]
 
 
 async def serve(
@@ -97,7 +99,7 @@ async def serve(
     """Returns the pages of a replica, and the figures of each round."""
     rounds = []
     with start(given, directory, "--replicas", str(given.replicas)) as server:
-        await replay(server.url, requests[:20], given.rate, given.max_prompt, "warm-up")
+        await replay(server.url, requests, given.rate, given.max_prompt, "warm-up")
         told = httpx.get(f"{server.url}/server", timeout=60).raise_for_status().json()
         assert told["replicas_up"] == given.replicas
         for number in range(given.rounds):
