@@ -30,7 +30,7 @@ class RuleWithoutReports(ABC):
     def choose(self, arrival: Arrival, message: Generate) -> int:
         """Returns the replica's number."""
 
-    def take(self, replica: int, message: Message) -> None:
+    def take(self, replica: int, message: Message) -> None:  # noqa: B027 (no rule needs messages)
         """Learns nothing from a message."""
 
     def count_open(self, number: int) -> int:
