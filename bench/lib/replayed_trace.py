@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import accumulate
 from typing import Any
 
 import httpx
@@ -30,24 +31,34 @@ class Replay:
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    output_tokens: int = 0
     failed: int = 0
+    seconds: float = 0.0
+    """from the first request to the last token"""
     first_token_s: list[float] = field(default_factory=list)
 
 
+def choose_times(requests: Sequence[Request], rate: float) -> list[float]:
+    """When each request comes, in seconds: at random, on average `rate` of them in a second."""
+    source = random.Random(1)
+    return list(accumulate(source.expovariate(rate) for _ in requests))
+
+
 async def replay(url: str, requests: Sequence[Request], rate: float, max_prompt: int, salt: str) -> Replay:
-    """Sends the requests in order, on average `rate` of them in a second, each at the same time in all
-    rounds. `salt`: of this round's cache"""
-    result, source = Replay(), random.Random(1)
+    """Sends the requests in order, each at the same time in all rounds. `salt`: of this round's cache"""
+    result = Replay()
     limits = httpx.Limits(max_connections=None)
     async with (
         httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, limits=limits) as http,
         asyncio.TaskGroup() as tasks,
     ):
-        at = time.perf_counter()
-        for request in requests:
-            at += source.expovariate(rate)
-            await asyncio.sleep(at - time.perf_counter())
-            tasks.create_task(_ask(http, make_body(request, max_prompt, salt), result))
+        bodies = [make_body(request, max_prompt, salt) for request in requests]
+        times = choose_times(requests, rate)
+        begin = time.perf_counter() - times[0]
+        for at, body in zip(times, bodies, strict=True):
+            await asyncio.sleep(begin + at - time.perf_counter())
+            tasks.create_task(_ask(http, body, result))
+    result.seconds = time.perf_counter() - begin - times[0]
     return result
 
 
@@ -85,5 +96,6 @@ async def _ask(http: httpx.AsyncClient, body: dict[str, Any], result: Replay) ->
                 result.first_token_s.append(first)
             if usage := event.get("usage"):
                 result.prompt_tokens += usage["prompt_tokens"]
+                result.output_tokens += usage["completion_tokens"]
                 result.cached_tokens += usage["prompt_tokens_details"]["cached_tokens"]
             result.failed += "error" in event

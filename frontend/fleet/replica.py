@@ -39,7 +39,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     pages: int
     page_size: int
     slots: int = 64
-    step_ms: float = 50.0
+    step_ms: float = 60.0
     max_model_len: int = 1 << 20
 
 
@@ -93,13 +93,16 @@ class Replica:
         """Takes a request. Returns messages to the client."""
         return self._turn((request,), now)
 
-    def begin_step(self, slowdown: float = 1.0) -> float | None:
-        """Begins the next planned step, unless one is running or none is planned. Returns its seconds.
+    @property
+    def has_planned(self) -> bool:
+        """Whether a step is planned that has not begun."""
+        return bool(self._planned)
+
+    def begin_step(self, slowdown: float = 1.0) -> float:
+        """Begins the next planned step. Returns its seconds.
 
         slowdown: factor of the step's time
         """
-        if self._running is not None or not self._planned:
-            return None
         self._running = self._planned.popleft()
         self._elapsed_s = self._cost(self._measure(self._running)) * slowdown / 1e3
         self.busy_s += self._elapsed_s

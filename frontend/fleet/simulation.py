@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from typing import Protocol
@@ -33,6 +33,10 @@ class Rule(Protocol):
 Clock = Callable[[], float]
 MakeRule = Callable[[Sequence[Replica], int, Clock], Rule]
 """Makes a rule for replicas, whose pages have so many tokens."""
+
+
+Slowdown = Callable[[int, Collection[int]], float]
+"""The factor of the time of a step that a replica begins while the given ones compute, itself included."""
 
 
 class RouterRule:
@@ -85,10 +89,9 @@ class Simulation:
         replicas: int = 1,
         make_rule: MakeRule = RouterRule,
         report_delay_s: float = REPORT_DELAY_S,
-        slowdown: Callable[[int], float] | None = None,
+        slowdown: Slowdown | None = None,
     ) -> None:
-        """slowdown: factor of the time of a step that begins while so many replicas compute, itself included,
-        if they share processors"""
+        """slowdown: for replicas that share processors"""
         self.replicas = [Replica(shape, cost) for _ in range(replicas)]
         self.served = [Served() for _ in arrivals]
         self.gaps_s = array("f")
@@ -96,7 +99,7 @@ class Simulation:
         self._arrivals = arrivals
         self._delay_s = report_delay_s
         self._slowdown = slowdown
-        self._computing = 0  # replicas that run a step
+        self._computing = set[int]()  # replicas that run a step
         self._now = 0.0
         self._serial = count()
         self._events: list[tuple[float, int, int, Sequence[Message] | None]] = []
@@ -117,7 +120,7 @@ class Simulation:
         while events and events[0][0] <= end:
             self._now, _, number, messages = heappop(events)
             if messages is None:
-                self._computing -= 1
+                self._computing.remove(number)
                 self._deliver(number, self.replicas[number].end_step(self._now))
             else:
                 for message in messages:
@@ -141,10 +144,12 @@ class Simulation:
         if news and not isinstance(self._rule, FirstReplica):
             heappush(self._events, (self._now + self._delay_s, next(self._serial), number, news))
         replica = self.replicas[number]
-        slowdown = 1.0 if self._slowdown is None else self._slowdown(self._computing + 1)
-        if (elapsed := replica.begin_step(slowdown)) is not None:
-            self._computing += 1
-            heappush(self._events, (self._now + elapsed, next(self._serial), number, None))
+        if replica.is_running or not replica.has_planned:
+            return
+        self._computing.add(number)
+        slowdown = 1.0 if self._slowdown is None else self._slowdown(number, self._computing)
+        elapsed = replica.begin_step(slowdown)
+        heappush(self._events, (self._now + elapsed, next(self._serial), number, None))
 
     def _note(self, outputs: Outputs) -> None:
         for output in outputs.items:

@@ -29,7 +29,7 @@ DEFAULT_REQUESTS = 2000
 BAR_WIDTH = 40
 BOUND_NOTE = (
     "Steps take the least time that the GPU's bandwidth and rate allow, so real replicas are slower and more "
-    "of them are needed. For a plan from measured steps give --steps FILE, which bench/steps.py --json writes."
+    "are needed. For a plan from measured steps give --steps FILE, which bench/steps.py --json writes."
 )
 TP_NOTE = (
     "The time of exchanges between the GPUs of a replica is not counted, and `arbora serve --tp` serves CPUs "

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
+import numpy as np
 from msgspec.structs import replace
 
 from ....runtime.messages import TOKEN_BYTES, Generate, Load, ReplicaReport, Tokens, TreeChange
@@ -30,15 +31,19 @@ MAX_SILENCE_S = 2.0
 """seconds after which a replica is asked again for its whole tree"""
 
 
+NUMBERS = np.dtype([("backlog_s", float), ("token_s", float), ("uncounted", int), ("last_new", int)])
+"""Of a replica: its last load (`token_s` NaN: it has computed no prompt), the tokens to compute that no
+report counts yet, and the number of the last request that brought it a new prompt."""
+UNKNOWN = np.array((0.0, np.nan, 0, 0), NUMBERS)
+
+
 @dataclass(slots=True)
 class _Replica:
-    """What is known of a replica: its last report, and the number of the last request that brought it a new
-    prompt."""
+    """The last reports of a replica."""
 
     load: Load
     asked_at: float  # when its whole tree was requested
     sequence: int | None = None  # None: the whole tree has not come
-    last_new: int = 0
 
 
 @dataclass(slots=True)
@@ -66,13 +71,15 @@ class Router:
         self._mirror = TreeMirror(page_size)
         self._replicas: dict[int, _Replica] = {}
         self._sent: dict[str, _Sent] = {}  # by the choice's id
-        self._uncounted: Counter[int] = Counter()  # by replica: tokens to compute that no report counts yet
+        self._numbers = np.zeros(0, NUMBERS)  # by replica
         self._expiring: deque[tuple[float, str]] = deque()  # when a choice's prompt is expected anew
         self._routed = 0
 
     def open(self, replica: int) -> None:
         """Begins with a replica that is up now. The caller has it send reports."""
         self._replicas[replica] = _Replica(Load(), self._clock())
+        if (missing := replica + 1 - len(self._numbers)) > 0:
+            self._numbers = np.append(self._numbers, np.full(missing, UNKNOWN))
 
     def close(self, replica: int) -> None:
         """Forgets a replica that is down."""
@@ -80,12 +87,15 @@ class Router:
         self._mirror.clear(replica)
         for choice in [choice for choice, sent in self._sent.items() if sent.replica == replica]:
             self.note_end(choice)
+        self._numbers[replica] = UNKNOWN
 
     def take(self, replica: int, report: ReplicaReport) -> bool:
         """Takes a replica's report. Returns False if one before it is missing: then the caller requests the
         whole tree."""
         known = self._replicas[replica]
-        known.load = report.load
+        known.load = load = report.load
+        self._numbers["backlog_s"][replica] = load.backlog_s
+        self._numbers["token_s"][replica] = np.nan if load.token_s is None else load.token_s
         if report.is_whole:
             self._mirror.clear(replica)
         elif known.sequence is None:
@@ -107,10 +117,7 @@ class Router:
 
     def measure_backlog(self, replica: int) -> float:
         """Seconds until the replica would begin a prompt that comes now."""
-        known = self._replicas.get(replica)
-        if known is None:
-            return 0.0
-        return known.load.backlog_s + self._uncounted[replica] * self._token_s(replica)
+        return float(self._measure_waits()[replica]) if replica in self._replicas else 0.0
 
     def measure_load(self, replica: int) -> Load:
         """The last load that a replica reported, with what is on its way to it."""
@@ -124,28 +131,24 @@ class Router:
         first = requests[0]
         if first.quota is not None:
             return max(replicas, key=lambda replica: _rank(first.quota.key, replica))  # type: ignore[union-attr]
-        matched = self._match(first)
+        numbers = np.fromiter(replicas, int, len(replicas))
         total = sum(len(prompt) // TOKEN_BYTES for prompt in {request.prompt for request in requests})
-        waits = {
-            each: self.measure_backlog(each) + max(1, total - matched.get(each, 0)) * self._token_s(each)
-            for each in replicas
-        }
-        earliest = min(waits.values())
-        near = [
-            each for each in replicas if waits[each] - earliest <= self._bound(matched.get(each, 0), each)
-        ]
-        longest = max(matched.get(each, 0) for each in near)
+        matched, token_s = self._match(first)[numbers], self._estimate_token_s()[numbers]
+        waits = self._measure_waits()[numbers] + np.maximum(1, total - matched) * token_s
+        earliest = waits.min()
+        near = waits - earliest <= np.minimum(MAX_LATER_S, WAIT_FOR_MATCH * matched * token_s)
+        longest = matched[near].max()
         if not _is_new(first, longest):
-            return min(
-                (each for each in near if matched.get(each, 0) == longest), key=lambda each: waits[each]
-            )
-        similar = [each for each in replicas if waits[each] <= earliest + SIMILAR_S]
-        return min(similar, key=lambda each: self._replicas[each].last_new)
+            best = np.where(near & (matched == longest), waits, np.inf).argmin()
+        else:
+            similar = waits <= earliest + SIMILAR_S
+            best = np.where(similar, self._numbers["last_new"][numbers], self._routed + 1).argmin()
+        return int(numbers[best])
 
     def find(self, request: Generate, replicas: Collection[int]) -> int:
         """The replica that has most of a prompt."""
         matched = self._match(request)
-        return max(replicas, key=lambda replica: matched.get(replica, 0))
+        return max(replicas, key=lambda replica: matched[replica])
 
     def send(self, requests: Sequence[Generate], replica: int) -> None:
         """Notes that the choices are sent to the replica, and writes into them how much it will compute."""
@@ -156,18 +159,18 @@ class Router:
             request.uncached = 0
             if request.prompt not in seen:
                 seen.add(request.prompt)
-                matched = self._match(request).get(replica, 0)
+                matched = self._count_matched(request, replica)
                 request.uncached = len(request.prompt) // TOKEN_BYTES - matched
                 if _is_new(request, matched):
-                    self._replicas[replica].last_new = self._routed
+                    self._numbers["last_new"][replica] = self._routed
                 self._expect(request, replica, until)
             self._sent[request.request] = _Sent(request, replica, request.uncached)
-            self._uncounted[replica] += request.uncached
+            self._numbers["uncounted"][replica] += request.uncached
 
     def note_accepted(self, choice: str) -> None:
         """Notes that the replica counts a choice's prompt in its reports."""
         if (sent := self._sent.get(choice)) is not None:
-            self._uncounted[sent.replica] -= sent.tokens
+            self._numbers["uncounted"][sent.replica] -= sent.tokens
             sent.tokens = 0
 
     def note_end(self, choice: str) -> None:
@@ -175,26 +178,34 @@ class Router:
         self.note_accepted(choice)
         self._sent.pop(choice, None)
 
-    def _bound(self, matched: int, replica: int) -> float:
-        """How many seconds a match at a replica is worth to wait for."""
-        return min(MAX_LATER_S, WAIT_FOR_MATCH * matched * self._token_s(replica))
+    def _estimate_token_s(self) -> np.ndarray:
+        """Seconds for each token of a prompt, by replica. A replica that has computed none counts as fast as
+        the fastest other: with a slower guess it would get no new prompt while the others rest."""
+        told = self._numbers["token_s"]
+        fastest = np.fmin.reduce(told, initial=np.inf)
+        return np.where(np.isnan(told), FIRST_TOKEN_S if np.isinf(fastest) else fastest, told)
 
-    def _token_s(self, replica: int) -> float:
-        """Seconds for each token of a prompt. A replica that has computed none counts as fast as the fastest
-        other: with a slower guess it would get no new prompt while the others rest."""
-        token_s = self._replicas[replica].load.token_s
-        if token_s is not None:
-            return token_s
-        measured = (each.load.token_s for each in self._replicas.values())
-        return min((each for each in measured if each is not None), default=FIRST_TOKEN_S)
+    def _measure_waits(self) -> np.ndarray:
+        """Seconds until each replica would begin a prompt that comes now."""
+        waits: np.ndarray = self._numbers["backlog_s"] + self._numbers["uncounted"] * self._estimate_token_s()
+        return waits
 
-    def _match(self, request: Generate) -> dict[int, int]:
-        """How many of a prompt's first tokens each replica has or expects; without those that have none."""
+    def _match(self, request: Generate) -> np.ndarray:
+        """How many of a prompt's first tokens each replica has or expects."""
+        matched = np.zeros(len(self._numbers), int)
+        if request.namespace is not None:
+            self._expire()
+            found = self._mirror.match(request.namespace, request.prompt)
+            replicas = np.fromiter(found, int, len(found))
+            matched[replicas] = np.fromiter(found.values(), int, len(found)) * self._page_size
+        return matched
+
+    def _count_matched(self, request: Generate, replica: int) -> int:
+        """The same for one replica."""
         if request.namespace is None:
-            return {}
+            return 0
         self._expire()
-        found = self._mirror.match(request.namespace, request.prompt)
-        return {replica: pages * self._page_size for replica, pages in found.items()}
+        return self._mirror.count(replica, request.namespace, request.prompt) * self._page_size
 
     def _expect(self, request: Generate, replica: int, until: float) -> None:
         if request.namespace is not None:

@@ -21,6 +21,9 @@ class Expected(NamedTuple):
     until: float
 
 
+NOTHING = Expected(0, 0.0)
+
+
 class MirrorNode:
     """An edge of full pages. Each replica in `pages` has a part of it that begins with its first page; the
     longest part has the whole edge. Replicas that have pages of a child have all of the edge."""
@@ -50,16 +53,24 @@ class TreeMirror:
         """How many of the tokens' first pages each replica has or will soon have; without those that have
         none."""
         found: dict[int, int] = {}
-        size, position, node = self._size, 0, self._roots.get(namespace)
-        while node is not None and (child := node.children.get(tokens[position : position + size])):
-            edge, before = child.tokens, position // size
-            common = self._count_common(child, tokens, position)
-            for replica, pages in child.pages.items():
-                found[replica] = before + min(len(pages), common)
-            for replica, expected in child.expected.items():
-                found[replica] = max(found.get(replica, 0), before + min(expected.pages, common))
-            position += len(edge)
-            node = child if common * size == len(edge) else None
+        for node, before, common in self._walk(namespace, tokens):
+            most = before + common
+            for replica, pages in node.pages.items():
+                count = before + len(pages)
+                found[replica] = count if count < most else most  # min() takes twice as long
+            for replica, expected in node.expected.items():
+                count = before + expected.pages
+                if (count := count if count < most else most) > found.get(replica, 0):
+                    found[replica] = count
+        return found
+
+    def count(self, replica: int, namespace: str, tokens: Tokens) -> int:
+        """How many of the tokens' first pages one replica has or will soon have."""
+        found = 0
+        for node, before, common in self._walk(namespace, tokens):
+            pages, expected = node.pages.get(replica, ()), node.expected.get(replica, NOTHING)
+            if pages or expected.pages:
+                found = before + min(max(len(pages), expected.pages), common)
         return found
 
     def store(self, replica: int, namespace: str, after: int, tokens: Tokens, pages: array[int]) -> bool:
@@ -158,6 +169,15 @@ class TreeMirror:
                 yield node
             stack += node.children.values()
 
+    def _walk(self, namespace: str, tokens: Tokens) -> Iterator[tuple[MirrorNode, int, int]]:
+        """The nodes that have the tokens, each with the number of pages before it and of those in common."""
+        size, position, node = self._size, 0, self._roots.get(namespace)
+        while node is not None and (child := node.children.get(tokens[position : position + size])):
+            common = self._count_common(child, tokens, position)
+            yield child, position // size, common
+            position += len(child.tokens)
+            node = child if common * size == len(child.tokens) else None
+
     def _count_common(self, node: MirrorNode, tokens: Tokens, position: int, offset: int = 0) -> int:
         """How many pages the edge from page `offset` on shares with the tokens from `position` on."""
         edge = node.tokens[offset * self._size :] if offset else node.tokens
@@ -197,9 +217,11 @@ class TreeMirror:
 
     def _shrink(self, node: MirrorNode) -> None:
         """Cuts the edge to what some replica has or will have. Unlinks the node if that is nothing."""
+        if node.children or node.parent is None:
+            return
         parts = [len(pages) for pages in node.pages.values()]
         count = max([*parts, *(each.pages for each in node.expected.values())], default=0)
-        if node.children or node.parent is None or count * self._size == len(node.tokens):
+        if count * self._size == len(node.tokens):
             return
         key = node.tokens[: self._size]
         node.tokens = node.tokens[: count * self._size]

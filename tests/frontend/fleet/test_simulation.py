@@ -89,7 +89,7 @@ def test_a_request_that_is_too_long_is_refused_and_counted() -> None:
 def test_steps_are_slower_while_other_replicas_share_the_processors() -> None:
     both = [one(0.0, 0, 100, 20), one(0.0, 500, 100, 20)]
     apart = Simulation(SHAPE, COST, both, 2).run()
-    shared = Simulation(SHAPE, COST, both, 2, slowdown=float).run()
+    shared = Simulation(SHAPE, COST, both, 2, slowdown=lambda number, computing: len(computing)).run()
     assert shared.seconds == pytest.approx(2 * apart.seconds, rel=0.1)
 
 

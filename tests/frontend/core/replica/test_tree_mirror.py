@@ -171,6 +171,8 @@ def test_the_mirror_is_the_union_of_the_trees_after_random_operations() -> None:
                 fleet.deliver_all()
                 held = fleet.list_held()
                 assert list_mirrored(fleet.router._mirror) == held, (seed, step)
+                for namespace in NAMESPACES:
+                    match(fleet.router._mirror, *fleet.make_tokens(), namespace=namespace)
                 most_holders = max([most_holders, *map(len, held.values())])
         assert fleet.lost, "some reports were lost"
         assert most_holders == REPLICAS, "some prefix was in all trees"
@@ -183,7 +185,10 @@ def test_the_mirror_is_the_union_of_the_trees_after_random_operations() -> None:
 
 
 def match(mirror: TreeMirror, *tokens: int, namespace: str = "") -> dict[int, int]:
-    return mirror.match(namespace, packed(tokens))
+    found = mirror.match(namespace, packed(tokens))
+    counts = {replica: mirror.count(replica, namespace, packed(tokens)) for replica in range(REPLICAS)}
+    assert {replica: count for replica, count in counts.items() if count} == found
+    return found
 
 
 def test_a_match_counts_the_whole_pages_of_each_replica() -> None:
