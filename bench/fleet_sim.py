@@ -1,9 +1,10 @@
 """Replays a trace through several simulated replicas, for each rule by which a router may choose one.
 
-Each replica has a real prefix cache with pages of a block of the trace, and computes prompts one after the
-other; open replies take their part of its time. Arbora's rule runs in the real router, which gets the reports
-of the caches and backlogs --delay-ms after they change. The other rules know what a router for them knows:
-the prompts that it has sent, and the requests that are open.
+Each replica runs the real scheduler and prefix cache (frontend/fleet); its steps only take time. A step takes
+--base-ms, --token-us for each token of a prompt, and --row-us for each row in decode. With the defaults and
+all 64 slots in decode, a token of a reply takes 0.25 ms of its replica's time. Arbora's rule is the real
+router, which gets the reports of the replicas --delay-ms late. The other rules know what a router for them
+knows: the prompts that it has sent, and the requests that are open.
 Prints the share of prompt tokens that were cached, and the time to first token in simulated seconds. Then it
 measures how many prompts of 12,000 tokens the router routes in a second of processor time, with pages of 16
 tokens and caches full of conversations.
@@ -16,14 +17,18 @@ import argparse
 import sys
 from pathlib import Path
 
-import numpy as np
 from arbora.frontend.core.replica import router as router_module
+from arbora.frontend.fleet.figures import Figures
+from arbora.frontend.fleet.replica import Shape
+from arbora.frontend.fleet.simulation import MakeRule, Simulation
+from arbora.frontend.fleet.step_cost import StepCost
+from arbora.frontend.fleet.workload import read_trace
 
 sys.path.append(str(Path(__file__).parent / "lib"))
 from fleet_routes import measure_routes
 from fleet_rules import RULES
-from simulated_fleet import Machine, Simulation, read_requests
 
+PAGE_SIZE = 16  # tokens, as servers have
 HEADER = "rule                               hit %  TTFT p50    p90     p99   busiest/mean"
 
 
@@ -34,31 +39,35 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1_000_000, help="that the cache of a replica holds")
     parser.add_argument("--speed", type=float, default=7.0, help="of time: 2 halves all pauses")
     parser.add_argument("--requests", type=int, help="replay only so many")
+    parser.add_argument("--base-ms", type=float, default=8.0, help="time of a step beside its tokens")
     parser.add_argument("--token-us", type=float, default=18.0, help="time of a token of a prompt")
-    parser.add_argument("--reply-us", type=float, default=250.0, help="for a token of a reply")
+    parser.add_argument("--row-us", type=float, default=125.0, help="time of a row in decode")
     parser.add_argument("--delay-ms", type=float, default=20.0, help="of a report to the router")
     parser.add_argument("--rules", nargs="+", choices=RULES, default=list(RULES), metavar="RULE")
     parser.add_argument("--bounds", nargs="+", type=float, help="in seconds, of Arbora's rule alone")
     given = parser.parse_args()
-    machine = Machine(given.tokens, given.token_us / 1e6, given.reply_us / 1e6, given.delay_ms / 1e3)
-    requests = read_requests(given.trace, given.speed, given.requests)
+    shape = Shape(pages=given.tokens // PAGE_SIZE, page_size=PAGE_SIZE)
+    cost = StepCost(base=given.base_ms, prefill=given.token_us / 1e3, row=given.row_us / 1e3)
+    arrivals = read_trace(given.trace, given.speed, given.requests)
+
+    def simulate(rule: MakeRule) -> Figures:
+        return Simulation(shape, cost, arrivals, given.replicas, rule, given.delay_ms / 1e3).run()
+
     print(HEADER)
     for name in given.rules if given.bounds is None else ():
-        report(name, Simulation(machine, requests, given.replicas, RULES[name]))
+        report(name, simulate(RULES[name]))
     for bound in given.bounds or ():
         router_module.MAX_LATER_S = bound
-        report(f"Arbora's, {bound} s", Simulation(machine, requests, given.replicas, RULES["Arbora's"]))
+        report(f"Arbora's, {bound} s", simulate(RULES["Arbora's"]))
     routes, nodes = measure_routes(given.replicas, given.tokens)
     print(f"{routes:,.0f} routes/s with {given.replicas} replicas; the mirror has {nodes:,} nodes")
 
 
-def report(name: str, simulation: Simulation) -> None:
-    simulation.run()
-    p50, p90, p99 = np.percentile(simulation.first_token_s, [50, 90, 99])
-    work = [replica.work_s for replica in simulation.replicas]
+def report(name: str, figures: Figures) -> None:
+    ttft = figures.ttft_s
     print(
-        f"{name:34}{100 * simulation.hit_rate:6.1f}{p50:10.2f}{p90:7.2f}{p99:8.2f}"
-        f"{max(work) / (sum(work) / len(work)):15.2f}",
+        f"{name:34}{100 * figures.hit_share:6.1f}{ttft.p50:10.2f}{ttft.p90:7.2f}{ttft.p99:8.2f}"
+        f"{figures.busiest:15.2f}",
         flush=True,
     )
 

@@ -5,151 +5,114 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import cycle
 
-from arbora.frontend.core.replica.router import Router
-from arbora.runtime.messages import Generate, ReplicaReport
-from arbora.runtime.sampling_params import SamplingParams
-from simulated_fleet import BLOCK, PAGE, Replica, Request
+from arbora.frontend.fleet.replica import Replica
+from arbora.frontend.fleet.simulation import Clock, MakeRule, RouterRule
+from arbora.frontend.fleet.workload import Arrival
+from arbora.runtime.messages import Generate, Message
 
-ONE_TOKEN = SamplingParams(max_tokens=1)
 RAY_MIN_MATCH = 0.1  # of a prompt; with less, the replica that was sent the least
 SGLANG_MIN_MATCH = 0.3
 SGLANG_DIFFERENCE = 64  # open requests by which the busiest replica exceeds the idlest, and as a ratio,
 SGLANG_RATIO = 1.5  # above which load decides alone
 
-Clock = Callable[[], float]
-Choose = Callable[[Request], int]
 
+class RuleWithoutReports(ABC):
+    """Knows no trees. What it knows of the replicas' work it knows exactly and at once."""
 
-class Rule(ABC):
-    """Chooses the replica of each request."""
-
-    wants_reports = False
-
-    def __init__(self, replicas: Sequence[Replica], clock: Clock) -> None:
+    def __init__(self, replicas: Sequence[Replica], page_size: int, clock: Clock) -> None:
         self.replicas = replicas
         self.numbers = range(len(replicas))
 
     @abstractmethod
-    def choose(self, request: Request) -> tuple[int, int]:
-        """Returns the replica, and how many tokens of the prompt are expected to be computed."""
+    def choose(self, arrival: Arrival, message: Generate) -> int:
+        """Returns the replica's number."""
 
-    def note_accepted(self, request: Request) -> None:  # noqa: B027 (only one rule needs it)
-        """Notes that the replica's reports count the request."""
+    def take(self, replica: int, message: Message) -> None:  # noqa: B027 (no rule needs messages)
+        """Learns nothing from a message."""
 
-    def note_first_token(self, request: Request) -> None:  # noqa: B027 (only one rule needs it)
-        """Notes that the request's prompt is computed."""
-
-    def take(self, replica: int, report: ReplicaReport) -> None:  # noqa: B027 (only one rule needs it)
-        """Takes a report that the replica has sent."""
-
-
-class RuleWithoutReports(Rule):
-    """Knows no trees, so it expects whole prompts to be computed."""
-
-    def choose(self, request: Request) -> tuple[int, int]:
-        return self.pick(request), request.length
-
-    @abstractmethod
-    def pick(self, request: Request) -> int:
-        """Returns the replica that gets the request."""
+    def count_open(self, number: int) -> int:
+        """Requests of a replica whose replies are not complete."""
+        stats = self.replicas[number].scheduler.stats()
+        return stats.running + stats.waiting
 
 
 class RoundRobin(RuleWithoutReports):
-    def pick(self, request: Request) -> int:
-        return request.number % len(self.replicas)
+    def __init__(self, replicas: Sequence[Replica], page_size: int, clock: Clock) -> None:
+        super().__init__(replicas, page_size, clock)
+        self._turns = cycle(self.numbers)
+
+    def choose(self, arrival: Arrival, message: Generate) -> int:
+        return next(self._turns)
 
 
 class LeastBacklog(RuleWithoutReports):
-    """Knows the backlogs exactly and at once, but no prefixes."""
+    """Expects that replicas compute whole prompts."""
 
-    def pick(self, request: Request) -> int:
-        return min(self.numbers, key=lambda each: self.replicas[each].backlog_s)
+    def choose(self, arrival: Arrival, message: Generate) -> int:
+        message.uncached = arrival.length
+        return min(self.numbers, key=lambda each: self.replicas[each].scheduler.measure_load().backlog_s)
 
 
 class SentPrefixes(RuleWithoutReports):
     """Remembers for ever which blocks each replica was sent after which others."""
 
-    def __init__(self, replicas: Sequence[Replica], clock: Clock) -> None:
-        super().__init__(replicas, clock)
+    def __init__(self, replicas: Sequence[Replica], page_size: int, clock: Clock) -> None:
+        super().__init__(replicas, page_size, clock)
         self.random = random.Random(1)
         self.sent: list[set[int]] = [set() for _ in replicas]
 
-    def choose(self, request: Request) -> tuple[int, int]:
-        number = self.pick(request)
-        cached = self.match(number, request)
-        self.sent[number].update(request.blocks)
-        return number, max(1, request.length - cached * BLOCK)
+    def choose(self, arrival: Arrival, message: Generate) -> int:
+        number = self.pick(arrival)
+        self.sent[number].update(arrival.blocks)
+        return number
 
-    def match(self, number: int, request: Request) -> int:
+    @abstractmethod
+    def pick(self, arrival: Arrival) -> int:
+        """Returns the number of the replica that gets the request."""
+
+    def match(self, number: int, arrival: Arrival) -> int:
         """How many of the prompt's first blocks the replica was sent."""
         sent = self.sent[number]
-        return next((at for at, block in enumerate(request.blocks) if block not in sent), len(request.blocks))
+        return next((at for at, block in enumerate(arrival.blocks) if block not in sent), len(arrival.blocks))
 
-    def find_longest(self, request: Request) -> tuple[list[int], float]:
+    def find_longest(self, arrival: Arrival) -> tuple[list[int], float]:
         """The replicas with the longest match, and its share of the prompt."""
-        matches = [self.match(number, request) for number in self.numbers]
+        matches = [self.match(number, arrival) for number in self.numbers]
         longest = max(matches)
         best = [number for number in self.numbers if matches[number] == longest]
-        return best, longest * BLOCK / request.length
+        return best, longest * arrival.block / arrival.length
 
 
 class RayPrefix(SentPrefixes):
     """Ray Serve's prefix rule at its defaults, which have no bound on load."""
 
-    def pick(self, request: Request) -> int:
-        best, share = self.find_longest(request)
+    def pick(self, arrival: Arrival) -> int:
+        best, share = self.find_longest(arrival)
         if share < RAY_MIN_MATCH:
             least = min(map(len, self.sent))
             return self.random.choice([each for each in self.numbers if len(self.sent[each]) == least])
-        two = self.random.sample(best, min(2, len(best)))
-        return min(two, key=lambda each: self.replicas[each].open)
+        return min(self.random.sample(best, min(2, len(best))), key=self.count_open)
 
 
 class SglangCacheAware(SentPrefixes):
     """SGLang's cache-aware rule: the least loaded replica if loads differ much, else the longest match."""
 
-    def pick(self, request: Request) -> int:
-        loads = [replica.open for replica in self.replicas]
+    def pick(self, arrival: Arrival) -> int:
+        loads = list(map(self.count_open, self.numbers))
         idlest = min(self.numbers, key=lambda each: loads[each])
         if max(loads) - min(loads) > SGLANG_DIFFERENCE and max(loads) > SGLANG_RATIO * min(loads):
             return idlest
-        best, share = self.find_longest(request)
+        best, share = self.find_longest(arrival)
         return best[0] if share > SGLANG_MIN_MATCH else idlest
 
 
-class Arbora(Rule):
-    """The real router. A page of two tokens stands for a block, so a token counts as half a block's time."""
-
-    wants_reports = True
-
-    def __init__(self, replicas: Sequence[Replica], clock: Clock) -> None:
-        super().__init__(replicas, clock)
-        self._router = Router(PAGE, clock)
-        for number in self.numbers:
-            self._router.open(number)
-
-    def choose(self, request: Request) -> tuple[int, int]:
-        message = Generate(str(request.number), 0, request.prompt, ONE_TOKEN)
-        number = self._router.choose([message], self.numbers)
-        self._router.send([message], number)
-        return number, message.uncached * BLOCK // PAGE
-
-    def note_accepted(self, request: Request) -> None:
-        self._router.note_accepted(str(request.number))
-
-    def note_first_token(self, request: Request) -> None:
-        self._router.note_end(str(request.number))
-
-    def take(self, replica: int, report: ReplicaReport) -> None:
-        assert self._router.take(replica, report), "no report is lost"
-
-
-RULES: dict[str, Callable[[Sequence[Replica], Clock], Rule]] = {
+RULES: dict[str, MakeRule] = {
     "round robin": RoundRobin,
     "least backlog": LeastBacklog,
     "Ray's prefix rule": RayPrefix,
     "SGLang's cache-aware rule": SglangCacheAware,
-    "Arbora's": Arbora,
+    "Arbora's": RouterRule,
 }

@@ -47,6 +47,7 @@ class RouterRule:
         self._router = Router(page_size, clock)
         for number in self._numbers:
             self._router.open(number)
+            replicas[number].watch()
 
     def choose(self, arrival: Arrival, message: Generate) -> int:
         number = self._router.choose([message], self._numbers)
@@ -105,8 +106,6 @@ class Simulation:
         self._rule: Rule = FirstReplica()
         if replicas > 1 or make_rule is not RouterRule:
             self._rule = make_rule(self.replicas, shape.page_size, lambda: self._now)
-            for replica in self.replicas:
-                replica.watch()
 
     def run(self) -> Figures:
         for number, arrival in enumerate(self._arrivals):

@@ -25,6 +25,7 @@ from ..messages import (
     Finish,
     Generate,
     GroupPages,
+    Load,
     LoadAdapter,
     Message,
     ModelReady,
@@ -172,9 +173,7 @@ class Scheduler:
             self._wait_budget,
         )
         self._backlog = Backlog(self._requests, budget, limits.slots, self._in_flight)
-        self._reports = RoutingReports(
-            cache, lambda: self._backlog.measure(self._counts.output_tokens), self._replies
-        )
+        self._reports = RoutingReports(cache, self.measure_load, self._replies)
         self._to_model: list[Message] = []
         self._is_draining = False
         self._is_flushing = self._is_flushed = not self._stored.enabled
@@ -379,6 +378,10 @@ class Scheduler:
             windows=[GroupPages(*each) for each in pages.windows],
             **asdict(self._counts),
         )
+
+    def measure_load(self) -> Load:
+        """The open work in seconds, as routers are told it."""
+        return self._backlog.measure(self._counts.output_tokens)
 
     def _conclude(self, outcome: StepOutcome) -> None:
         for request in outcome.answered:
