@@ -10,20 +10,23 @@ from .figures import Figures
 
 
 class Objectives(msgspec.Struct, frozen=True, kw_only=True):
-    """The longest 99th percentiles. None: any."""
+    """The longest 99th percentiles; None: no limit."""
 
     ttft_p99_s: float | None = None
     itl_p99_s: float | None = None
 
-    def are_met(self, figures: Figures) -> bool:
+    def are_met(self, figures: Figures) -> bool | None:
+        """None if there are none."""
         found = ((self.ttft_p99_s, figures.ttft_s.p99), (self.itl_p99_s, figures.itl_s.p99))
-        return all(limit is None or value <= limit for limit, value in found)
+        met = [value <= limit for limit, value in found if limit is not None]
+        return all(met) if met else None
 
 
 class Trial(msgspec.Struct, frozen=True):
     replicas: int
     figures: Figures
-    is_enough: bool
+    is_enough: bool | None
+    """None: no objective was given"""
 
 
 def find_fewest(attempt: Callable[[int], Trial], max_replicas: int) -> Iterator[Trial]:

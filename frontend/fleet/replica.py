@@ -19,7 +19,6 @@ from ...runtime.messages import (
     WatchReplica,
 )
 from ...runtime.scheduler.budget import StepBudget
-from ...runtime.scheduler.fairness import USUAL_BOUNDS, Bounds
 from ...runtime.scheduler.grammar_loader import GrammarLoader
 from ...runtime.scheduler.refusals import Limits
 from ...runtime.scheduler.scheduler import Now, Scheduler
@@ -34,7 +33,7 @@ UNLIMITED = 1 << 20
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """The capacity of a replica. `step_ms` and `slots` are options of `arbora serve`."""
+    """The capacity of a replica. `slots` is `--max-running` of `arbora serve`, `step_ms` its `--step-ms`."""
 
     pages: int
     page_size: int
@@ -56,8 +55,7 @@ class _NoGrammars:
 class Replica:
     """Runs one step at a time, and has planned the next one by then, as the model process does."""
 
-    def __init__(self, shape: Shape, cost: Cost, bounds: Bounds = USUAL_BOUNDS) -> None:
-        self.shape = shape
+    def __init__(self, shape: Shape, cost: Cost) -> None:
         self.cache = PrefixCache(shape.pages, shape.page_size)
         self.busy_s = 0.0
         self.used_page_s = 0.0
@@ -72,7 +70,6 @@ class Replica:
             VOCABULARY,
             (),
             _NoGrammars(),
-            bounds,
         )
         self._cost = cost
         self._planned: deque[StepPlan] = deque()

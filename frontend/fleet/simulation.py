@@ -57,7 +57,8 @@ class RouterRule:
     def take(self, replica: int, message: Message) -> None:
         match message:
             case ReplicaReport():
-                assert self._router.take(replica, message), "no report is lost"
+                is_complete = self._router.take(replica, message)
+                assert is_complete, "no report is lost"
             case Accepted(request):
                 self._router.note_accepted(request)
             case Refused(request):

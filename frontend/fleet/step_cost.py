@@ -14,6 +14,7 @@ from ...runtime.errors import ConfigError
 from ...runtime.scheduler.step_records import MeasuredStep, StepWork
 
 FITS = 4
+OUTLIER = 5.0  # times the expected time
 MIN_GAIN = 0.001  # share of the error
 ROUNDING = 1e-12
 
@@ -41,17 +42,19 @@ class StepCost(msgspec.Struct, frozen=True):
 
 
 def fit_cost(steps: Sequence[MeasuredStep]) -> StepCost:
-    """The cost with the least squares of errors relative to it, among those without a negative part.
+    """The cost with non-negative coefficients and the least squares of relative errors.
 
-    Relative to the measured times a fit would follow the shortest ones, and the sum of many steps would be
-    too small. So it is repeated, with the errors relative to the cost that was found before.
+    Errors are relative to the cost that was found before: relative to the measured times a fit would follow
+    the shortest ones, and the sum of many steps would be too small. Steps that take many times as long, such
+    as the first of their kind, for which code is compiled, are left out.
     """
     works = [step.work for step in steps]
     matrix = np.array([[1, work.prefill, work.rows, work.context, work.pairs] for work in works], float)
     times = np.array([step.ms for step in steps])
     expected, found = times, np.zeros(matrix.shape[1])
     for _ in range(FITS):
-        found = _fit(matrix / expected[:, None], times / expected)
+        usual = times <= OUTLIER * expected
+        found = _fit(matrix[usual] / expected[usual, None], times[usual] / expected[usual])
         expected = np.maximum(matrix @ found, times.min())
     return StepCost(*found.tolist())
 
@@ -96,6 +99,7 @@ def read_steps(path: Path) -> list[MeasuredStep]:
         steps.append(step)
     if not any(step.work.prefill for step in steps) or not any(step.work.rows for step in steps):
         raise ConfigError(
-            f"--steps {path}: it needs steps with tokens of prompts and steps with rows in decode."
+            f"--steps {path}: it needs steps with tokens of prompts and steps with rows in decode. "
+            "Record more."
         )
     return steps

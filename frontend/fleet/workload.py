@@ -6,7 +6,8 @@ import random
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from itertools import count, islice
 from pathlib import Path
 
 import msgspec
@@ -21,7 +22,7 @@ SYSTEM_PROMPTS = 20
 SYSTEM_TOKENS = 1024  # of a system prompt, with which the conversations of an application begin
 TURN_TOKENS = 512  # tokens by which a prompt of a conversation exceeds the one before, on average
 REPLY_TOKENS = 128  # of a reply, on average
-MEAN_TURNS = 4
+GO_ON = 0.75  # share of the turns after which a conversation goes on
 PAUSE_S = 20.0  # between two requests of a conversation, on average
 MADE_BLOCK = 64  # tokens in a block of a made prompt
 
@@ -80,7 +81,7 @@ def read_trace(path: Path, speed: float = 1.0, limit: int | None = None) -> list
             Arrival(at, line.hash_ids, TRACE_BLOCK, line.input_length, max(1, line.output_length))
         )
     if not arrivals:
-        raise ConfigError(f"--trace {path}: it has no requests.")
+        raise ConfigError(f"--trace {path}: it has no requests. Write a line for each.")
     return arrivals
 
 
@@ -104,28 +105,24 @@ def _check(line: _Line, place: str) -> None:
 
 def make_conversations(rate: float, requests: int, seed: int = 1) -> list[Arrival]:
     """Conversations under a few system prompts, as `rate` requests a second. Each prompt of a conversation
-    begins with the one before. The begun conversations of the start are spread over time, so the rate rises
-    at the beginning only."""
+    begins with the one before. At the start as many conversations are under way as at any later time."""
     source = random.Random(seed)
-    begins = _count_up(source, rate / MEAN_TURNS)
-    next_begin, fresh, due = next(begins), SYSTEM_PROMPTS * SYSTEM_TOKENS, list[_Turn]()
-    arrivals = list[Arrival]()
+    fresh, arrivals = count(SYSTEM_PROMPTS * SYSTEM_TOKENS), list[Arrival]()
+    due = [_pause(source, 0.0, _make_past(source, fresh)) for _ in range(round(rate * GO_ON * PAUSE_S))]
+    heapify(due)
+    begins = _count_up(source, rate * (1 - GO_ON))
+    next_begin = next(begins)
     while len(arrivals) < requests:
         if due and due[0].at <= next_begin:
             turn = heappop(due)
         else:
-            system = min(int(source.expovariate(4.0 / SYSTEM_PROMPTS)), SYSTEM_PROMPTS - 1)
-            first = system * SYSTEM_TOKENS
-            blocks = list(range(first, first + SYSTEM_TOKENS // MADE_BLOCK))
-            turn, next_begin = _Turn(next_begin, blocks), next(begins)
-        added = 1 + int(source.expovariate(MADE_BLOCK / TURN_TOKENS))
-        blocks = [*turn.blocks, *range(fresh, fresh + added)]
-        fresh += added
+            turn, next_begin = _Turn(next_begin, _choose_system(source)), next(begins)
+        blocks = _grow(source, fresh, turn.blocks)
         length = len(blocks) * MADE_BLOCK - source.randrange(MADE_BLOCK)
         output = 1 + int(source.expovariate(1 / REPLY_TOKENS))
         arrivals.append(Arrival(turn.at, blocks, MADE_BLOCK, length, output))
-        if source.random() < 1 - 1 / MEAN_TURNS:
-            heappush(due, _Turn(turn.at + source.expovariate(1 / PAUSE_S), blocks))
+        if source.random() < GO_ON:
+            heappush(due, _pause(source, turn.at, blocks))
     return arrivals
 
 
@@ -135,6 +132,31 @@ class _Turn:
 
     at: float
     blocks: list[int]
+
+
+def _pause(source: random.Random, at: float, blocks: list[int]) -> _Turn:
+    """The next turn of a conversation after a pause that begins at a time."""
+    return _Turn(at + source.expovariate(1 / PAUSE_S), blocks)
+
+
+def _make_past(source: random.Random, fresh: Iterator[int]) -> list[int]:
+    """The blocks of a conversation that has had turns before the start."""
+    blocks = _grow(source, fresh, _choose_system(source))
+    while source.random() < GO_ON:
+        blocks = _grow(source, fresh, blocks)
+    return blocks
+
+
+def _choose_system(source: random.Random) -> list[int]:
+    """The blocks of a system prompt."""
+    system = min(int(source.expovariate(4.0 / SYSTEM_PROMPTS)), SYSTEM_PROMPTS - 1)
+    first = system * SYSTEM_TOKENS
+    return list(range(first, first + SYSTEM_TOKENS // MADE_BLOCK))
+
+
+def _grow(source: random.Random, fresh: Iterator[int], blocks: list[int]) -> list[int]:
+    """The blocks with those of a turn."""
+    return [*blocks, *islice(fresh, 1 + int(source.expovariate(MADE_BLOCK / TURN_TOKENS)))]
 
 
 def _count_up(source: random.Random, rate: float) -> Iterator[float]:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import numpy as np
 
 from ..messages import TOKEN_BYTES, Message, SchedulerInbox, StepPlan, StepResult
 
+log = logging.getLogger("arbora.scheduler")
+
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
 
 class StepWork(msgspec.Struct, frozen=True):
     """What a step computes."""
 
-    prefill: int  # tokens of prompts
-    rows: int  # in decode; a draft counts as one
-    context: int  # tokens that the rows in decode attend to, together
-    pairs: int  # tokens that the tokens of prompts attend to, together
+    prefill: Count  # tokens of prompts
+    rows: Count  # in decode; a draft counts as one
+    context: Count  # tokens that the rows in decode attend to, together
+    pairs: Count  # tokens that the tokens of prompts attend to, together
 
 
 class MeasuredStep(msgspec.Struct, frozen=True):
@@ -53,7 +60,7 @@ class StepMeter:
 
 class StepRecorder:
     """Appends a line for each step to a file, which replicas may share. Steps that restore pages are left
-    out: their time is not that of their work."""
+    out: their time is not that of their work. If the file can't be written, it ends."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=0)
@@ -65,8 +72,13 @@ class StepRecorder:
         results = [message for message in received if isinstance(message, StepResult)]
         lines = b"".join(self._end_step(result) for result in results)
         self._planned += [message for message in sent if isinstance(message, StepPlan)]
-        if lines:
+        if not lines or self._file.closed:
+            return
+        try:
             self._file.write(lines)
+        except OSError as error:
+            log.warning("--record-steps %s: no more steps are recorded (%s)", self._file.name, error.strerror)
+            self._file.close()
 
     def _end_step(self, result: StepResult) -> bytes:
         """The line of the oldest planned step."""

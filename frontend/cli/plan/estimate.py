@@ -41,6 +41,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     quantize: QuantizeMethod | None
     kv_dtype: KvDType
     price: float | None
+    max_running: int = MAX_REQUESTS
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +101,7 @@ def estimate(question: Question) -> Estimate:
     def fit(weights: Weights) -> Fit:
         free = question.memory - weights.bytes
         budget = default_budget(config, dtype, device, free) if free > 0 else 0
-        pages = layout.fit(budget, MAX_REQUESTS)
+        pages = layout.fit(budget, question.max_running)
         return Fit(
             format=weights.format,
             weight_bytes=weights.bytes,

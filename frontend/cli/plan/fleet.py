@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ....runtime.config import ServeConfig
 from ....runtime.errors import ConfigError
-from ....runtime.option_values import number, whole_number
+from ....runtime.option_values import number, read_file, whole_number
 from ..output import ReadValue, table
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ TP_NOTE = (
 
 
 class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """`replicas`: the fewest that are enough; None: even the most are not. Costs are of all tokens, and of
-    those of replies alone. `pages` are of each replica."""
+    """`replicas`: the fewest that are enough, or the number that was named; None: even the most are not.
+    Costs are of all tokens, and of those of replies alone. `pages` are of each replica."""
 
     model: str
     device: str
@@ -65,19 +66,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     group = parser.add_argument_group("fleet", "How many replicas answer a workload in time, by simulation.")
     group.add_argument("--fleet", action="store_true", help="plan replicas behind the router")
-    add("--trace", "FILE", Path, "requests in Mooncake's format (default: generated conversations)")
-    add("--speed", "FACTOR", number(1e-3, 1e6), "how much faster than in the trace they come (default: 1)")
+    add("--trace", "FILE", read_file, "requests in Mooncake's format (default: generated conversations)")
+    add(
+        "--speed",
+        "FACTOR",
+        number(1e-3, 1e6),
+        "times as fast as in the trace (default: 1)",
+    )
     told = f"of generated conversations, in requests a second (default: {DEFAULT_RATE:g})"
     add("--rate", "RATE", number(1e-3, 1e6), told)
-    told = f"simulate only so many (default: all of a trace, {DEFAULT_REQUESTS:,} generated ones)"
+    told = f"requests to simulate (default: all of a trace, {DEFAULT_REQUESTS:,} generated ones)"
     add("--requests", "COUNT", whole_number(1), told)
     add("--ttft-p99", "SECONDS", number(1e-3, 1e6), "longest 99th percentile of the time to first token")
     add("--itl-p99", "MS", number(1e-3, 1e6), "longest 99th percentile of the time between two tokens")
-    add("--replicas", "COUNT", whole_number(1), "simulate just so many, in place of a search")
-    add("--max-running", "COUNT", whole_number(1, 4096), "requests that a replica computes at a time")
+    add("--replicas", "COUNT", whole_number(1), "simulate this number, in place of a search")
+    add("--max-running", "COUNT", whole_number(1, 65536), "requests that a replica computes at a time")
+    add("--step-ms", "MS", number(1, 60_000), "time of its steps, as of arbora serve")
     told = "GPUs of a replica (default: as many as the model needs)"
     add("--tp", "COUNT", whole_number(1, MAX_TP), told)
-    add("--steps", "FILE", Path, "measured steps, for their times (default: bounds of the GPU)")
+    add("--steps", "FILE", read_file, "measured steps, for their times (default: bounds of the GPU)")
 
 
 FLAGS = (
@@ -89,6 +96,7 @@ FLAGS = (
     "itl_p99",
     "replicas",
     "max_running",
+    "step_ms",
     "tp",
     "steps",
 )
@@ -107,8 +115,8 @@ def check_flags(parsed: argparse.Namespace) -> None:
         raise ConfigError("--speed: it needs --trace. Generated conversations come as --rate says.")
     if parsed.replicas is None and parsed.ttft_p99 is None and parsed.itl_p99 is None:
         raise ConfigError(
-            "--fleet: it looks for the fewest replicas that are fast enough. Say what is: give --ttft-p99 in "
-            "seconds, --itl-p99 in milliseconds, or both. Or name the number with --replicas."
+            "--fleet: it looks for the fewest replicas that are fast enough. Give the longest times with "
+            "--ttft-p99 SECONDS, --itl-p99 MS or both, or the number of replicas with --replicas."
         )
     if parsed.gpu is None and parsed.steps is None:
         raise ConfigError("--fleet: times of steps are needed. Name a GPU with --gpu, or give --steps.")
@@ -122,15 +130,18 @@ def plan_fleet(parsed: argparse.Namespace, question: Question) -> FleetPlan:
     from ...fleet.planner import Objectives, Trial, find_fewest
     from ...fleet.replica import Shape
     from ...fleet.simulation import Simulation
-    from .estimate import MAX_REQUESTS, PAGE_SIZE
+    from .estimate import PAGE_SIZE
     from .roofline import cost_per_million
 
     arrivals = _read_arrivals(parsed)
-    tp, estimate = _choose_ranks(question, parsed.tp)
+    if parsed.max_running is not None:
+        question = msgspec.structs.replace(question, max_running=parsed.max_running)
+    tp, estimate = _choose_ranks(question, parsed.tp, parsed.steps)
     shape = Shape(
         pages=estimate.chosen.pages,
         page_size=PAGE_SIZE,
-        slots=parsed.max_running or MAX_REQUESTS,
+        slots=question.max_running,
+        step_ms=parsed.step_ms or ServeConfig.step_ms,
         max_model_len=estimate.context,
     )
     _check_lengths(arrivals, estimate)
@@ -148,8 +159,9 @@ def plan_fleet(parsed: argparse.Namespace, question: Question) -> FleetPlan:
     if parsed.replicas is not None:
         trials = [simulate(parsed.replicas)]
     else:
-        trials = sorted(find_fewest(simulate, MAX_REPLICAS), key=lambda trial: trial.replicas)
-    best = next((trial for trial in trials if trial.is_enough), trials[-1])
+        most = min(MAX_REPLICAS, len(arrivals))
+        trials = sorted(find_fewest(simulate, most), key=lambda trial: trial.replicas)
+    best = next((trial for trial in trials if trial.is_enough is not False), trials[-1])
     devices, figures = best.replicas * tp, best.figures
 
     def price(tokens_per_s: float) -> float | None:
@@ -160,8 +172,8 @@ def plan_fleet(parsed: argparse.Namespace, question: Question) -> FleetPlan:
         device=question.device if parsed.gpu is None else parsed.gpu,
         steps="bounds" if parsed.steps is None else str(parsed.steps),
         tp=tp,
-        replicas=best.replicas if best.is_enough else None,
-        devices=devices if best.is_enough else None,
+        replicas=None if best.is_enough is False else best.replicas,
+        devices=None if best.is_enough is False else devices,
         pages=shape.pages,
         page_size=PAGE_SIZE,
         tokens_per_s=figures.tokens_per_s,
@@ -181,18 +193,20 @@ def _read_arrivals(parsed: argparse.Namespace) -> Sequence[Arrival]:
     return make_conversations(parsed.rate or DEFAULT_RATE, parsed.requests or DEFAULT_REQUESTS)
 
 
-def _choose_ranks(question: Question, asked: int | None) -> tuple[int, Estimate]:
-    """How many GPUs a replica has, and what fits into their memory."""
+def _choose_ranks(question: Question, asked: int | None, steps: Path | None) -> tuple[int, Estimate]:
+    """How many GPUs a replica has, and what fits into their memory. Measured steps have been computed by some
+    number of GPUs, which only the user knows: 1 if it is not given."""
     from .estimate import estimate
 
-    counts = [1, 2, 4, MAX_TP] if asked is None and question.gpu is not None else [asked or 1]
+    is_free = asked is None and steps is None and question.gpu is not None
+    counts = [1, 2, 4, MAX_TP] if is_free else [asked or 1]
     for count in counts:
         found = estimate(msgspec.structs.replace(question, memory=question.memory * count))
         if found.chosen.requests:
             return count, found
     raise ConfigError(
-        f"--fleet: a request of {found.context:,} tokens does not fit into the memory of {counts[-1]} of the "
-        "device. Lower --context, or choose a smaller format with --quantize."
+        f"--fleet: a request of {found.context:,} tokens does not fit into a replica's memory, with --tp "
+        f"{counts[-1]}. Lower --context, choose a smaller format with --quantize, or raise --tp."
     )
 
 
@@ -227,6 +241,7 @@ def report_fleet(found: FleetPlan, parsed: argparse.Namespace) -> Iterator[Rende
         f"average{refused}"
     )
     heads = ("replicas", "TTFT p50", "p99", "ITL p99", "hits", "KV", "busy", "enough")
+    heads = heads if found.trials[0].is_enough is not None else heads[:-1]
     title = "Simulated replicas (TTFT in seconds, ITL in milliseconds)"
     yield table(title, heads, map(_trial_row, found.trials))
     most = max(trial.figures.ttft_s.p99 for trial in found.trials)
@@ -237,6 +252,8 @@ def report_fleet(found: FleetPlan, parsed: argparse.Namespace) -> Iterator[Rende
         yield f"{trial.replicas:>5} {bar} {p99:,.2f}{'  (enough)' if trial.is_enough else ''}"
     if found.replicas is None:
         yield f"Not even {found.trials[-1].replicas:,} replicas are enough."
+        if parsed.itl_p99 is not None and 1e3 * found.trials[-1].figures.itl_s.p99 > parsed.itl_p99:
+            yield "More replicas hardly shorten the time between two tokens. A lower --step-ms does."
     else:
         each = f"{found.tp} GPUs a replica, " if found.tp > 1 else ""
         count = "replica" if found.replicas == 1 else "replicas"
@@ -248,7 +265,7 @@ def report_fleet(found: FleetPlan, parsed: argparse.Namespace) -> Iterator[Rende
         if found.cost_per_million is not None and found.cost_per_million_output is not None:
             yield (
                 f"1M tokens cost {found.cost_per_million:,.3f}; if only those of replies count, "
-                f"{found.cost_per_million_output:,.3f}. The fleet is as large at all times."
+                f"{found.cost_per_million_output:,.3f}, with the same number of replicas at all times."
             )
     if parsed.steps is None:
         yield BOUND_NOTE
@@ -264,5 +281,5 @@ def _trial_row(trial: Trial) -> tuple[str, ...]:
         f"{figures.ttft_s.p99:,.3f}",
         f"{1e3 * figures.itl_s.p99:,.1f}",
         *(f"{100 * share:.1f} %" for share in (figures.hit_share, figures.kv_in_use, figures.busy)),
-        "yes" if trial.is_enough else "no",
+        *([] if trial.is_enough is None else ["yes" if trial.is_enough else "no"]),
     )

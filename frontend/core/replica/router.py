@@ -31,15 +31,15 @@ MAX_SILENCE_S = 2.0
 """seconds after which a replica is asked again for its whole tree"""
 
 
-NUMBERS = np.dtype([("backlog_s", float), ("token_s", float), ("uncounted", int), ("last_new", int)])
-"""Of a replica: its last load (`token_s` NaN: it has computed no prompt), the tokens to compute that no
-report counts yet, and the number of the last request that brought it a new prompt."""
-UNKNOWN = np.array((0.0, np.nan, 0, 0), NUMBERS)
+ROW = np.dtype([("backlog_s", float), ("token_s", float), ("uncounted", int), ("last_new", int)])
+"""A row of the table of replicas: the last load (`token_s` NaN: the replica has computed no prompt), the
+tokens to compute that no report counts yet, and the number of the last request that brought a new prompt."""
+UNKNOWN = np.array((0.0, np.nan, 0, 0), ROW)
 
 
 @dataclass(slots=True)
 class _Replica:
-    """The last reports of a replica."""
+    """The last load of a replica, and the state of its reports."""
 
     load: Load
     asked_at: float  # when its whole tree was requested
@@ -71,15 +71,15 @@ class Router:
         self._mirror = TreeMirror(page_size)
         self._replicas: dict[int, _Replica] = {}
         self._sent: dict[str, _Sent] = {}  # by the choice's id
-        self._numbers = np.zeros(0, NUMBERS)  # by replica
+        self._table = np.zeros(0, ROW)  # by replica
         self._expiring: deque[tuple[float, str]] = deque()  # when a choice's prompt is expected anew
         self._routed = 0
 
     def open(self, replica: int) -> None:
         """Begins with a replica that is up now. The caller has it send reports."""
         self._replicas[replica] = _Replica(Load(), self._clock())
-        if (missing := replica + 1 - len(self._numbers)) > 0:
-            self._numbers = np.append(self._numbers, np.full(missing, UNKNOWN))
+        if (missing := replica + 1 - len(self._table)) > 0:
+            self._table = np.append(self._table, np.full(missing, UNKNOWN))
 
     def close(self, replica: int) -> None:
         """Forgets a replica that is down."""
@@ -87,15 +87,15 @@ class Router:
         self._mirror.clear(replica)
         for choice in [choice for choice, sent in self._sent.items() if sent.replica == replica]:
             self.note_end(choice)
-        self._numbers[replica] = UNKNOWN
+        self._table[replica] = UNKNOWN
 
     def take(self, replica: int, report: ReplicaReport) -> bool:
         """Takes a replica's report. Returns False if one before it is missing: then the caller requests the
         whole tree."""
         known = self._replicas[replica]
         known.load = load = report.load
-        self._numbers["backlog_s"][replica] = load.backlog_s
-        self._numbers["token_s"][replica] = np.nan if load.token_s is None else load.token_s
+        self._table["backlog_s"][replica] = load.backlog_s
+        self._table["token_s"][replica] = np.nan if load.token_s is None else load.token_s
         if report.is_whole:
             self._mirror.clear(replica)
         elif known.sequence is None:
@@ -131,10 +131,10 @@ class Router:
         first = requests[0]
         if first.quota is not None:
             return max(replicas, key=lambda replica: _rank(first.quota.key, replica))  # type: ignore[union-attr]
-        numbers = np.fromiter(replicas, int, len(replicas))
+        candidates = np.fromiter(replicas, int, len(replicas))
         total = sum(len(prompt) // TOKEN_BYTES for prompt in {request.prompt for request in requests})
-        matched, token_s = self._match(first)[numbers], self._estimate_token_s()[numbers]
-        waits = self._measure_waits()[numbers] + np.maximum(1, total - matched) * token_s
+        matched, token_s = self._match(first)[candidates], self._estimate_token_s()[candidates]
+        waits = self._measure_waits()[candidates] + np.maximum(1, total - matched) * token_s
         earliest = waits.min()
         near = waits - earliest <= np.minimum(MAX_LATER_S, WAIT_FOR_MATCH * matched * token_s)
         longest = matched[near].max()
@@ -142,8 +142,8 @@ class Router:
             best = np.where(near & (matched == longest), waits, np.inf).argmin()
         else:
             similar = waits <= earliest + SIMILAR_S
-            best = np.where(similar, self._numbers["last_new"][numbers], self._routed + 1).argmin()
-        return int(numbers[best])
+            best = np.where(similar, self._table["last_new"][candidates], self._routed + 1).argmin()
+        return int(candidates[best])
 
     def find(self, request: Generate, replicas: Collection[int]) -> int:
         """The replica that has most of a prompt."""
@@ -162,15 +162,15 @@ class Router:
                 matched = self._count_matched(request, replica)
                 request.uncached = len(request.prompt) // TOKEN_BYTES - matched
                 if _is_new(request, matched):
-                    self._numbers["last_new"][replica] = self._routed
+                    self._table["last_new"][replica] = self._routed
                 self._expect(request, replica, until)
             self._sent[request.request] = _Sent(request, replica, request.uncached)
-            self._numbers["uncounted"][replica] += request.uncached
+            self._table["uncounted"][replica] += request.uncached
 
     def note_accepted(self, choice: str) -> None:
         """Notes that the replica counts a choice's prompt in its reports."""
         if (sent := self._sent.get(choice)) is not None:
-            self._numbers["uncounted"][sent.replica] -= sent.tokens
+            self._table["uncounted"][sent.replica] -= sent.tokens
             sent.tokens = 0
 
     def note_end(self, choice: str) -> None:
@@ -181,18 +181,18 @@ class Router:
     def _estimate_token_s(self) -> np.ndarray:
         """Seconds for each token of a prompt, by replica. A replica that has computed none counts as fast as
         the fastest other: with a slower guess it would get no new prompt while the others rest."""
-        told = self._numbers["token_s"]
+        told = self._table["token_s"]
         fastest = np.fmin.reduce(told, initial=np.inf)
         return np.where(np.isnan(told), FIRST_TOKEN_S if np.isinf(fastest) else fastest, told)
 
     def _measure_waits(self) -> np.ndarray:
         """Seconds until each replica would begin a prompt that comes now."""
-        waits: np.ndarray = self._numbers["backlog_s"] + self._numbers["uncounted"] * self._estimate_token_s()
+        waits: np.ndarray = self._table["backlog_s"] + self._table["uncounted"] * self._estimate_token_s()
         return waits
 
     def _match(self, request: Generate) -> np.ndarray:
         """How many of a prompt's first tokens each replica has or expects."""
-        matched = np.zeros(len(self._numbers), int)
+        matched = np.zeros(len(self._table), int)
         if request.namespace is not None:
             self._expire()
             found = self._mirror.match(request.namespace, request.prompt)
@@ -201,7 +201,7 @@ class Router:
         return matched
 
     def _count_matched(self, request: Generate, replica: int) -> int:
-        """The same for one replica."""
+        """How many of a prompt's first tokens one replica has or expects."""
         if request.namespace is None:
             return 0
         self._expire()

@@ -60,7 +60,7 @@ def test_objectives_are_of_both_times() -> None:
     assert both.are_met(figures(1.0, 0.05))
     assert not both.are_met(figures(1.1, 0.05))
     assert not both.are_met(figures(1.0, 0.06))
-    assert Objectives().are_met(figures(100.0, 100.0))
+    assert Objectives().are_met(figures(100.0, 100.0)) is None
 
 
 @pytest.fixture
@@ -97,13 +97,11 @@ def test_a_named_number_of_replicas_is_simulated_alone(
     capsys: pytest.CaptureFixture[str], steps: Path
 ) -> None:
     found = plan(capsys, "--steps", steps, "--replicas", "2")
-    assert [trial["replicas"] for trial in found["trials"]] == [2]
+    assert [(trial["replicas"], trial["is_enough"]) for trial in found["trials"]] == [(2, None)]
     assert found["trials"][0]["figures"]["requests"] == 60
 
 
-def test_a_plan_is_printed_with_a_plot_and_its_layout(
-    capsys: pytest.CaptureFixture[str], steps: Path
-) -> None:
+def test_a_plan_is_printed_with_a_plot_and_its_layout(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", *SMALL, "--gpu", "l4", "--itl-p99", "500", "--price-per-hour", "0.5"]) == 0
     printed = capsys.readouterr().out
     for told in ("60 requests", "█", "Layout: 1 replica of l4", "1M tokens cost", "least time"):
@@ -131,6 +129,14 @@ def test_a_model_too_large_for_a_gpu_is_divided(capsys: pytest.CaptureFixture[st
     (tmp_path / "config.json").write_text(json.dumps(config))
     found = plan(capsys, tmp_path, "--gpu", "l40s", "--replicas", "1")
     assert (found["tp"], found["devices"]) == (2, 2)
+
+
+def test_a_time_between_tokens_that_no_number_of_replicas_reaches_is_explained(
+    capsys: pytest.CaptureFixture[str], steps: Path
+) -> None:
+    assert main(["plan", *SMALL, "--steps", str(steps), "--itl-p99", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert "Not even 60 replicas are enough" in printed and "--step-ms" in printed
 
 
 @pytest.mark.parametrize(

@@ -45,11 +45,19 @@ def test_noise_hardly_moves_the_fit() -> None:
     assert measure_fit(fit_cost(measure(cost, noise=0.05)), measure(cost)) < 0.03
 
 
+def test_a_step_that_took_much_longer_hardly_moves_the_fit() -> None:
+    cost = StepCost(base=5.0, prefill=0.2, row=0.5)
+    steps = measure(cost)
+    odd = [MeasuredStep(steps[3].work, 100 * steps[3].ms), MeasuredStep(steps[9].work, 30 * steps[9].ms)]
+    assert measure_fit(fit_cost([*steps, *odd]), steps) < 0.05
+
+
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
         ('{"work":{"prefill":1,"rows":0,"context":0,"pairs":1},"ms":"x"}', "line 1"),
         ("nonsense", "line 1"),
+        ('{"work":{"prefill":-1,"rows":0,"context":0,"pairs":1},"ms":1}', "line 1: .*prefill"),
         ('{"work":{"prefill":1,"rows":0,"context":0,"pairs":1},"ms":0}', "ms is 0"),
         ('{"work":{"prefill":1,"rows":0,"context":0,"pairs":1},"ms":1}', "rows in decode"),
     ],

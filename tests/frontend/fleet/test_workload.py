@@ -52,6 +52,13 @@ def test_a_trace_that_is_missing_or_empty_is_refused(tmp_path: Path) -> None:
         read_trace(write(tmp_path / "trace.jsonl"))
 
 
+@pytest.mark.parametrize("rate", [1.0, 100.0, 1000.0])
+def test_generated_conversations_come_at_their_rate_from_the_start(rate: float) -> None:
+    times = [arrival.at for arrival in make_conversations(rate, requests=2000)]
+    assert 1000 / times[999] == pytest.approx(rate, rel=0.15)
+    assert 1000 / (times[1999] - times[999]) == pytest.approx(rate, rel=0.15)
+
+
 def test_generated_conversations_grow_and_can_be_repeated() -> None:
     arrivals = make_conversations(rate=10.0, requests=400)
     assert arrivals == make_conversations(rate=10.0, requests=400)

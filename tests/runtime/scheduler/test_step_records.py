@@ -47,6 +47,14 @@ def test_drafts_count_as_rows_and_only_sampled_tokens_lengthen_the_context(path:
     assert [step.work for step in read(path)[1:]] == [StepWork(0, 4, 44, 0), StepWork(0, 1, 14, 0)]
 
 
+def test_a_full_disk_ends_the_recording_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    recorder = StepRecorder(Path("/dev/full"))
+    for step in (1, 2):
+        recorder.record([], [plan(step, Row(0, 0, packed(range(10))))])
+        recorder.record([result(step, 1.0, 1)], [])
+    assert caplog.text.count("no more steps are recorded (No space left on device)") == 1
+
+
 def test_a_step_that_restores_pages_is_left_out_but_its_tokens_are_counted(path: Path) -> None:
     recorder = StepRecorder(path)
     restoring = plan(1, Row(0, 32, packed(range(8))))
