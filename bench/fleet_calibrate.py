@@ -2,12 +2,13 @@
 
     PYTHONSAFEPATH=1 python bench/fleet_calibrate.py MODEL --trace PATH --replicas 3 --rate 2
 
-Starts one replica on the cores that each of the replicas will have, replays other requests of the trace
-(from --learn on), and fits the cost of the recorded steps as `arbora plan --fleet --steps` does. Then it
-starts a server with all replicas, and replays the requests from --skip on as `fleet.py` does: a block of the
-trace is 16 tokens, and prompts are cut to --max-prompt. The simulation gets the same requests at the same
-times. Replicas that share cores slow each other: each of their steps takes as many times longer as replicas
-compute on its cores when it begins. Prints the median of the rounds beside the simulation, and their ratio.
+First it starts as many replicas as have cores of their own, replays other requests of the trace (from
+--learn on), and fits the cost of the recorded steps as `arbora plan --fleet --steps` does. Then it starts a
+server with all replicas, and replays the requests from --skip on as `fleet.py` does: a block of the trace is
+16 tokens, and prompts are cut to --max-prompt. The simulation gets the same requests at the same times, after
+the same warm-up. Replicas that share cores slow each other: each of their steps takes as many times longer as
+replicas compute on its cores when it begins. Prints the median of the rounds beside the simulation, and their
+ratio.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -39,6 +41,9 @@ from server_process import ServerProcess, exit_on_sigterm
 from traces import Request, read_trace
 
 SLOTS = 64
+OTHER_BLOCK = 1 << 29
+"""added to the blocks of the warm-up, which has nothing in common with the requests"""
+WARM_UP_ENDS_S = 300.0
 Line = tuple[float, float, float, float]
 COLUMNS = ("output tokens/s", "tokens hit, %", "TTFT p50 in s", "p99")
 
@@ -70,27 +75,29 @@ def main() -> None:
     print(table(("", *COLUMNS), [*rows, ("simulated", *simulated), ("simulated ÷ median", *ratios)]))
 
 
-def start(given: argparse.Namespace, directory: Path, *flags: str, cores: str = "") -> ServerProcess:
-    options = {"kv-memory": given.kv_memory, "max-running": str(SLOTS), "speculate": "off"}
-    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+def start(given: argparse.Namespace, replicas: int, directory: Path, *flags: str) -> ServerProcess:
+    options = {
+        "replicas": replicas,
+        "kv-memory": given.kv_memory,
+        "max-running": SLOTS,
+        "speculate": "off",
+    }
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     command = [sys.executable, "-m", "arbora", "serve", given.model, *words, *flags]
-    if cores:
-        command = ["taskset", "-c", cores, *command]
     return ServerProcess(ServerCommand("arbora", command, {"PYTHONSAFEPATH": "1"}), directory / "log")
 
 
 async def record_steps(
     given: argparse.Namespace, requests: Sequence[Request], directory: Path
 ) -> list[MeasuredStep]:
-    """Records the steps of one replica on its cores."""
     path = directory / "steps"
-    cores = divide_cores(find_cores(), given.replicas)[0]
-    cpus = ",".join(str(cpu) for core in cores for cpu in core.cpus)
-    with start(given, directory, "--record-steps", str(path), cores=cpus) as server:
+    replicas = min(given.replicas, len(find_cores()))
+    rate, first = given.rate * replicas / given.replicas, 0
+    with start(given, replicas, directory, "--record-steps", str(path)) as server:
         for salt in ("warm-up", "learned"):
-            begin = len(read_steps(path)) if path.stat().st_size else 0
-            await replay(server.url, requests, given.rate / given.replicas, given.max_prompt, salt)
-    return read_steps(path)[begin:]
+            first = len(path.read_bytes().splitlines())
+            await replay(server.url, requests, rate, given.max_prompt, salt)
+    return read_steps(path)[first:]
 
 
 async def serve(
@@ -98,7 +105,7 @@ async def serve(
 ) -> tuple[int, list[Line]]:
     """Returns the pages of a replica, and the figures of each round."""
     rounds = []
-    with start(given, directory, "--replicas", str(given.replicas)) as server:
+    with start(given, given.replicas, directory) as server:
         await replay(server.url, requests, given.rate, given.max_prompt, "warm-up")
         told = httpx.get(f"{server.url}/server", timeout=60).raise_for_status().json()
         assert told["replicas_up"] == given.replicas
@@ -129,8 +136,13 @@ def simulate(
 
     shape = Shape(pages=pages, page_size=PAGE_SIZE, slots=SLOTS)
     arrivals = make_arrivals(given, requests)
-    found = Simulation(shape, cost, arrivals, given.replicas, slowdown=slow_down).run()
-    return describe_simulated(found)
+    count, later = len(arrivals), 2 * arrivals[-1].at + WARM_UP_ENDS_S
+    others = [replace(each, blocks=[OTHER_BLOCK + block for block in each.blocks]) for each in arrivals]
+    arrivals = others + [replace(each, at=each.at + later) for each in arrivals]
+    simulation = Simulation(shape, cost, arrivals, given.replicas, slowdown=slow_down)
+    simulation.run()
+    served, replicas = simulation.served[count:], simulation.replicas
+    return describe_simulated(Figures.of(arrivals[count:], served, simulation.gaps_s, replicas))
 
 
 def make_arrivals(given: argparse.Namespace, requests: Sequence[Request]) -> list[Arrival]:
