@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from arbora.frontend.cli.main import main
+from arbora.frontend.fleet.step_cost import read_steps
 from arbora.runtime.config import BUILTIN_MODEL
 from event_subscriber import Cleared, EventSubscriber
 from processes import children_of, command_line
@@ -29,7 +31,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(directory: Path) -> Iterator[Served]:
     sockets = f"ipc://{directory}/live,replay=ipc://{directory}/replay"
-    with serve(BUILTIN_MODEL, "--replicas", str(REPLICAS), "--kv-events", sockets, "--vllm-metrics") as made:
+    options = ["--kv-events", sockets, "--vllm-metrics", "--record-steps", str(directory / "steps.jsonl")]
+    with serve(BUILTIN_MODEL, "--replicas", str(REPLICAS), *options) as made:
         yield made
 
 
@@ -135,6 +138,20 @@ def test_gauges_have_vllms_names(server: Served) -> None:
     pages = families["arbora_kv_pages"].samples[0].value
     assert info.labels == {"model_name": server.model, "block_size": "16", "num_gpu_blocks": f"{pages:.0f}"}
     assert "vllm:lora_requests_info" not in families
+
+
+def test_a_fleet_can_be_planned_from_the_recorded_steps(
+    server: Served, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = len(read_steps(path := directory / "steps.jsonl"))
+    prompt = "Thrice " + TEXT
+    complete(server, prompt, max_tokens=20)
+    eventually(
+        lambda: sum(step.work.rows for step in read_steps(path)[before:]) >= 19
+    )
+    assert sum(step.work.prefill for step in read_steps(path)[before:]) == len(server.token_ids(prompt))
+    assert main(["plan", "--fleet", "--steps", str(path), "--requests", "20", "--replicas", "2"]) == 0
+    assert "Layout: 2 replicas" in capsys.readouterr().out
 
 
 def test_an_address_in_use_ends_the_start_with_its_name() -> None:
