@@ -25,6 +25,7 @@ REPLY_TOKENS = 128  # of a reply, on average
 GO_ON = 0.75  # share of the turns after which a conversation goes on
 PAUSE_S = 20.0  # between two requests of a conversation, on average
 MADE_BLOCK = 64  # tokens in a block of a made prompt
+LONG_CONTEXT = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +104,12 @@ def _check(line: _Line, place: str) -> None:
             raise ConfigError(f"{place}: hash_ids has {block}; ids are from 0 to {MAX_BLOCK_ID}.")
 
 
-def make_conversations(rate: float, requests: int, seed: int = 1) -> list[Arrival]:
+def make_conversations(
+    rate: float, requests: int, context: int = LONG_CONTEXT, seed: int = 1
+) -> list[Arrival]:
     """Conversations under a few system prompts, as `rate` requests a second. Each prompt of a conversation
-    begins with the one before. At the start as many conversations are under way as at any later time."""
+    begins with the one before. At the start as many conversations are under way as at any later time. In
+    place of a turn that the context is too short for, a new conversation begins."""
     source = random.Random(seed)
     fresh, arrivals = count(SYSTEM_PROMPTS * SYSTEM_TOKENS), list[Arrival]()
     due = [_pause(source, 0.0, _make_past(source, fresh)) for _ in range(round(rate * GO_ON * PAUSE_S))]
@@ -117,9 +121,12 @@ def make_conversations(rate: float, requests: int, seed: int = 1) -> list[Arriva
             turn = heappop(due)
         else:
             turn, next_begin = _Turn(next_begin, _choose_system(source)), next(begins)
-        blocks = _grow(source, fresh, turn.blocks)
-        length = len(blocks) * MADE_BLOCK - source.randrange(MADE_BLOCK)
         output = 1 + int(source.expovariate(1 / REPLY_TOKENS))
+        blocks = _grow(source, fresh, turn.blocks)
+        if len(blocks) * MADE_BLOCK + output > context:
+            most = max(1, (context - output) // MADE_BLOCK)
+            blocks = _grow(source, fresh, _choose_system(source))[:most]
+        length = len(blocks) * MADE_BLOCK - source.randrange(MADE_BLOCK)
         arrivals.append(Arrival(turn.at, blocks, MADE_BLOCK, length, output))
         if source.random() < GO_ON:
             heappush(due, _pause(source, turn.at, blocks))

@@ -17,14 +17,14 @@ sys.path.append(str(Path(__file__).parents[2] / "bench" / "lib"))
 from fleet_routes import measure_routes
 from fleet_rules import RULES
 
-SHAPE = Shape(pages=1600, page_size=16)
+SHAPE = Shape(pages=3200, page_size=16)
 COST = StepCost(base=8.0, prefill=0.3, row=0.2)
 REQUESTS = 150
 
 
 def simulate(name: str) -> tuple[Figures, float]:
     """The figures of a rule, and the mean time to first token."""
-    arrivals = make_conversations(rate=20.0, requests=REQUESTS)
+    arrivals = make_conversations(rate=4.0, requests=REQUESTS)
     simulation = Simulation(SHAPE, COST, arrivals, 4, RULES[name])
     figures = simulation.run()
     assert all(served.ends == 1 for served in simulation.served)

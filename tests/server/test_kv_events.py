@@ -146,9 +146,7 @@ def test_a_fleet_can_be_planned_from_the_recorded_steps(
     before = len(read_steps(path := directory / "steps.jsonl"))
     prompt = "Thrice " + TEXT
     complete(server, prompt, max_tokens=20)
-    eventually(
-        lambda: sum(step.work.rows for step in read_steps(path)[before:]) >= 19
-    )
+    eventually(lambda: sum(step.work.rows for step in read_steps(path)[before:]) >= 19)
     assert sum(step.work.prefill for step in read_steps(path)[before:]) == len(server.token_ids(prompt))
     assert main(["plan", "--fleet", "--steps", str(path), "--requests", "20", "--replicas", "2"]) == 0
     assert "Layout: 2 replicas" in capsys.readouterr().out

@@ -22,6 +22,7 @@ from .weights import FLOAT_NAMES, StoredFormat, Weights, all_formats, quantized_
 _SERVED = ServeConfig(model=BUILTIN_MODEL, served_model_name="")
 PAGE_SIZE = _SERVED.page_size
 MAX_REQUESTS = _SERVED.max_running
+STEP_MS = _SERVED.step_ms
 BATCHES = (1, 8, 64)
 CURVE = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 

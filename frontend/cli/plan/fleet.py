@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ....runtime.config import ServeConfig
 from ....runtime.errors import ConfigError
 from ....runtime.option_values import number, read_file, whole_number
 from ..output import ReadValue, table
@@ -130,10 +129,9 @@ def plan_fleet(parsed: argparse.Namespace, question: Question) -> FleetPlan:
     from ...fleet.planner import Objectives, Trial, find_fewest
     from ...fleet.replica import Shape
     from ...fleet.simulation import Simulation
-    from .estimate import PAGE_SIZE
+    from .estimate import PAGE_SIZE, STEP_MS
     from .roofline import cost_per_million
 
-    arrivals = _read_arrivals(parsed)
     if parsed.max_running is not None:
         question = msgspec.structs.replace(question, max_running=parsed.max_running)
     tp, estimate = _choose_ranks(question, parsed.tp, parsed.steps)
@@ -141,9 +139,10 @@ def plan_fleet(parsed: argparse.Namespace, question: Question) -> FleetPlan:
         pages=estimate.chosen.pages,
         page_size=PAGE_SIZE,
         slots=question.max_running,
-        step_ms=parsed.step_ms or ServeConfig.step_ms,
+        step_ms=parsed.step_ms or STEP_MS,
         max_model_len=estimate.context,
     )
+    arrivals = _read_arrivals(parsed, estimate.context)
     _check_lengths(arrivals, estimate)
     cost = _choose_cost(parsed.steps, question, tp)
     objectives = Objectives(
@@ -185,12 +184,12 @@ def plan_fleet(parsed: argparse.Namespace, question: Question) -> FleetPlan:
     )
 
 
-def _read_arrivals(parsed: argparse.Namespace) -> Sequence[Arrival]:
+def _read_arrivals(parsed: argparse.Namespace, context: int) -> Sequence[Arrival]:
     from ...fleet.workload import make_conversations, read_trace
 
     if parsed.trace is not None:
         return read_trace(parsed.trace, parsed.speed or 1.0, parsed.requests)
-    return make_conversations(parsed.rate or DEFAULT_RATE, parsed.requests or DEFAULT_REQUESTS)
+    return make_conversations(parsed.rate or DEFAULT_RATE, parsed.requests or DEFAULT_REQUESTS, context)
 
 
 def _choose_ranks(question: Question, asked: int | None, steps: Path | None) -> tuple[int, Estimate]:
@@ -240,8 +239,9 @@ def report_fleet(found: FleetPlan, parsed: argparse.Namespace) -> Iterator[Rende
         f"{found.model}: {first.requests:,} requests, {mean_in:,.0f} tokens in and {mean_out:,.0f} out on "
         f"average{refused}"
     )
-    heads = ("replicas", "TTFT p50", "p99", "ITL p99", "hits", "KV", "busy", "enough")
-    heads = heads if found.trials[0].is_enough is not None else heads[:-1]
+    heads = ["replicas", "TTFT p50", "p99", "ITL p99", "hits", "KV", "busy"]
+    if found.trials[0].is_enough is not None:
+        heads.append("enough")
     title = "Simulated replicas (TTFT in seconds, ITL in milliseconds)"
     yield table(title, heads, map(_trial_row, found.trials))
     most = max(trial.figures.ttft_s.p99 for trial in found.trials)

@@ -84,11 +84,11 @@ def plan(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, An
 def test_a_plan_has_the_fewest_replicas_that_are_fast_enough(
     capsys: pytest.CaptureFixture[str], steps: Path
 ) -> None:
-    found = plan(capsys, "--gpu", "l4", "--steps", steps, "--ttft-p99", "2", "--price-per-hour", "0.5")
+    found = plan(capsys, "--gpu", "l4", "--steps", steps, "--ttft-p99", "4", "--price-per-hour", "0.5")
     by_count = {trial["replicas"]: trial for trial in found["trials"]}
     fewest = found["replicas"]
     assert fewest > 1, "the test means a search"
-    assert by_count[fewest]["figures"]["ttft_s"]["p99"] <= 2
+    assert by_count[fewest]["figures"]["ttft_s"]["p99"] <= 4
     assert not by_count[fewest - 1]["is_enough"]
     assert found["cost_per_million"] == pytest.approx(0.5 * fewest / 3600 / found["tokens_per_s"] * 1e6)
 

@@ -59,6 +59,12 @@ def test_generated_conversations_come_at_their_rate_from_the_start(rate: float) 
     assert 1000 / (times[1999] - times[999]) == pytest.approx(rate, rel=0.15)
 
 
+def test_generated_conversations_end_before_the_context_does() -> None:
+    arrivals = make_conversations(10.0, requests=2000, context=4096)
+    assert max(arrival.length + arrival.output for arrival in arrivals) <= 4096
+    assert max(arrival.length for arrival in arrivals) > 3000
+
+
 def test_generated_conversations_grow_and_can_be_repeated() -> None:
     arrivals = make_conversations(rate=10.0, requests=400)
     assert arrivals == make_conversations(rate=10.0, requests=400)

@@ -58,7 +58,7 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(caplog: pytest.LogCaptu
 def test_a_step_that_restores_pages_is_left_out_but_its_tokens_are_counted(path: Path) -> None:
     recorder = StepRecorder(path)
     restoring = plan(1, Row(0, 32, packed(range(8))))
-    restoring.restores = [RestoredPages(0, [], [])]
+    restoring.restores = [RestoredPages(0, 0, b"")]
     recorder.record([], [restoring, plan(2, Row(0))])
     recorder.record([result(1, 1.0, 1), result(2, 1.0, 1)], [])
     assert [step.work for step in read(path)] == [StepWork(0, 1, 41, 0)]
