@@ -14,6 +14,7 @@ from ...runtime.errors import ConfigError
 from ...runtime.scheduler.step_records import MeasuredStep, StepWork
 
 FITS = 4
+SOURCE = "`arbora serve --record-steps FILE` writes the file."
 OUTLIER = 5.0  # times the expected time
 MIN_GAIN = 0.001  # share of the error
 ROUNDING = 1e-12
@@ -85,21 +86,23 @@ def read_steps(path: Path) -> list[MeasuredStep]:
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
-        raise ConfigError(f"--steps {path}: it can't be read: {error.strerror}.") from None
+        raise ConfigError(f"--steps {path}: it can't be read ({error.strerror}). {SOURCE}") from None
     decoder = msgspec.json.Decoder(MeasuredStep)
     steps = list[MeasuredStep]()
     for number, line in enumerate(lines, start=1):
         try:
             step = decoder.decode(line)
         except msgspec.DecodeError as error:
-            told = "Write the file with `arbora serve --record-steps FILE`."
-            raise ConfigError(f"--steps {path}, line {number}: {error}. {told}") from None
+            text = line[:60].decode(errors="replace")
+            raise ConfigError(
+                f"--steps {path}, line {number}: {error}. Remove the line {text}. {SOURCE}"
+            ) from None
         if step.ms <= 0:
             raise ConfigError(f"--steps {path}, line {number}: ms is {step.ms:g}; a step takes some time.")
         steps.append(step)
     if not any(step.work.prefill for step in steps) or not any(step.work.rows for step in steps):
         raise ConfigError(
-            f"--steps {path}: it needs steps with tokens of prompts and steps with rows in decode. "
-            "Record more."
+            f"--steps {path}: it needs steps with tokens of prompts and steps with rows in decode. Send "
+            "prompts to the server while it records."
         )
     return steps

@@ -88,8 +88,11 @@ def _show(found: object, report: Callable[[], Iterator[RenderableType]], as_json
 def _question(parsed: argparse.Namespace) -> Question:
     """The question that the options ask. Raises ConfigError for options that can't be used together."""
     gpu = None if parsed.gpu is None else gpu_named(parsed.gpu)
-    if parsed.price_per_hour is not None and gpu is None:
-        raise ConfigError("--price-per-hour: costs follow from a GPU's speed. Name one with --gpu.")
+    if parsed.price_per_hour is not None and gpu is None and parsed.steps is None:
+        raise ConfigError(
+            "--price-per-hour: costs follow from a GPU's speed, or from measured steps. Name a GPU with "
+            "--gpu, or give --fleet and --steps."
+        )
     is_gpu = gpu is not None or parsed.memory is not None
     context_text, context = parsed.context or ("", None)
     from .estimate import Question

@@ -45,6 +45,8 @@ class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     steps: str
     """where the times of steps come from: "bounds", or the file of measured steps"""
+    fit_error: float | None
+    """mean relative error of the times that were fitted to measured steps"""
     tp: int
     replicas: int | None
     devices: int | None
@@ -66,12 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("fleet", "How many replicas answer a workload in time, by simulation.")
     group.add_argument("--fleet", action="store_true", help="plan replicas behind the router")
     add("--trace", "FILE", read_file, "requests in Mooncake's format (default: generated conversations)")
-    add(
-        "--speed",
-        "FACTOR",
-        number(1e-3, 1e6),
-        "times as fast as in the trace (default: 1)",
-    )
+    add("--speed", "FACTOR", number(1e-3, 1e6), "times as fast as in the trace (default: 1)")
     told = f"of generated conversations, in requests a second (default: {DEFAULT_RATE:g})"
     add("--rate", "RATE", number(1e-3, 1e6), told)
     told = f"requests to simulate (default: all of a trace, {DEFAULT_REQUESTS:,} generated ones)"
@@ -80,7 +77,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--itl-p99", "MS", number(1e-3, 1e6), "longest 99th percentile of the time between two tokens")
     add("--replicas", "COUNT", whole_number(1), "simulate this number, in place of a search")
     add("--max-running", "COUNT", whole_number(1, 65536), "requests that a replica computes at a time")
-    add("--step-ms", "MS", number(1, 60_000), "time of its steps, as of arbora serve")
+    add(
+        "--step-ms",
+        "MS",
+        number(1, 60_000, "milliseconds between 1 and 60000"),
+        "time of its steps, as of arbora serve",
+    )
     told = "GPUs of a replica (default: as many as the model needs)"
     add("--tp", "COUNT", whole_number(1, MAX_TP), told)
     add("--steps", "FILE", read_file, "measured steps, for their times (default: bounds of the GPU)")
@@ -144,7 +146,7 @@ def plan_fleet(parsed: argparse.Namespace, question: Question) -> FleetPlan:
     )
     arrivals = _read_arrivals(parsed, estimate.context)
     _check_lengths(arrivals, estimate)
-    cost = _choose_cost(parsed.steps, question, tp)
+    cost, fit_error = _choose_cost(parsed.steps, question, tp)
     objectives = Objectives(
         ttft_p99_s=parsed.ttft_p99, itl_p99_s=None if parsed.itl_p99 is None else parsed.itl_p99 / 1e3
     )
@@ -170,6 +172,7 @@ def plan_fleet(parsed: argparse.Namespace, question: Question) -> FleetPlan:
         model=question.name,
         device=question.device if parsed.gpu is None else parsed.gpu,
         steps="bounds" if parsed.steps is None else str(parsed.steps),
+        fit_error=fit_error,
         tp=tp,
         replicas=None if best.is_enough is False else best.replicas,
         devices=None if best.is_enough is False else devices,
@@ -218,16 +221,19 @@ def _check_lengths(arrivals: Sequence[Arrival], estimate: Estimate) -> None:
         )
 
 
-def _choose_cost(steps: Path | None, question: Question, tp: int) -> Cost:
-    from ...fleet.step_cost import fit_cost, read_steps
+def _choose_cost(path: Path | None, question: Question, tp: int) -> tuple[Cost, float | None]:
+    """The time of a step, and the error of its fit to measured steps."""
+    from ...fleet.step_cost import fit_cost, measure_fit, read_steps
     from .estimate import measure_work
     from .roofline import Rates
 
-    if steps is not None:
-        return fit_cost(read_steps(steps))
+    if path is not None:
+        steps = read_steps(path)
+        cost = fit_cost(steps)
+        return cost, measure_fit(cost, steps)
     work, rates = measure_work(question)
     assert rates is not None, "the options name a GPU"
-    return partial(work.step_ms, Rates(rates.bandwidth * tp, rates.operations * tp))
+    return partial(work.step_ms, Rates(rates.bandwidth * tp, rates.operations * tp)), None
 
 
 def report_fleet(found: FleetPlan, parsed: argparse.Namespace) -> Iterator[RenderableType]:
@@ -251,14 +257,17 @@ def report_fleet(found: FleetPlan, parsed: argparse.Namespace) -> Iterator[Rende
         bar = "█" * max(1, round(BAR_WIDTH * p99 / most))
         yield f"{trial.replicas:>5} {bar} {p99:,.2f}{'  (enough)' if trial.is_enough else ''}"
     if found.replicas is None:
-        yield f"Not even {found.trials[-1].replicas:,} replicas are enough."
+        last = found.trials[-1].replicas
+        yield "1 replica is not enough." if last == 1 else f"Not even {last:,} replicas are enough."
         if parsed.itl_p99 is not None and 1e3 * found.trials[-1].figures.itl_s.p99 > parsed.itl_p99:
             yield "More replicas hardly shorten the time between two tokens. A lower --step-ms does."
     else:
-        each = f"{found.tp} GPUs a replica, " if found.tp > 1 else ""
+        device = f"{found.tp} × {found.device}, " if found.tp > 1 else f"{found.device}, "
+        if parsed.gpu is None:
+            device = "a machine like this one, "
         count = "replica" if found.replicas == 1 else "replicas"
         yield (
-            f"Layout: {found.replicas:,} {count} of {found.device}, {each}each with {found.pages:,} pages of "
+            f"Layout: {found.replicas:,} {count}, each on {device}with {found.pages:,} pages of "
             f"{found.page_size} tokens; {found.tokens_per_s:,.0f} tokens/s, {found.output_tokens_per_s:,.0f} "
             f"of them in replies; {100 * found.hit_share:.1f} % of prompt tokens cached"
         )
@@ -267,8 +276,14 @@ def report_fleet(found: FleetPlan, parsed: argparse.Namespace) -> Iterator[Rende
                 f"1M tokens cost {found.cost_per_million:,.3f}; if only those of replies count, "
                 f"{found.cost_per_million_output:,.3f}, with the same number of replicas at all times."
             )
-    if parsed.steps is None:
+    if found.fit_error is None:
         yield BOUND_NOTE
+    else:
+        yield (
+            f"The times of steps are fitted to {found.steps}, with a mean error of "
+            f"{100 * found.fit_error:.0f} %. They hold only for the model, the device and the options with "
+            "which they were recorded."
+        )
     if found.tp > 1:
         yield TP_NOTE
 

@@ -104,7 +104,7 @@ def test_a_named_number_of_replicas_is_simulated_alone(
 def test_a_plan_is_printed_with_a_plot_and_its_layout(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", *SMALL, "--gpu", "l4", "--itl-p99", "500", "--price-per-hour", "0.5"]) == 0
     printed = capsys.readouterr().out
-    for told in ("60 requests", "█", "Layout: 1 replica of l4", "1M tokens cost", "least time"):
+    for told in ("60 requests", "█", "Layout: 1 replica, each on l4", "1M tokens cost", "least time"):
         assert told in printed
 
 
