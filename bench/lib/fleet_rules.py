@@ -20,7 +20,7 @@ SGLANG_RATIO = 1.5  # above which load decides alone
 
 
 class RuleWithoutReports(ABC):
-    """Knows no trees. What it knows of the replicas' work it knows exactly and at once."""
+    """Gets no reports of the trees. It reads the open work of simulated replicas directly, without delay."""
 
     def __init__(self, replicas: Sequence[Replica], page_size: int, clock: Clock) -> None:
         self.replicas = replicas
@@ -49,7 +49,7 @@ class RoundRobin(RuleWithoutReports):
 
 
 class LeastBacklog(RuleWithoutReports):
-    """Expects that replicas compute whole prompts."""
+    """Sends a request to the replica with the fewest seconds of open work. It counts prompts as uncached."""
 
     def choose(self, arrival: Arrival, message: Generate) -> int:
         message.uncached = arrival.length

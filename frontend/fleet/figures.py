@@ -17,11 +17,11 @@ PERCENTILES = (50, 90, 99)
 
 @dataclass(slots=True)
 class Served:
-    """What a request has got so far. Times are in seconds since the start."""
+    """The progress of a request. Times are in seconds since the start."""
 
     replica: int = -1
     cached: int = 0  # tokens of the prompt that the replica had
-    tokens: int = 0  # of the reply
+    tokens: int = 0  # that the client has got
     first_at: float = 0.0
     last_at: float = 0.0
     ends: int = 0  # how often its reply has ended

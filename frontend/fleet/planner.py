@@ -1,4 +1,4 @@
-"""Finds the fewest replicas that meet objectives for the times of replies."""
+"""Finds the fewest replicas that keep TTFT and ITL below their limits."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Replica:
         self._cost = cost
         self._planned: deque[StepPlan] = deque()
         self._running: StepPlan | None = None
-        self._elapsed_s = 0.0  # of the running step
+        self._elapsed_s = 0.0  # how long the running step takes
         self._numbers: dict[int, int] = {}  # by slot: the number of its request, which is its seed
         self._meter = StepMeter()
 

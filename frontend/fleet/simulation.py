@@ -32,7 +32,7 @@ class Rule(Protocol):
 
 Clock = Callable[[], float]
 MakeRule = Callable[[Sequence[Replica], int, Clock], Rule]
-"""Makes a rule for replicas, whose pages have so many tokens."""
+"""Makes a rule from the replicas, the number of tokens in a page, and the simulated clock."""
 
 
 Slowdown = Callable[[int, Collection[int]], float]
@@ -135,7 +135,7 @@ class Simulation:
         self._deliver(chosen, self.replicas[chosen].submit(message, self._now))
 
     def _deliver(self, number: int, messages: Sequence[Message]) -> None:
-        """Notes what the client gets from a replica, and plans what the router gets. Begins a step."""
+        """Gives the messages of a replica to the client, and later to the router. Begins the next step."""
         for message in messages:
             if isinstance(message, Outputs):
                 self._note(message)

@@ -24,13 +24,17 @@ Cost: TypeAlias = Callable[[StepWork], float]
 
 
 class StepCost(msgspec.Struct, frozen=True):
-    """A linear cost of steps, in milliseconds."""
+    """A linear cost of steps, in milliseconds. A step takes `base`, and in addition
+
+    - `prefill` for each prompt token that it computes, and `pair` for each token that one of these attends to
+    - `row` for each row in decode, and `context` for each token that such a row attends to
+    """
 
     base: float = 0.0
-    prefill: float = 0.0  # of a token of a prompt
-    row: float = 0.0  # of a row in decode
-    context: float = 0.0  # of a token that a row in decode attends to
-    pair: float = 0.0  # of a token that a token of a prompt attends to
+    prefill: float = 0.0
+    row: float = 0.0
+    context: float = 0.0
+    pair: float = 0.0
 
     def __call__(self, work: StepWork) -> float:
         return (
@@ -61,8 +65,8 @@ def fit_cost(steps: Sequence[MeasuredStep]) -> StepCost:
 
 
 def _fit(matrix: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """The least-squares solution without a negative part. It is the plain one with some parts left out, so
-    all choices are tried, the smallest first: a part that hardly changes the error is left out."""
+    """The least-squares solution with non-negative coefficients. Every subset of the columns is solved, the
+    smallest first: a column that hardly lowers the error gets the coefficient 0."""
     scale = np.maximum(matrix.max(axis=0), 1e-300)
     best, least = np.zeros(matrix.shape[1]), np.inf
     for count in range(1, matrix.shape[1] + 1):

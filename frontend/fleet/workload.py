@@ -15,13 +15,13 @@ import msgspec
 from ...runtime.errors import ConfigError
 from ...runtime.messages import Tokens
 
-TRACE_BLOCK = 512  # tokens in a block of a trace in Mooncake's format
+TRACE_BLOCK = 512  # tokens for which a hash in Mooncake's format stands
 MAX_BLOCK_ID = (1 << 30) - 1
 """Ids of tokens in replies begin after it, so that no prompt has them by chance."""
 SYSTEM_PROMPTS = 20
-SYSTEM_TOKENS = 1024  # of a system prompt, with which the conversations of an application begin
-TURN_TOKENS = 512  # tokens by which a prompt of a conversation exceeds the one before, on average
-REPLY_TOKENS = 128  # of a reply, on average
+SYSTEM_TOKENS = 1024  # length of a system prompt, with which conversations begin
+TURN_TOKENS = 512  # mean number of tokens by which a prompt exceeds the conversation's last one
+REPLY_TOKENS = 128  # mean length of a reply
 GO_ON = 0.75  # share of the turns after which a conversation goes on
 PAUSE_S = 20.0  # between two requests of a conversation, on average
 MADE_BLOCK = 64  # tokens in a block of a made prompt
@@ -35,8 +35,8 @@ class Arrival:
     at: float  # seconds since the start
     blocks: Sequence[int]
     block: int  # tokens for which an element of `blocks` stands
-    length: int  # of the prompt, in tokens
-    output: int  # tokens of the reply
+    length: int  # tokens in the prompt
+    output: int  # tokens in the reply
 
     def make_prompt(self) -> Tokens:
         """The prompt: each token of a block has the block's id."""

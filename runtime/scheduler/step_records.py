@@ -1,4 +1,4 @@
-"""What steps compute and how long they take, as the lines of a file for `arbora plan --fleet --steps`."""
+"""Records the work and the time of each step in a file, which `arbora plan --fleet --steps` reads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class StepWork(msgspec.Struct, frozen=True):
-    """What a step computes."""
+    """The numbers of tokens that a step computes and attends to."""
 
     prefill: Count  # tokens of prompts
     rows: Count  # in decode; a draft counts as one

@@ -69,10 +69,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--fleet", action="store_true", help="plan replicas behind the router")
     add("--trace", "FILE", read_file, "requests in Mooncake's format (default: generated conversations)")
     add("--speed", "FACTOR", number(1e-3, 1e6), "times as fast as in the trace (default: 1)")
-    told = f"of generated conversations, in requests a second (default: {DEFAULT_RATE:g})"
-    add("--rate", "RATE", number(1e-3, 1e6), told)
-    told = f"requests to simulate (default: all of a trace, {DEFAULT_REQUESTS:,} generated ones)"
-    add("--requests", "COUNT", whole_number(1), told)
+    rate = f"requests a second, if conversations are generated (default: {DEFAULT_RATE:g})"
+    add("--rate", "RATE", number(1e-3, 1e6), rate)
+    requests = f"requests to simulate (default: the whole trace, or {DEFAULT_REQUESTS:,} generated ones)"
+    add("--requests", "COUNT", whole_number(1), requests)
     add("--ttft-p99", "SECONDS", number(1e-3, 1e6), "longest 99th percentile of the time to first token")
     add("--itl-p99", "MS", number(1e-3, 1e6), "longest 99th percentile of the time between two tokens")
     add("--replicas", "COUNT", whole_number(1), "simulate this number, in place of a search")
@@ -83,8 +83,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         number(1, 60_000, "milliseconds between 1 and 60000"),
         "time of its steps, as of arbora serve",
     )
-    told = "GPUs of a replica (default: as many as the model needs)"
-    add("--tp", "COUNT", whole_number(1, MAX_TP), told)
+    add(
+        "--tp",
+        "COUNT",
+        whole_number(1, MAX_TP),
+        "GPUs for each replica (default: as many as the model needs)",
+    )
     add("--steps", "FILE", read_file, "measured steps, for their times (default: bounds of the GPU)")
 
 

@@ -64,7 +64,7 @@ class World:
         self.router.send(requests, replica)
         return replica
 
-    def matched(self, request: Generate) -> dict[int, int]:
+    def count_matched(self, request: Generate) -> dict[int, int]:
         """How many tokens of a prompt each replica has or expects, without those that have none."""
         return {replica: int(count) for replica, count in enumerate(self.router._match(request)) if count}
 
@@ -163,9 +163,9 @@ def test_a_prompt_that_was_sent_counts_until_it_is_reported() -> None:
     world.now += 10 * EXPECTED_S
     assert world.choose(request(*range(300), 5)) == 1, "the prompts still wait there"
     world.end(first, second)
-    assert world.matched(request(*range(300))) == {1: 288}
+    assert world.count_matched(request(*range(300))) == {1: 288}
     world.now += EXPECTED_S
-    assert not world.matched(request(*range(300)))
+    assert not world.count_matched(request(*range(300)))
 
 
 def test_the_tokens_that_were_sent_are_backlog_until_the_replica_counts_them() -> None:
@@ -194,7 +194,7 @@ def test_evicted_pages_are_no_match() -> None:
     pages = world.store(1, *range(320))
     assert world.router.find(request(*range(320)), BOTH) == 1
     assert world.report(1, TreeChange(array("i", pages[::-1]).tobytes()))
-    assert not world.matched(request(*range(320)))
+    assert not world.count_matched(request(*range(320)))
 
 
 def test_a_lost_report_is_noticed_once_and_the_whole_tree_replaces_all() -> None:
@@ -204,9 +204,9 @@ def test_a_lost_report_is_noticed_once_and_the_whole_tree_replaces_all() -> None
     assert not world.report(0)
     assert world.report(0), "the whole tree was requested"
     assert world.report(0, is_whole=True)
-    assert not world.matched(request(*range(320)))
+    assert not world.count_matched(request(*range(320)))
     world.store(0, *range(160))
-    assert world.matched(request(*range(320))) == {0: 160}
+    assert world.count_matched(request(*range(320))) == {0: 160}
 
 
 def test_the_whole_tree_is_requested_again_if_it_does_not_come() -> None:
@@ -221,12 +221,12 @@ def test_the_whole_tree_is_requested_again_if_it_does_not_come() -> None:
 def test_prefixes_of_other_namespaces_and_of_requests_without_cache_do_not_match() -> None:
     world = World()
     world.store(1, *range(320))
-    assert world.matched(request(*range(320))) == {1: 320}
-    assert not world.matched(request(*range(320), namespace="other"))
-    assert not world.matched(request(*range(320), namespace=None))
+    assert world.count_matched(request(*range(320))) == {1: 320}
+    assert not world.count_matched(request(*range(320), namespace="other"))
+    assert not world.count_matched(request(*range(320), namespace=None))
     unshared = request(*range(900, 1220), namespace=None)
     world.send(unshared)
-    assert not world.matched(request(*range(900, 1220)))
+    assert not world.count_matched(request(*range(900, 1220)))
 
 
 def test_a_dead_replica_has_no_prefixes_and_no_work() -> None:
@@ -237,7 +237,7 @@ def test_a_dead_replica_has_no_prefixes_and_no_work() -> None:
     assert world.router.measure_backlog(0) == 0
     world.router.open(0)
     assert world.router.measure_backlog(0) == 0
-    assert not world.matched(request(*range(320)))
+    assert not world.count_matched(request(*range(320)))
 
 
 def test_a_replica_that_has_computed_nothing_counts_as_fast_as_another() -> None:
