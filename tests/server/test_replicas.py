@@ -19,6 +19,7 @@ from arbora.runtime.config import BUILTIN_MODEL
 from processes import children_of, command_line, is_alive
 from served import PATIENCE, Served, eventually, serve
 
+IMPATIENT = Path(__file__).parents[1] / "support/impatient_server.py"
 ROOM = ("--kv-memory", "16MiB")
 TEXT = "The river runs past the old mill, and the miller's children swim in it when the days are long. "
 
@@ -26,6 +27,13 @@ TEXT = "The river runs past the old mill, and the miller's children swim in it w
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Served]:
     with serve(BUILTIN_MODEL, "--replicas", "2", *ROOM) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[Served]:
+    """Its watchdog ends a process that gives no sign of life for a few seconds."""
+    with serve(BUILTIN_MODEL, "--replicas", "2", *ROOM, program=(str(IMPATIENT),)) as server:
         yield server
 
 
@@ -40,7 +48,7 @@ def processes(server: Served, role: str) -> dict[int, int]:
     found = {}
     for pid in children_of(server.process.pid):
         command = [*filter(None, command_line(pid))]
-        if any(part.endswith(f"runtime.{role}.process") for part in command):
+        if any(part.endswith((f"runtime.{role}.process", f"loops_on_demand.{role}")) for part in command):
             found[int(command[-2])] = pid
     return found
 
@@ -241,6 +249,16 @@ class Stream:
 
 @pytest.mark.parametrize("role", ["model", "scheduler"])
 def test_a_killed_replica_costs_no_request_and_streams_go_on(pair: Served, role: str) -> None:
+    send_to_first_and_check(pair, role, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("role", ["model", "scheduler"])
+def test_a_hung_replica_costs_no_request_and_streams_go_on(impatient: Served, role: str) -> None:
+    send_to_first_and_check(impatient, role, signal.SIGSTOP)
+
+
+def send_to_first_and_check(pair: Served, role: str, number: signal.Signals) -> None:
+    """Sends a signal to a process of the first replica while requests run. All get their texts."""
     eventually(lambda: are_up(pair))
     long: Any = {"max_tokens": 700, "min_tokens": 700, "ignore_eos": True}
     bodies: list[Any] = [
@@ -269,9 +287,10 @@ def test_a_killed_replica_costs_no_request_and_streams_go_on(pair: Served, role:
         thread.start()
     before = processes(pair, role)
     begun = [len(stream.events) for stream in streams]
-    os.kill(before[0], signal.SIGKILL)
+    os.kill(before[0], number)
     while any(thread.is_alive() for thread in (stream._thread for stream in streams)):
-        assert pair.is_healthy
+        # Short timeouts also take a busy replica for one that does not respond.
+        assert pair.is_healthy or number == signal.SIGSTOP
         time.sleep(0.05)
     over.set()
     for thread in threads:
@@ -280,7 +299,8 @@ def test_a_killed_replica_costs_no_request_and_streams_go_on(pair: Served, role:
     assert set(statuses) == {200} and set(texts) == {whole}
     eventually(lambda: are_up(pair))
     after = processes(pair, role)
-    assert after[0] != before[0] and after[1] == before[1]
+    assert after[0] != before[0]
+    assert after[1] == before[1] or number == signal.SIGSTOP
     eventually(lambda: pair.is_quiet)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from arbora.frontend.cli.main import build_parser, serve_config
 from arbora.frontend.launch.child_process import Command, server_commands
+from arbora.frontend.launch.placement import place_replicas
 from arbora.frontend.launch.serve import serve
 from arbora.frontend.launch.watchdog import Timeouts
 from arbora.runtime.logs import write_log
@@ -25,7 +26,7 @@ def looping(command: Command) -> Command:
 if __name__ == "__main__":
     config = serve_config(vars(build_parser().parse_args()), os.environ)
     write_log(config.log_level)
-    commands = server_commands()
+    commands = server_commands(replicas=place_replicas(config))
     commands = commands._replace(
         scheduler=looping(commands.scheduler),
         model=looping(commands.model),
