@@ -68,21 +68,22 @@ def run(parsed: argparse.Namespace) -> int:
     question = _question(parsed)
     if parsed.fleet:
         planned = fleet.plan_fleet(parsed, question)
-        return _show(planned, lambda: fleet.report_fleet(planned, parsed), parsed.json)
+        _show(planned, lambda: fleet.report_fleet(planned, parsed), parsed.json)
+        return 1 if planned.replicas is None else 0
     from .estimate import estimate
 
     found = estimate(question)
-    return _show(found, lambda: report(found), parsed.json)
+    _show(found, lambda: report(found), parsed.json)
+    return 0
 
 
-def _show(found: object, report: Callable[[], Iterator[RenderableType]], as_json: bool) -> int:
+def _show(found: object, report: Callable[[], Iterator[RenderableType]], as_json: bool) -> None:
     if as_json:
         print_json(found)
-        return 0
+        return
     screen = console()
     for part in report():
         screen.print(part)
-    return 0
 
 
 def _question(parsed: argparse.Namespace) -> Question:

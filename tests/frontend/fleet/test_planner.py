@@ -134,7 +134,7 @@ def test_a_model_too_large_for_a_gpu_is_divided(capsys: pytest.CaptureFixture[st
 def test_a_time_between_tokens_that_no_number_of_replicas_reaches_is_explained(
     capsys: pytest.CaptureFixture[str], steps: Path
 ) -> None:
-    assert main(["plan", *SMALL, "--steps", str(steps), "--itl-p99", "2"]) == 0
+    assert main(["plan", *SMALL, "--steps", str(steps), "--itl-p99", "2"]) == 1
     printed = capsys.readouterr().out
     assert "Not even 60 replicas are enough" in printed and "--step-ms" in printed
 
