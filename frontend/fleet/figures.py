@@ -21,7 +21,7 @@ class Served:
 
     replica: int = -1
     cached: int = 0  # tokens of the prompt that the replica had
-    tokens: int = 0  # that the client has got
+    tokens: int = 0  # tokens of the reply that the client has got
     first_at: float = 0.0
     last_at: float = 0.0
     ends: int = 0  # how often its reply has ended

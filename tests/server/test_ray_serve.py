@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +129,9 @@ def fleet(served_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         try:
             process.wait(60)
         except subprocess.TimeoutExpired:
-            for each in [process.pid, *filter(is_alive, started)]:
-                os.kill(each, signal.SIGKILL)
+            for each in (process.pid, *started):
+                with suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGKILL)
             raise
         eventually(lambda: not any(map(is_alive, started)), 20)
 

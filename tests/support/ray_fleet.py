@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+import time
 from contextlib import suppress
 
+import httpx
 import ray
 from arbora.frontend.ray_serve import build_app
 from ray import serve
@@ -29,10 +31,19 @@ def main() -> None:
             serve.start(http_options={"host": "127.0.0.1", "port": port})
         with suppress(TimeoutError):
             serve.run(build_app(arguments))
+        while not answers(f"http://127.0.0.1:{port}/v1/models"):
+            time.sleep(0.2)
         print("serves", flush=True)
         sys.stdin.read()
         serve.shutdown()  # type: ignore[no-untyped-call]
         ray.shutdown()
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=60).status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 if __name__ == "__main__":
