@@ -95,9 +95,10 @@ async def record_steps(
     rate, first = given.rate * replicas / given.replicas, 0
     with start(given, replicas, directory, "--record-steps", str(path)) as server:
         for salt in ("warm-up", "learned"):
-            first = len(path.read_bytes().splitlines())
+            first = len(path.read_bytes().splitlines()) - replicas  # each writes a header
             await replay(server.url, requests, rate, given.max_prompt, salt)
-    return read_steps(path)[first:]
+    _, steps = read_steps(path)
+    return steps[first:]
 
 
 async def serve(

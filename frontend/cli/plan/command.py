@@ -69,9 +69,9 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.fleet:
         planned = fleet.plan_fleet(parsed, question)
         return _show(planned, lambda: fleet.report_fleet(planned, parsed), parsed.json)
-    from .estimate import estimate
+    from .estimate import PlannedModel, estimate
 
-    found = estimate(question)
+    found = estimate(question, PlannedModel.read(question))
     return _show(found, lambda: report(found), parsed.json)
 
 
