@@ -89,7 +89,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         used = sum(replica.used_page_s / replica.cache.num_pages for replica in replicas)
         # The server counts what a prefill server has computed as cached.
         prefilled = sum(
-            replica.scheduler.stats().prompt_tokens_computed for replica in replicas if replica.role == "prefill"
+            replica.scheduler.stats().prompt_tokens_computed
+            for replica in replicas
+            if replica.role == "prefill"
         )
         return cls(
             requests=len(answered),

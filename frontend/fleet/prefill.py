@@ -32,7 +32,7 @@ from ...runtime.sampling_params import SamplingParams
 class PrefillServers(NamedTuple):
     """The servers of `--prefill-from`."""
 
-    count: int
+    replicas: int
     page_s: float
     """seconds that a page takes on the link of a replica"""
 
@@ -66,21 +66,21 @@ class _Order:
 class PageMoves:
     """Takes the place of the page stores of decode and prefill replicas.
 
-    As in the server, a prompt goes to the prefill replica that owes the asking one the fewest pages. Its pages
-    are sent as they are computed. A replica's link carries one message at a time in either direction.
+    As in the server, a prompt goes to the prefill replica that owes the asking one the fewest pages, and its
+    pages are sent as they are computed. The link of a replica carries one message at a time.
     """
 
     def __init__(self, decode: int, servers: PrefillServers) -> None:
         """decode: the number of decode replicas, whose numbers are before those of the prefill replicas"""
         self.waits_s = array("f")
         """for each prompt, the seconds until its pages had come"""
-        self._prefill = range(decode, decode + servers.count)
+        self._prefill = range(decode, decode + servers.replicas)
         self._page_s = servers.page_s
         self._orders: dict[tuple[int, int], _Order] = {}  # by decode replica and fetch
         self._by_request: dict[str, _Order] = {}
         self._owed = Counter[tuple[int, int]]()  # pages, by decode and prefill replica
         self._arriving: list[tuple[float, tuple[int, int], int]] = []  # heap of when pages are owed no more
-        self._free_at = [0.0] * (decode + servers.count)  # when each replica's link is free
+        self._free_at = [0.0] * (decode + servers.replicas)  # when each replica's link is free
         self._asked = 0
 
     def take(

@@ -114,7 +114,9 @@ class Simulation:
         in `replicas`
         """
         self._moves = None if prefill is None else PageMoves(replicas, prefill)
-        self.replicas = [Replica(shape, cost, "both" if prefill is None else "decode") for _ in range(replicas)]
+        self.replicas = [
+            Replica(shape, cost, "both" if prefill is None else "decode") for _ in range(replicas)
+        ]
         self.served = [Served() for _ in arrivals]
         self.gaps_s = array("f")
         """seconds between two tokens of a reply, of all replies"""
@@ -127,7 +129,7 @@ class Simulation:
         self._events: list[tuple[float, int, int, Sequence[Message] | SchedulerInbox | None]] = []
         self._rule = make_rule(self.replicas, shape.page_size, lambda: self._now)
         if prefill is not None:
-            self.replicas += [Replica(shape, cost, "prefill") for _ in range(prefill.count)]
+            self.replicas += [Replica(shape, cost, "prefill") for _ in range(prefill.replicas)]
 
     def run(self) -> Figures:
         for number, arrival in enumerate(self._arrivals):

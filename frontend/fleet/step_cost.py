@@ -15,9 +15,7 @@ from ...runtime.scheduler.step_records import MeasuredStep, StepsHeader, StepWor
 from .json_lines import read_json_lines
 
 FITS = 4
-SOURCE = (
-    "`arbora serve --record-steps FILE` writes the file. If an older version has recorded it, record it again."
-)
+SOURCE = "`arbora serve --record-steps FILE` writes the file. If an older version wrote it, record again."
 OUTLIER = 5.0  # times the expected time
 MIN_GAIN = 0.001  # share of the error
 ROUNDING = 1e-12
@@ -95,12 +93,13 @@ def read_steps(path: Path) -> tuple[StepsHeader, list[MeasuredStep]]:
     header, steps = None, list[MeasuredStep]()
     for place, line in read_json_lines(path, "--steps", decoder, SOURCE):
         match line:
-            case StepsHeader() if header is None:
-                header = line
             case StepsHeader():
+                header = header or line
                 _check_header(line, header, place)
             case _ if header is None:
-                raise ConfigError(f"{place}: a step stands before the line that describes its model. {SOURCE}")
+                raise ConfigError(
+                    f"{place}: a step stands before the line that describes its model. {SOURCE}"
+                )
             case _ if line.ms <= 0:
                 raise ConfigError(f"{place}: ms is {line.ms:g}, but a step takes some time. Remove the line.")
             case _:

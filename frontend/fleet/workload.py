@@ -27,9 +27,7 @@ GO_ON = 0.75  # share of the turns after which a conversation goes on
 PAUSE_S = 20.0  # between two requests of a conversation, on average
 MADE_BLOCK = 64  # tokens in a block of a made prompt
 LONG_CONTEXT = 1 << 20
-FORMAT = (
-    "Each line is a JSON object with timestamp (milliseconds), input_length, output_length and hash_ids."
-)
+FORMAT = "Each line is a JSON object with timestamp (milliseconds), input_length, output_length and hash_ids."
 
 
 @dataclass(frozen=True, slots=True)

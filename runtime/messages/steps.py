@@ -177,7 +177,7 @@ class Pooling(Part):
     activation: Literal["identity", "sigmoid", "softmax"] = "identity"  # turns logits into probabilities
 
 
-class ModelDescription(Part, frozen=True, array_like=False):
+class ModelDescription(Part, array_like=False):
     """What the time of a step depends on beside its work. Sizes are those of the whole model, not of a rank's
     part, and the most of all layers."""
 
