@@ -206,7 +206,8 @@ def plan_fleet(parsed: argparse.Namespace, question: Question) -> FleetPlan:
 
     trials = _run_trials(simulate, roles, parsed.replicas, objectives, min(MAX_REPLICAS, len(arrivals)))
     enough = [trial for trial in trials if trial.is_enough is not False]
-    best = min(enough, key=lambda trial: (trial.replicas, trial.prefill), default=trials[-1])
+    most = max(trials, key=lambda trial: trial.replicas)
+    best = min(enough, key=lambda trial: (trial.replicas, trial.prefill), default=most)
     # On a CPU the ranks of a replica are processes of one machine.
     devices, figures = best.replicas * (tp if question.device == "cuda" else 1), best.figures
 
@@ -313,5 +314,5 @@ def _choose_cost(
         return cost, measure_fit(cost, recorded.steps)
     assert question.gpu is not None, "the options name a GPU"
     rates = model.find_rates(question.gpu)
-    step_ms = model.measure_work().step_ms
-    return partial(step_ms, Rates(rates.bandwidth * tp, rates.operations * tp)), None
+    all_rates = Rates(rates.bandwidth * tp, rates.operations * tp)
+    return model.measure_work().make_step_cost(all_rates), None

@@ -34,12 +34,13 @@ def report_fleet(found: FleetPlan, parsed: argparse.Namespace) -> Iterator[Rende
         f"{found.model}: {first.requests:,} requests, {mean_in:,.0f} tokens in and {mean_out:,.0f} out on "
         f"average{refused}"
     )
-    is_apart = any(trial.prefill for trial in found.trials)
-    heads = ["prefill:decode" if is_apart else "replicas", "TTFT p50", "p99", "ITL p99", "hits", "KV", "busy"]
+    heads = ["replicas", "TTFT p50", "p99", "ITL p99", "hits", "KV", "busy"]
     if found.trials[0].is_enough is not None:
         heads.append("enough")
     title = "Simulated replicas (TTFT in seconds, ITL in milliseconds)"
     yield table(title, heads, map(_trial_row, found.trials))
+    if any(trial.prefill for trial in found.trials):
+        yield "P:D are P replicas that only prefill and D that only decode."
     most = max(trial.figures.ttft_s.p99 for trial in found.trials)
     yield "TTFT p99 in seconds by replicas"
     for trial in found.trials:
@@ -47,11 +48,12 @@ def report_fleet(found: FleetPlan, parsed: argparse.Namespace) -> Iterator[Rende
         bar = "█" * max(1, round(BAR_WIDTH * p99 / most))
         yield f"{_name(trial):>7} {bar} {p99:,.2f}{'  (enough)' if trial.is_enough else ''}"
     if found.replicas is None:
-        last = found.trials[-1]
+        last = max(found.trials, key=lambda trial: trial.replicas)
         is_one = last.replicas == 1
-        yield "1 replica is not enough." if is_one else f"Not even {_describe(last)} are enough."
-        if parsed.itl_p99 is not None and 1e3 * found.trials[-1].figures.itl_s.p99 > parsed.itl_p99:
-            yield "More replicas hardly shorten the time between two tokens. A lower --step-ms does."
+        yield "1 replica is not enough." if is_one else f"Not even {last.replicas:,} replicas are enough."
+        if parsed.itl_p99 is not None and 1e3 * last.figures.itl_s.p99 > parsed.itl_p99:
+            apart = ", or prefill apart from decode (--roles any)" if found.link_gbps is None else ""
+            yield f"More replicas hardly shorten the time between two tokens. A lower --step-ms does{apart}."
     else:
         device = f"{found.tp} × {found.device}, " if found.tp > 1 else f"{found.device}, "
         if parsed.gpu is None:
@@ -103,7 +105,8 @@ def _name(trial: Trial) -> str:
 
 def _describe(trial: Trial) -> str:
     if trial.prefill:
-        return f"{trial.prefill:,} prefill and {trial.replicas - trial.prefill:,} decode replicas"
+        apart = f"{trial.prefill:,} only for prefill and {trial.replicas - trial.prefill:,} only for decode"
+        return f"{trial.replicas:,} replicas, {apart}"
     return "1 replica" if trial.replicas == 1 else f"{trial.replicas:,} replicas"
 
 

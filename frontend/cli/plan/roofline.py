@@ -3,6 +3,8 @@ whichever takes longer."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ....runtime.model.decoder_config import DecoderConfig
@@ -42,22 +44,34 @@ class Work(NamedTuple):
         moved = self._weight_bytes(tokens) + self.token_bytes * tokens
         return tokens / max(moved / rates.bandwidth, operations / rates.operations)
 
-    def step_ms(self, rates: Rates, step: StepWork) -> float:
-        """Milliseconds of a step of prompts and of rows in decode, each with a mean context."""
-        attended = sum(
-            tokens * _count_attended(self.config, attended // tokens)
-            for tokens, attended in ((step.rows, step.context), (step.prefill, step.pairs))
-            if tokens
-        )
-        read = _count_attended(self.config, step.context // step.rows) * step.rows if step.rows else 0
+    def make_step_cost(self, rates: Rates) -> Callable[[StepWork], float]:
+        """The milliseconds of a step of prompts and of rows in decode, each with a mean context."""
         layers, head = matrix_parameters(self.config)
-        tokens = step.prefill + step.rows
-        moved = self._weight_bytes(tokens) + self.token_bytes * (
-            read / len(self.config.layers) + step.prefill
-        )
-        operations = 2 * layers * tokens + 2 * head * max(1, step.rows)
-        operations += _attention_operations(self.config, attended)
-        return 1e3 * max(moved / rates.bandwidth, operations / rates.operations)
+        attention = _attention_operations(self.config, 1)
+        windows = Counter(self.config.cache_spec.windows)
+
+        def count_attended(tokens: int, context: int) -> int:
+            """Tokens that new tokens attend to together, summed over the layers."""
+            if not tokens:
+                return 0
+            mean = context // tokens
+            reached = (
+                count * (mean if reach is None else min(reach, mean)) for reach, count in windows.items()
+            )
+            return tokens * sum(reached)
+
+        def measure_ms(step: StepWork) -> float:
+            read = count_attended(step.rows, step.context)
+            attended = read + count_attended(step.prefill, step.pairs)
+            tokens = step.prefill + step.rows
+            moved = self._weight_bytes(tokens) + self.token_bytes * (
+                read / len(self.config.layers) + step.prefill
+            )
+            operations = 2 * layers * tokens + 2 * head * max(1, step.rows)
+            operations += attention * attended
+            return 1e3 * max(moved / rates.bandwidth, operations / rates.operations)
+
+        return measure_ms
 
     def _weight_bytes(self, tokens: int) -> float:
         """The bytes that a step of this many tokens reads: of the experts, only those that a token has. The
