@@ -85,6 +85,8 @@ def report_fleet(found: FleetPlan, parsed: argparse.Namespace) -> Iterator[Rende
         yield f"Pages travel between replicas at {found.link_gbps:g} Gbit/s (--link-gbps)."
     if found.tp > 1:
         yield TP_NOTE
+        if found.prefill_replicas:
+            yield "`arbora serve` does not move pages between replicas with --tp yet."
 
 
 def _trial_row(trial: Trial) -> tuple[str, ...]:
