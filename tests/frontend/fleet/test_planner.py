@@ -14,6 +14,7 @@ from arbora.frontend.fleet.planner import Objectives, Trial, find_fewest, find_f
 from arbora.frontend.fleet.step_cost import StepCost
 from arbora.runtime.messages import ModelDescription
 from arbora.runtime.scheduler.step_records import MeasuredStep, StepsHeader, StepWork
+from checkpoints import random_model, save_model
 from msgspec.json import encode
 from msgspec.structs import replace
 
@@ -148,6 +149,16 @@ def test_a_model_too_large_for_a_gpu_is_divided(capsys: pytest.CaptureFixture[st
     (tmp_path / "config.json").write_text(json.dumps(config))
     found = plan(capsys, tmp_path, "--gpu", "l40s", "--replicas", "1")
     assert (found["tp"], found["devices"]) == (2, 2)
+
+
+def test_roles_are_refused_for_a_model_whose_pages_do_not_travel(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    saved = save_model(random_model("mistral", sliding_window=32), tmp_path)
+    for file in saved.glob("*.safetensors"):
+        file.unlink()  # only config.json is read
+    assert main(["plan", str(tmp_path), *SMALL, "--gpu", "l4", "--roles", "1:1"]) == 2
+    assert "layers with windows" in capsys.readouterr().err
 
 
 def test_a_time_between_tokens_that_no_number_of_replicas_reaches_is_explained(

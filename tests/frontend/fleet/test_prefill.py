@@ -6,11 +6,26 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from arbora.frontend.fleet.prefill import PrefillServers
+from arbora.frontend.fleet.prefill import PageMoves, PrefillServers
 from arbora.frontend.fleet.replica import Shape
 from arbora.frontend.fleet.simulation import Simulation
 from arbora.frontend.fleet.step_cost import StepCost
 from arbora.frontend.fleet.workload import Arrival, make_conversations
+from arbora.radix_cache import KEY_BYTES
+from arbora.runtime.messages import (
+    Abort,
+    EndFetch,
+    FetchPages,
+    FindPages,
+    Generate,
+    Output,
+    Outputs,
+    PagesFetched,
+    PagesFound,
+    Refused,
+    SavedPages,
+    SavePages,
+)
 
 SHAPE = Shape(pages=4000, page_size=16)
 COST = StepCost(base=8.0, prefill=0.05, row=0.1, context=1e-5)
@@ -133,3 +148,55 @@ def test_a_prompt_goes_to_the_prefill_replica_that_owes_the_fewest_pages() -> No
     assert [replica.scheduler.stats().prompt_tokens_computed for replica in ran.replicas[1:]] == [
         2 * 1984
     ] * 2
+
+
+KEYS = b"".join(bytes([number] * KEY_BYTES) for number in range(1, 41))
+"""of 40 pages"""
+
+
+def ask(moves: PageMoves, fetch: int = 1) -> Generate:
+    """Has the decode replica, which is alone, ask for the pages of `KEYS` and take them."""
+    find = FindPages(fetch, "", KEYS, prompt=b"\0\0\0\0" * 640)
+    request, found = moves.take(0, [find], 0.0, 0.0)
+    assert found == (0.0, 0, PagesFound(fetch, 40))
+    assert not list(moves.take(0, [FetchPages(fetch)], 0.0, 0.0))
+    assert isinstance(request.message, Generate)
+    return request.message
+
+
+def save(pages: int) -> SavePages:
+    return SavePages([SavedPages("", KEYS[: pages * KEY_BYTES], b"")])
+
+
+def end(request: Generate) -> Outputs:
+    return Outputs([Output(request.request, b"", finish="length")])
+
+
+def test_a_decode_replica_goes_on_with_the_pages_that_a_prefill_replica_has_computed() -> None:
+    moves = PageMoves(1, PrefillServers(1, page_s=0.01))
+    request = ask(moves)
+    assert not list(moves.take(1, [save(30)], now=1.0, saved_at=1.5))
+    # The prefill replica has evicted the other pages before they were saved.
+    assert list(moves.take(1, [end(request)], now=2.0, saved_at=2.0)) == [(2.0, 0, PagesFetched(1, 30))]
+    assert list(moves.waits_s) == [2.0]
+
+
+def test_a_decode_replica_computes_a_prompt_that_the_prefill_replica_refuses() -> None:
+    moves = PageMoves(1, PrefillServers(1, page_s=0.01))
+    refused = Refused(ask(moves).request, 400, "too long", None, "too_long")
+    assert list(moves.take(1, [refused], 1.0, 1.0)) == [(1.0, 0, PagesFetched(1, 0))]
+
+
+def test_a_fetch_that_ends_early_ends_the_request_of_the_prefill_replica() -> None:
+    moves = PageMoves(1, PrefillServers(2, page_s=0.01))
+    request = ask(moves)
+    assert not list(moves.take(1, [save(10)], 1.0, 1.0))
+    assert list(moves.take(0, [EndFetch(1)], 1.0, 1.0)) == [(1.0, 1, Abort(request.request))]
+    assert not list(moves.take(1, [save(40), end(request)], 2.0, 2.0))
+
+
+def test_transfers_of_a_replica_follow_each_other() -> None:
+    moves = PageMoves(1, PrefillServers(2, page_s=0.01))
+    ask(moves, 1), ask(moves, 2)
+    assert list(moves.take(1, [save(40)], 1.0, 1.0)) == [(pytest.approx(1.4), 0, PagesFetched(1, 40))]
+    assert list(moves.take(2, [save(40)], 1.1, 1.1)) == [(pytest.approx(1.8), 0, PagesFetched(2, 40))]
