@@ -27,8 +27,8 @@ DEFAULT_REQUESTS = 2000
 DEFAULT_LINK_GBPS = 10.0
 GBIT_BYTES = 1e9 / 8
 Roles = Literal["both", "any"] | tuple[int, int]
-"""whether replicas both prefill and decode: all do, as needs the fewest of them, or so many only prefill and
-so many only decode"""
+"""`both`: each replica prefills and decodes. `any`: the layout with the fewest replicas. Two numbers: the
+replicas that only prefill, and those that only decode."""
 
 
 class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):

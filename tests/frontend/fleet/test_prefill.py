@@ -197,6 +197,8 @@ def test_a_fetch_that_ends_early_ends_the_request_of_the_prefill_replica() -> No
 
 def test_transfers_of_a_replica_follow_each_other() -> None:
     moves = PageMoves(1, PrefillServers(2, page_s=0.01))
-    ask(moves, 1), ask(moves, 2)
-    assert list(moves.take(1, [save(40)], 1.0, 1.0)) == [(pytest.approx(1.4), 0, PagesFetched(1, 40))]
-    assert list(moves.take(2, [save(40)], 1.1, 1.1)) == [(pytest.approx(1.8), 0, PagesFetched(2, 40))]
+    for fetch, begin, end_at in ((1, 1.0, 1.4), (2, 1.1, 1.8)):
+        ask(moves, fetch)
+        [delivery] = moves.take(fetch, [save(40)], begin, begin)
+        assert delivery.message == PagesFetched(fetch, 40)
+        assert delivery.at == pytest.approx(end_at)
