@@ -69,7 +69,7 @@ def main() -> None:
         pages, real = asyncio.run(serve(given, requests, Path(directory)))
     simulated = simulate(given, requests, pages, steps)
     middle = [statistics.median(column) for column in zip(*real, strict=True)]
-    ratios = [round(found / true, 2) for found, true in zip(simulated, middle, strict=True)]
+    ratios = [round(found / true, 2) if true else "-" for found, true in zip(simulated, middle, strict=True)]
     print(machine())
     rows = [("real, " + str(number + 1), *line) for number, line in enumerate(real)]
     print(table(("", *COLUMNS), [*rows, ("simulated", *simulated), ("simulated ÷ median", *ratios)]))
@@ -95,9 +95,10 @@ async def record_steps(
     rate, first = given.rate * replicas / given.replicas, 0
     with start(given, replicas, directory, "--record-steps", str(path)) as server:
         for salt in ("warm-up", "learned"):
-            first = len(path.read_bytes().splitlines())
+            first = len(path.read_bytes().splitlines()) - replicas  # each writes a header
             await replay(server.url, requests, rate, given.max_prompt, salt)
-    return read_steps(path)[first:]
+    _, steps = read_steps(path)
+    return steps[first:]
 
 
 async def serve(
@@ -107,15 +108,15 @@ async def serve(
     rounds = []
     with start(given, given.replicas, directory) as server:
         await replay(server.url, requests, given.rate, given.max_prompt, "warm-up")
-        told = httpx.get(f"{server.url}/server", timeout=60).raise_for_status().json()
-        assert told["replicas_up"] == given.replicas
+        state = httpx.get(f"{server.url}/server", timeout=60).raise_for_status().json()
+        assert state["replicas_up"] == given.replicas
         for number in range(given.rounds):
             httpx.delete(f"{server.url}/cache", timeout=60).raise_for_status()
             found = await replay(server.url, requests, given.rate, given.max_prompt, str(number))
             assert not found.failed, f"{found.failed} requests failed"
             rounds.append(describe_real(found))
             print(*rounds[-1], sep="\t", flush=True)
-    return told["pages"][0]["total"] // given.replicas, rounds
+    return state["pages"][0]["total"] // given.replicas, rounds
 
 
 def describe_real(found: Replay) -> Line:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import cycle
 
 from arbora.frontend.fleet.replica import Replica
-from arbora.frontend.fleet.simulation import Clock, MakeRule, RouterRule
+from arbora.frontend.fleet.simulation import Clock, MakeRule, make_usual_rule
 from arbora.frontend.fleet.workload import Arrival
 from arbora.runtime.messages import Generate, Message
 
@@ -114,5 +114,5 @@ RULES: dict[str, MakeRule] = {
     "least backlog": LeastBacklog,
     "Ray's prefix rule": RayPrefix,
     "SGLang's cache-aware rule": SglangCacheAware,
-    "Arbora's": RouterRule,
+    "Arbora's": make_usual_rule,
 }

@@ -57,6 +57,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """share of the time in which a replica runs a step"""
     busiest: float
     """the work of the replica with most of it, as a multiple of the mean"""
+    prefill_s: Percentiles | None = None
+    """until a prompt's pages had come from a prefill replica; None: replicas compute their prompts"""
 
     @property
     def output_tokens_per_s(self) -> float:
@@ -78,21 +80,30 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         served: Sequence[Served],
         gaps_s: array[float],
         replicas: Sequence[Replica],
+        prefill_s: array[float] | None = None,
     ) -> Figures:
+        """prefill_s: see the field"""
         answered = [(a, s) for a, s in zip(arrivals, served, strict=True) if not s.is_refused]
         seconds = max(1e-9, max((s.last_at for _, s in answered), default=0.0) - arrivals[0].at)
         busy = [replica.busy_s for replica in replicas]
         used = sum(replica.used_page_s / replica.cache.num_pages for replica in replicas)
+        # The server counts what a prefill server has computed as cached.
+        prefilled = sum(
+            replica.scheduler.stats().prompt_tokens_computed
+            for replica in replicas
+            if replica.role == "prefill"
+        )
         return cls(
             requests=len(answered),
             refused=len(served) - len(answered),
             seconds=seconds,
             prompt_tokens=sum(a.length for a, _ in answered),
-            cached_tokens=sum(s.cached for _, s in answered),
+            cached_tokens=max(0, sum(s.cached for _, s in answered) - prefilled),
             output_tokens=sum(s.tokens for _, s in answered),
             ttft_s=Percentiles.of([s.first_at - a.at for a, s in answered]),
             itl_s=Percentiles.of(gaps_s),
             kv_in_use=used / max(1e-9, sum(busy)),
             busy=sum(busy) / len(busy) / seconds,
             busiest=max(busy) * len(busy) / max(1e-9, sum(busy)),
+            prefill_s=None if prefill_s is None else Percentiles.of(prefill_s),
         )

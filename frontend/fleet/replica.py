@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -11,8 +12,9 @@ import numpy as np
 from ...grammars import ForcedText, GrammarCompiler
 from ...radix_cache import PrefixCache
 from ...runtime.messages import (
-    Generate,
+    PREFILL_CLIENT,
     Message,
+    SavePages,
     SchedulerInbox,
     StepPlan,
     StepResult,
@@ -30,6 +32,9 @@ from .workload import MAX_BLOCK_ID
 VOCABULARY = 32  # tokens; no mask is made
 CLIENT = 0
 UNLIMITED = 1 << 20
+MODEL = b"simulated"
+"""enters the keys of pages that travel between replicas"""
+Role = Literal["both", "prefill", "decode"]
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,8 +60,9 @@ class _NoGrammars:
 class Replica:
     """Runs one step at a time, and has planned the next one by then, as the model process does."""
 
-    def __init__(self, shape: Shape, cost: Cost) -> None:
-        self.cache = PrefixCache(shape.pages, shape.page_size)
+    def __init__(self, shape: Shape, cost: Cost, role: Role = "both") -> None:
+        self.role = role
+        self.cache = PrefixCache(shape.pages, shape.page_size, model=b"" if role == "both" else MODEL)
         self.busy_s = 0.0
         self.used_page_s = 0.0
         """pages in use by requests, summed over the seconds of steps"""
@@ -70,7 +76,10 @@ class Replica:
             VOCABULARY,
             (),
             _NoGrammars(),
+            host_pages=shape.pages if role == "decode" else 0,
+            asks_prefill=role == "decode",
         )
+        self._to_store: list[Message] = []
         self._cost = cost
         self._planned: deque[StepPlan] = deque()
         self._running: StepPlan | None = None
@@ -86,9 +95,15 @@ class Replica:
         """Has the replica send reports for a router."""
         self.scheduler.handle(WatchReplica(CLIENT), Now())
 
-    def submit(self, request: Generate, now: float) -> Sequence[Message]:
-        """Takes a request. Returns messages to the client."""
-        return self._turn((request,), now)
+    def submit(self, message: SchedulerInbox, now: float) -> Sequence[Message]:
+        """Takes a request, or an answer of the page store. Returns messages to the client."""
+        return self._turn((message,), now)
+
+    def take_messages_to_store(self) -> Sequence[Message]:
+        """Returns the messages to the page store since the last call: in a decode replica what it fetches, in
+        a prefill replica what it saves, and after that the answers to the requests of `PREFILL_CLIENT`."""
+        messages, self._to_store = self._to_store, []
+        return messages
 
     @property
     def has_planned(self) -> bool:
@@ -122,6 +137,9 @@ class Replica:
     def _turn(self, messages: Sequence[SchedulerInbox], now: float) -> Sequence[Message]:
         outgoing = self.scheduler.turn(messages, Now(now, now))
         self._planned += [message for message in outgoing.to_model if isinstance(message, StepPlan)]
+        if self.role != "both":
+            self._to_store += [message for message in outgoing.to_model if isinstance(message, SavePages)]
+            self._to_store += [*outgoing.to_store, *outgoing.to_clients.get(PREFILL_CLIENT, ())]
         return outgoing.to_clients.get(CLIENT, ())
 
 

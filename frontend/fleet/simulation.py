@@ -8,10 +8,20 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Protocol
 
-from ...runtime.messages import TOKEN_BYTES, Accepted, Generate, Message, Outputs, Refused, ReplicaReport
+from ...runtime.messages import (
+    TOKEN_BYTES,
+    Accepted,
+    Generate,
+    Message,
+    Outputs,
+    Refused,
+    ReplicaReport,
+    SchedulerInbox,
+)
 from ...runtime.sampling_params import SamplingParams
 from ..core.replica.router import Router
 from .figures import Figures, Served
+from .prefill import PageMoves, PrefillServers
 from .replica import CLIENT, Replica, Shape
 from .step_cost import Cost
 from .workload import Arrival
@@ -79,6 +89,11 @@ class FirstReplica:
         pass
 
 
+def make_usual_rule(replicas: Sequence[Replica], page_size: int, clock: Clock) -> Rule:
+    """The rule of `arbora serve`."""
+    return RouterRule(replicas, page_size, clock) if len(replicas) > 1 else FirstReplica()
+
+
 class Simulation:
     """Runs each request from its arrival to its end. Events are ordered by time, then by their creation."""
 
@@ -88,25 +103,33 @@ class Simulation:
         cost: Cost,
         arrivals: Sequence[Arrival],
         replicas: int = 1,
-        make_rule: MakeRule = RouterRule,
+        make_rule: MakeRule = make_usual_rule,
         report_delay_s: float = REPORT_DELAY_S,
         slowdown: Slowdown | None = None,
+        prefill: PrefillServers | None = None,
     ) -> None:
-        """slowdown: for replicas that share processors"""
-        self.replicas = [Replica(shape, cost) for _ in range(replicas)]
+        """slowdown: for replicas that share processors
+
+        prefill: servers that compute prompts for the replicas, which then only decode; they come after these
+        in `replicas`
+        """
+        self._moves = None if prefill is None else PageMoves(replicas, prefill)
+        self.replicas = [
+            Replica(shape, cost, "both" if prefill is None else "decode") for _ in range(replicas)
+        ]
         self.served = [Served() for _ in arrivals]
         self.gaps_s = array("f")
         """seconds between two tokens of a reply, of all replies"""
         self._arrivals = arrivals
         self._delay_s = report_delay_s
         self._slowdown = slowdown
-        self._computing = set[int]()  # replicas that run a step
+        self._computing: dict[int, float] = {}  # when the step that a replica runs ends
         self._now = 0.0
         self._serial = count()
-        self._events: list[tuple[float, int, int, Sequence[Message] | None]] = []
-        self._rule: Rule = FirstReplica()
-        if replicas > 1 or make_rule is not RouterRule:
-            self._rule = make_rule(self.replicas, shape.page_size, lambda: self._now)
+        self._events: list[tuple[float, int, int, Sequence[Message] | SchedulerInbox | None]] = []
+        self._rule = make_rule(self.replicas, shape.page_size, lambda: self._now)
+        if prefill is not None:
+            self.replicas += [Replica(shape, cost, "prefill") for _ in range(prefill.replicas)]
 
     def run(self) -> Figures:
         for number, arrival in enumerate(self._arrivals):
@@ -114,15 +137,18 @@ class Simulation:
             self._now = arrival.at
             self._route(number, arrival)
         self._run_until(float("inf"))
-        return Figures.of(self._arrivals, self.served, self.gaps_s, self.replicas)
+        waits_s = None if self._moves is None else self._moves.waits_s
+        return Figures.of(self._arrivals, self.served, self.gaps_s, self.replicas, waits_s)
 
     def _run_until(self, end: float) -> None:
         events = self._events
         while events and events[0][0] <= end:
             self._now, _, number, messages = heappop(events)
             if messages is None:
-                self._computing.remove(number)
+                del self._computing[number]
                 self._deliver(number, self.replicas[number].end_step(self._now))
+            elif isinstance(messages, Message):
+                self._deliver(number, self.replicas[number].submit(messages, self._now))
             else:
                 for message in messages:
                     self._rule.take(number, message)
@@ -142,15 +168,22 @@ class Simulation:
             elif isinstance(message, Refused):
                 self.served[int(message.request)].is_refused = True
         news = [message for message in messages if not isinstance(message, Outputs) or _is_news(message)]
-        if news and not isinstance(self._rule, FirstReplica):
+        if news:
             heappush(self._events, (self._now + self._delay_s, next(self._serial), number, news))
         replica = self.replicas[number]
-        if replica.is_running or not replica.has_planned:
-            return
-        self._computing.add(number)
+        if replica.has_planned and not replica.is_running:
+            self._begin_step(number, replica)
+        if self._moves is not None:
+            # As in the model process, pages are copied to host memory after the step that runs.
+            to_store, saved_at = replica.take_messages_to_store(), self._computing.get(number, self._now)
+            for at, receiver, message in self._moves.take(number, to_store, self._now, saved_at):
+                heappush(self._events, (at, next(self._serial), receiver, message))
+
+    def _begin_step(self, number: int, replica: Replica) -> None:
+        self._computing[number] = self._now
         slowdown = 1.0 if self._slowdown is None else self._slowdown(number, self._computing)
-        elapsed = replica.begin_step(slowdown)
-        heappush(self._events, (self._now + elapsed, next(self._serial), number, None))
+        self._computing[number] = end = self._now + replica.begin_step(slowdown)
+        heappush(self._events, (end, next(self._serial), number, None))
 
     def _note(self, outputs: Outputs) -> None:
         for output in outputs.items:

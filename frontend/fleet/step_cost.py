@@ -11,10 +11,11 @@ import msgspec
 import numpy as np
 
 from ...runtime.errors import ConfigError
-from ...runtime.scheduler.step_records import MeasuredStep, StepWork
+from ...runtime.scheduler.step_records import MeasuredStep, StepsHeader, StepWork
+from .json_lines import read_json_lines
 
 FITS = 4
-SOURCE = "`arbora serve --record-steps FILE` writes the file."
+SOURCE = "`arbora serve --record-steps FILE` writes the file. If an older version wrote it, record again."
 OUTLIER = 5.0  # times the expected time
 MIN_GAIN = 0.001  # share of the error
 ROUNDING = 1e-12
@@ -85,28 +86,40 @@ def measure_fit(cost: Cost, steps: Sequence[MeasuredStep]) -> float:
     return float(np.mean([abs(cost(step.work) / step.ms - 1) for step in steps]))
 
 
-def read_steps(path: Path) -> list[MeasuredStep]:
-    """Reads measured steps, one JSON object a line. Raises ConfigError for a line that is not one."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise ConfigError(f"--steps {path}: it can't be read ({error.strerror}). {SOURCE}") from None
-    decoder = msgspec.json.Decoder(MeasuredStep)
-    steps = list[MeasuredStep]()
-    for number, line in enumerate(lines, start=1):
-        try:
-            step = decoder.decode(line)
-        except msgspec.DecodeError as error:
-            text = line[:60].decode(errors="replace")
-            raise ConfigError(
-                f"--steps {path}, line {number}: {error}. Remove the line {text}. {SOURCE}"
-            ) from None
-        if step.ms <= 0:
-            raise ConfigError(f"--steps {path}, line {number}: ms is {step.ms:g}; a step takes some time.")
-        steps.append(step)
+def read_steps(path: Path) -> tuple[StepsHeader, list[MeasuredStep]]:
+    """Reads measured steps and the header of their model. Raises ConfigError for a file without one, with the
+    steps of several models, or with a line that is neither a step nor a header."""
+    decoder = msgspec.json.Decoder(StepsHeader | MeasuredStep)
+    header, steps = None, list[MeasuredStep]()
+    for place, line in read_json_lines(path, "--steps", decoder, SOURCE):
+        match line:
+            case StepsHeader():
+                header = header or line
+                _check_header(line, header, place)
+            case _ if header is None:
+                raise ConfigError(
+                    f"{place}: a step stands before the line that describes its model. {SOURCE}"
+                )
+            case _ if line.ms <= 0:
+                raise ConfigError(f"{place}: ms is {line.ms:g}, but a step takes some time. Remove the line.")
+            case _:
+                steps.append(line)
+    if header is None:
+        raise ConfigError(f"--steps {path}: it is empty. {SOURCE}")
     if not any(step.work.prefill for step in steps) or not any(step.work.rows for step in steps):
         raise ConfigError(
             f"--steps {path}: it needs steps with tokens of prompts and steps with rows in decode. Send "
             "prompts to the server while it records."
         )
-    return steps
+    return header, steps
+
+
+def _check_header(header: StepsHeader, first: StepsHeader, place: str) -> None:
+    """Raises ConfigError if the file has the steps of another model too. Replicas may differ in threads."""
+    for name in header.model.__struct_fields__:
+        value, before = getattr(header.model, name), getattr(first.model, name)
+        if name != "threads" and value != before:
+            raise ConfigError(
+                f"{place}: steps of another model or device follow, of {header.name}: {name} is {value}, but "
+                f"{before} for {first.name} in line 1. Record each in a file of its own."
+            )

@@ -14,6 +14,7 @@ import msgspec
 
 from ...runtime.errors import ConfigError
 from ...runtime.messages import Tokens
+from .json_lines import read_json_lines
 
 TRACE_BLOCK = 512  # tokens for which a hash in Mooncake's format stands
 MAX_BLOCK_ID = (1 << 30) - 1
@@ -26,6 +27,7 @@ GO_ON = 0.75  # share of the turns after which a conversation goes on
 PAUSE_S = 20.0  # between two requests of a conversation, on average
 MADE_BLOCK = 64  # tokens in a block of a made prompt
 LONG_CONTEXT = 1 << 20
+FORMAT = "Each line is a JSON object with timestamp (milliseconds), input_length, output_length and hash_ids."
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +61,9 @@ class _Line(msgspec.Struct):
 def read_trace(path: Path, speed: float = 1.0, limit: int | None = None) -> list[Arrival]:
     """Reads a trace in Mooncake's format, in which requests come `speed` times as fast as they did. Raises
     ConfigError for a line that is not in the format."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise ConfigError(f"--trace {path}: it can't be read: {error.strerror}.") from None
     decoder = msgspec.json.Decoder(_Line)
     arrivals = list[Arrival]()
-    for number, text in enumerate(lines[:limit], start=1):
-        place = f"--trace {path}, line {number}"
-        try:
-            line = decoder.decode(text)
-        except msgspec.DecodeError as error:
-            raise ConfigError(
-                f"{place}: {error}. Each line is a JSON object with timestamp (milliseconds), input_length, "
-                "output_length and hash_ids."
-            ) from None
+    for place, line in read_json_lines(path, "--trace", decoder, FORMAT, limit):
         _check(line, place)
         at = line.timestamp / 1e3 / speed
         if arrivals and at < arrivals[-1].at:

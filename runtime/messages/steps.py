@@ -177,6 +177,28 @@ class Pooling(Part):
     activation: Literal["identity", "sigmoid", "softmax"] = "identity"  # turns logits into probabilities
 
 
+class ModelDescription(Part, array_like=False):
+    """What the time of a step depends on beside its work. Sizes are those of the whole model, not of a rank's
+    part, and the most of all layers."""
+
+    layers: int = 0
+    hidden_size: int = 0
+    intermediate_size: int = 0
+    heads: int = 0
+    kv_heads: int = 0
+    head_dim: int = 0
+    vocab_size: int = 0
+    dtype: str = ""
+    """of activations"""
+    weights: str = ""
+    """the method of `--quantize`, or that of the checkpoint"""
+    kv_dtype: str = ""
+    device: str = ""
+    """the GPU's name, or cpu"""
+    threads: int = 0  # of each rank; 0 on a GPU
+    tp: int = 1  # ranks
+
+
 class ModelReady(Message):
     """The model is loaded and can run steps with up to `slots` rows."""
 
@@ -197,6 +219,7 @@ class ModelReady(Message):
     group_cost: GroupCost = field(default_factory=GroupCost)
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
     pooling: Pooling | None = None  # None: the model generates
+    model: ModelDescription = field(default_factory=ModelDescription)
 
     @property
     def num_pages(self) -> int:

@@ -22,6 +22,7 @@ from ..messages import CacheGroup, GroupCost, ModelReady
 from ..vocabulary import Vocabulary
 from .adapters import AdapterBank, rank_limit
 from .cpu_executor import CpuExecutor
+from .description import describe_model
 from .devices import choose_device, kv_dtype, outside_heap
 from .drafts import DraftController, SuffixDrafter
 from .executor import DeviceState, EagerExecutor, StepExecutor
@@ -144,6 +145,15 @@ def load_model(
         states=pool.states,
         state_bytes=state_bytes,
         pooling=pooling,
+        model=describe_model(
+            source.architecture.config,
+            source.dtype,
+            source.method,
+            cells,
+            "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
+            torch.get_num_threads() if device.type == "cpu" else 0,
+            ranks.rank.total,
+        ),
     )
     if store is not None:
         # If bit-equal results are promised, pages that other kernels computed must not be restored.

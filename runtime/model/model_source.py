@@ -126,6 +126,8 @@ class ModelSource:
     choose_format: ChooseFormat
     original: Path
     """the first file of the user's checkpoint; `checkpoint` may be its quantized copy"""
+    method: str
+    """how the weights are quantized: by `--quantize`, or in the user's checkpoint"""
     pooling: PoolingConfig | None = None
     """None: the model generates"""
 
@@ -248,14 +250,23 @@ def open_model(config: ServeConfig, device: torch.device, ranks: Ranks) -> Model
         device,
         str(dtype).removeprefix("torch."),
     )
-    original = checkpoint.files[0]
+    original, method = checkpoint.files[0], config.quantize or formats.method
     if config.quantize is not None:
         projections = architecture.projections(checkpoint)
         with first_rank_first(ranks):
             checkpoint, formats = open_quantized_copy(
                 config.model, checkpoint, formats, projections, config.quantize, architecture.check
             )
-    choose = formats.choose
     return ModelSource(
-        architecture, part, ranks, dtype, context, sampling, checkpoint, choose, original, pooling
+        architecture,
+        part,
+        ranks,
+        dtype,
+        context,
+        sampling,
+        checkpoint,
+        formats.choose,
+        original,
+        method,
+        pooling,
     )

@@ -45,7 +45,7 @@ from .grammar_loader import GrammarLoader
 from .rank_answers import RankAnswers
 from .refusals import Limits
 from .scheduler import Now, Outgoing, Scheduler
-from .step_records import StepRecorder
+from .step_records import StepRecorder, StepsHeader
 
 if TYPE_CHECKING:
     from .event_publisher import EventPublisher
@@ -93,7 +93,7 @@ class Loop:
         self._supervisor.send(Ready("scheduler", model=ready))
         if not starts_early and ready.pooling is None:
             compiler.start()
-        recorder = None if self._config.record_steps is None else StepRecorder(self._config.record_steps)
+        recorder = self._record_steps(ready)
         leave_out_existing_objects()
         while not scheduler.is_drained:
             max_wait_s = scheduler.max_wait_s(time.time())
@@ -109,6 +109,13 @@ class Loop:
         self._heartbeat.resting()
         self._supervisor.send(Drained("scheduler"))
         signal.pause()
+
+    def _record_steps(self, ready: ModelReady) -> StepRecorder | None:
+        """Begins to record steps, if that is asked for."""
+        path = self._config.record_steps
+        if path is None:
+            return None
+        return StepRecorder(path, StepsHeader(self._config.served_model_name, ready.model))
 
     def _publish_events(
         self, ready: ModelReady, cache: PrefixCache, adapters: AdapterRegistry

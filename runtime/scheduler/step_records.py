@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from ..messages import TOKEN_BYTES, Message, SchedulerInbox, StepPlan, StepResult
+from ..messages import TOKEN_BYTES, Message, ModelDescription, SchedulerInbox, StepPlan, StepResult
 
 log = logging.getLogger("arbora.scheduler")
 
@@ -28,8 +28,16 @@ class StepWork(msgspec.Struct, frozen=True):
     pairs: Count  # tokens that the tokens of prompts attend to, together
 
 
-class MeasuredStep(msgspec.Struct, frozen=True):
-    """A line of the file."""
+class StepsHeader(msgspec.Struct, frozen=True, tag="model"):
+    """The line before the steps of a model."""
+
+    name: str
+    """as which it is served"""
+    model: ModelDescription
+
+
+class MeasuredStep(msgspec.Struct, frozen=True, tag="step"):
+    """A line for each step."""
 
     work: StepWork
     ms: float
@@ -59,20 +67,27 @@ class StepMeter:
 
 
 class StepRecorder:
-    """Appends a line for each step to a file, which replicas may share. Steps that restore pages are left
-    out: their time is not that of their work. If the file can't be written, it ends."""
+    """Appends a line for each step to a file, after a header. Replicas may share the file, and a server that
+    is started again may go on with it: each recorder writes a header, and a reader compares them. Steps that
+    restore pages are left out: their time is not that of their work. If the file can't be written, the
+    recording ends."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, header: StepsHeader) -> None:
         self._file = path.open("ab", buffering=0)
         self._meter = StepMeter()
         self._planned: deque[StepPlan] = deque()
+        self._write(msgspec.json.encode(header) + b"\n")
 
     def record(self, received: Sequence[SchedulerInbox], sent: Sequence[Message]) -> None:
         """Takes the messages of a turn of the scheduler."""
         results = [message for message in received if isinstance(message, StepResult)]
         lines = b"".join(self._end_step(result) for result in results)
         self._planned += [message for message in sent if isinstance(message, StepPlan)]
-        if not lines or self._file.closed:
+        if lines:
+            self._write(lines)
+
+    def _write(self, lines: bytes) -> None:
+        if self._file.closed:
             return
         try:
             self._file.write(lines)

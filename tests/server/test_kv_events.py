@@ -143,12 +143,14 @@ def test_gauges_have_vllms_names(server: Served) -> None:
 def test_a_fleet_can_be_planned_from_the_recorded_steps(
     server: Served, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = len(read_steps(path := directory / "steps.jsonl"))
+    path = directory / "steps.jsonl"
+    before = len(read_steps(path)[1])
     prompt = "Thrice " + TEXT
     complete(server, prompt, max_tokens=20)
-    eventually(lambda: sum(step.work.rows for step in read_steps(path)[before:]) >= 19)
-    assert sum(step.work.prefill for step in read_steps(path)[before:]) == len(server.token_ids(prompt))
-    assert main(["plan", "--fleet", "--steps", str(path), "--requests", "20", "--replicas", "2"]) == 0
+    eventually(lambda: sum(step.work.rows for step in read_steps(path)[1][before:]) >= 19)
+    assert sum(step.work.prefill for step in read_steps(path)[1][before:]) == len(server.token_ids(prompt))
+    planned = ["plan", "--dtype", "float32", "--fleet", "--steps", str(path)]
+    assert main([*planned, "--requests", "20", "--replicas", "2"]) == 0
     assert "Layout: 2 replicas" in capsys.readouterr().out
 
 

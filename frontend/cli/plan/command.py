@@ -14,6 +14,7 @@ from ....runtime.option_values import number, one_of, read_size, read_token_coun
 from ...model_files.model_source import find_config, served_name
 from ..output import JSON_HELP, ReadValue, console, print_json, table
 from . import fleet
+from .fleet_report import report_fleet
 from .gpus import GPUS, Gpu, gpu_named
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ DESCRIPTION = (
 )
 EXAMPLE = "arbora plan Qwen/Qwen3-8B --gpu h100-sxm --context 8K --price-per-hour 2.5"
 BAR_WIDTH = 40
+NOT_ENOUGH = 1
+"""exit code if no number of replicas is fast enough"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,11 +71,11 @@ def run(parsed: argparse.Namespace) -> int:
     question = _question(parsed)
     if parsed.fleet:
         planned = fleet.plan_fleet(parsed, question)
-        _show(planned, lambda: fleet.report_fleet(planned, parsed), parsed.json)
-        return 1 if planned.replicas is None else 0
-    from .estimate import estimate
+        _show(planned, lambda: report_fleet(planned, parsed), parsed.json)
+        return NOT_ENOUGH if planned.replicas is None else 0
+    from .estimate import PlannedModel, estimate
 
-    found = estimate(question)
+    found = estimate(question, PlannedModel.read(question))
     _show(found, lambda: report(found), parsed.json)
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import torch
@@ -87,15 +88,43 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """where the GPU's bandwidth and rate are published"""
 
 
-def estimate(question: Question) -> Estimate:
-    """Answers the question from the model's config and, if there are files, their headers. Raises
-    ConfigError."""
-    config = _read_config(question)
-    context = _choose_context(config, question)
-    stored = StoredFormat.of(question.model)
-    dtype = choose_dtype(question.dtype, config.dtype, stored.dtype())
+class PlannedModel(NamedTuple):
+    """A question's model, as its config and, if there are files, their headers describe it."""
+
+    config: DecoderConfig
+    stored: StoredFormat
+    dtype: torch.dtype
+    cells: torch.dtype
+    """dtype of the KV cache"""
+    weights: Weights
+    """in the format that the options or the checkpoint ask for"""
+    context: int
+
+    @classmethod
+    def read(cls, question: Question) -> PlannedModel:
+        """Raises ConfigError for a model or options that can't be planned."""
+        config = _read_config(question)
+        context = _choose_context(config, question)
+        stored = StoredFormat.of(question.model)
+        dtype = choose_dtype(question.dtype, config.dtype, stored.dtype())
+        weights = _choose_weights(question, config, stored, dtype, torch.device(question.device))
+        return cls(config, stored, dtype, _kv_dtype(question, dtype), weights, context)
+
+    def measure_work(self) -> Work:
+        """The work of the model's steps."""
+        token_bytes = page_bytes(self.config.cache_spec, PAGE_SIZE, self.cells) // PAGE_SIZE
+        return Work(self.config, self.weights.step_bytes, self.weights.expert_bytes, token_bytes)
+
+    def find_rates(self, gpu: Gpu) -> Rates:
+        """The rates of a GPU in the model's dtype."""
+        is_wide = self.dtype == torch.float32
+        return Rates(gpu.bandwidth, gpu.float32_rate if is_wide else gpu.matrix_rate)
+
+
+def estimate(question: Question, model: PlannedModel) -> Estimate:
+    """Answers the question about its model."""
+    config, stored, dtype, cells, weights, context = model
     device = torch.device(question.device)
-    cells = _kv_dtype(question, dtype)
     page = page_bytes(config.cache_spec, PAGE_SIZE, cells)
     layout = PoolLayout.of(config.cache_spec, PAGE_SIZE, cells, context)
 
@@ -112,9 +141,8 @@ def estimate(question: Question) -> Estimate:
             requests=pages // -(-context // PAGE_SIZE),
         )
 
-    weights = _choose_weights(question, config, stored, dtype, device)
-    chosen = fit(weights)
-    work, rates = measure_work(question)
+    chosen, work = fit(weights), model.measure_work()
+    rates = None if question.gpu is None else model.find_rates(question.gpu)
     prefill = None if rates is None else work.prefill_tokens_per_s(rates, context)
 
     def cost(tokens_per_s: float) -> float | None:
@@ -150,21 +178,6 @@ def estimate(question: Question) -> Estimate:
         prefill_cost_per_million=None if prefill is None else cost(prefill),
         source=None if question.gpu is None else question.gpu.source,
     )
-
-
-def measure_work(question: Question) -> tuple[Work, Rates | None]:
-    """The work of steps of the model, and the device's rates if it is a GPU of the table."""
-    config = _read_config(question)
-    stored = StoredFormat.of(question.model)
-    dtype = choose_dtype(question.dtype, config.dtype, stored.dtype())
-    weights = _choose_weights(question, config, stored, dtype, torch.device(question.device))
-    token_bytes = page_bytes(config.cache_spec, PAGE_SIZE, _kv_dtype(question, dtype)) // PAGE_SIZE
-    rates = None if question.gpu is None else _find_rates(question.gpu, dtype)
-    return Work(config, weights.step_bytes, weights.expert_bytes, token_bytes), rates
-
-
-def _find_rates(gpu: Gpu, dtype: torch.dtype) -> Rates:
-    return Rates(gpu.bandwidth, gpu.float32_rate if dtype == torch.float32 else gpu.matrix_rate)
 
 
 def _read_config(question: Question) -> DecoderConfig:

@@ -3,43 +3,38 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from ....runtime.errors import ConfigError
 from ....runtime.option_values import number, read_file, whole_number
-from ..output import ReadValue, table
+from ..output import ReadValue
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from ...fleet.planner import Trial
+    from ...fleet.planner import Objectives, Trial
     from ...fleet.step_cost import Cost
     from ...fleet.workload import Arrival
-    from .estimate import Estimate, Question
+    from .estimate import Estimate, PlannedModel, Question
+    from .recorded_steps import RecordedSteps
 
 MAX_REPLICAS = 1024
 MAX_TP = 8
 DEFAULT_RATE = 1.0
 DEFAULT_REQUESTS = 2000
-BAR_WIDTH = 40
-BOUND_NOTE = (
-    "Steps take the least time that the GPU's bandwidth and rate allow, so real replicas are slower and more "
-    "are needed. For a plan from real steps give --steps FILE, which arbora serve --record-steps FILE writes."
-)
-TP_NOTE = (
-    "The time of exchanges between the GPUs of a replica is not counted, and `arbora serve --tp` serves CPUs "
-    "only so far."
-)
+DEFAULT_LINK_GBPS = 10.0
+GBIT_BYTES = 1e9 / 8
+Roles = Literal["both", "any"] | tuple[int, int]
+"""`both`: each replica prefills and decodes. `any`: the layout with the fewest replicas. Two numbers: the
+replicas that only prefill, and those that only decode."""
 
 
 class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
     """`replicas`: the fewest that are enough, or the number that was named; None: even the most are not.
-    Costs are of all tokens, and of those of replies alone. `pages` are of each replica."""
+    `prefill_replicas` of them only prefill, and then the others only decode. Costs are of all tokens, and of
+    those of replies alone. `pages` are of each replica."""
 
     model: str
     device: str
@@ -49,6 +44,7 @@ class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
     """mean relative error of the times that were fitted to measured steps"""
     tp: int
     replicas: int | None
+    prefill_replicas: int | None
     devices: int | None
     pages: int
     page_size: int
@@ -58,7 +54,9 @@ class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
     cost_per_million: float | None
     cost_per_million_output: float | None
     trials: tuple[Trial, ...]
-    """in ascending order of replicas"""
+    """in ascending order of replicas, first those of replicas that do both"""
+    link_gbps: float | None
+    """gigabits a second at which pages travel; None: replicas do both"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,6 +74,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--ttft-p99", "SECONDS", number(1e-3, 1e6), "longest 99th percentile of the time to first token")
     add("--itl-p99", "MS", number(1e-3, 1e6), "longest 99th percentile of the time between two tokens")
     add("--replicas", "COUNT", whole_number(1), "simulate this number, in place of a search")
+    add(
+        "--roles",
+        "ROLES",
+        read_roles,
+        "both: each replica prefills and decodes (default); P:D: P replicas only prefill and D only decode; "
+        "any: what needs the fewest replicas",
+    )
+    link = f"gigabits a second at which pages travel between replicas (default: {DEFAULT_LINK_GBPS:g})"
+    add("--link-gbps", "GBPS", number(1e-3, 1e5), link)
     add("--max-running", "COUNT", whole_number(1, 65536), "requests that a replica computes at a time")
     add(
         "--step-ms",
@@ -87,9 +94,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tp",
         "COUNT",
         whole_number(1, MAX_TP),
-        "GPUs for each replica (default: as many as the model needs)",
+        "GPUs for each replica (default: as many as the model needs, or as were recorded)",
     )
     add("--steps", "FILE", read_file, "measured steps, for their times (default: bounds of the GPU)")
+
+
+def read_roles(text: str) -> Roles:
+    if text == "both":
+        return "both"
+    if text == "any":
+        return "any"
+    counts = text.split(":")
+    if len(counts) == 2 and all(count.isdecimal() and 1 <= int(count) <= MAX_REPLICAS for count in counts):
+        return int(counts[0]), int(counts[1])
+    raise ValueError(
+        "expected both, any, or the numbers of replicas that only prefill and only decode, such as 1:2."
+    )
 
 
 FLAGS = (
@@ -100,6 +120,8 @@ FLAGS = (
     "ttft_p99",
     "itl_p99",
     "replicas",
+    "roles",
+    "link_gbps",
     "max_running",
     "step_ms",
     "tp",
@@ -118,10 +140,20 @@ def check_flags(parsed: argparse.Namespace) -> None:
         raise ConfigError("--rate: a trace has its own times. Leave out --rate, or give --speed.")
     if parsed.trace is None and parsed.speed is not None:
         raise ConfigError("--speed: it needs --trace. Generated conversations come as --rate says.")
-    if parsed.replicas is None and parsed.ttft_p99 is None and parsed.itl_p99 is None:
+    has_counts = parsed.replicas is not None or isinstance(parsed.roles, tuple)
+    if not has_counts and parsed.ttft_p99 is None and parsed.itl_p99 is None:
         raise ConfigError(
             "--fleet: it looks for the fewest replicas that are fast enough. Give the longest times with "
             "--ttft-p99 SECONDS, --itl-p99 MS or both, or the number of replicas with --replicas."
+        )
+    if parsed.replicas is not None and parsed.roles not in (None, "both"):
+        raise ConfigError(
+            "--replicas: with --roles P:D their sum is the number of replicas, and --roles any looks for it. "
+            "Leave out one of the two."
+        )
+    if parsed.link_gbps is not None and parsed.roles in (None, "both"):
+        raise ConfigError(
+            "--link-gbps: pages travel only if some replicas prefill for others. Give --roles P:D or any."
         )
     if parsed.gpu is None and parsed.steps is None:
         raise ConfigError("--fleet: times of steps are needed. Name a GPU with --gpu, or give --steps.")
@@ -132,15 +164,24 @@ def check_flags(parsed: argparse.Namespace) -> None:
 def plan_fleet(parsed: argparse.Namespace, question: Question) -> FleetPlan:
     """Simulates the workload with the replicas that the options allow. Raises ConfigError."""
     from ....runtime.processes.garbage import leave_out_existing_objects
-    from ...fleet.planner import Objectives, Trial, find_fewest
+    from ...fleet.planner import Objectives, Trial
+    from ...fleet.prefill import PrefillServers
     from ...fleet.replica import Shape
     from ...fleet.simulation import Simulation
-    from .estimate import PAGE_SIZE, STEP_MS
+    from .estimate import PAGE_SIZE, STEP_MS, PlannedModel
+    from .recorded_steps import read_recorded_steps
     from .roofline import cost_per_million
 
     if parsed.max_running is not None:
         question = msgspec.structs.replace(question, max_running=parsed.max_running)
-    tp, estimate = _choose_ranks(question, parsed.tp, parsed.steps)
+    model = PlannedModel.read(question)
+    roles: Roles = parsed.roles or "both"
+    if roles != "both":
+        _check_pages(model, question)
+    recorded = None
+    if parsed.steps is not None:
+        recorded = read_recorded_steps(parsed.steps, question, model, parsed.tp)
+    tp, estimate = _choose_ranks(question, model, parsed.tp if recorded is None else recorded.model.tp)
     shape = Shape(
         pages=estimate.chosen.pages,
         page_size=PAGE_SIZE,
@@ -150,24 +191,25 @@ def plan_fleet(parsed: argparse.Namespace, question: Question) -> FleetPlan:
     )
     arrivals = _read_arrivals(parsed, estimate.context)
     _check_lengths(arrivals, estimate)
-    cost, fit_error = _choose_cost(parsed.steps, question, tp)
+    cost, fit_error = _choose_cost(recorded, question, model, tp)
     objectives = Objectives(
         ttft_p99_s=parsed.ttft_p99, itl_p99_s=None if parsed.itl_p99 is None else parsed.itl_p99 / 1e3
     )
+    link_gbps = parsed.link_gbps or DEFAULT_LINK_GBPS
 
     leave_out_existing_objects()  # a thousand schedulers make collections long
 
-    def simulate(replicas: int) -> Trial:
-        figures = Simulation(shape, cost, arrivals, replicas).run()
-        return Trial(replicas, figures, objectives.are_met(figures))
+    def simulate(prefill: int, others: int) -> Trial:
+        servers = PrefillServers(prefill, estimate.page_bytes / (link_gbps * GBIT_BYTES)) if prefill else None
+        figures = Simulation(shape, cost, arrivals, others, prefill=servers).run()
+        return Trial(prefill + others, figures, objectives.are_met(figures), prefill)
 
-    if parsed.replicas is not None:
-        trials = [simulate(parsed.replicas)]
-    else:
-        most = min(MAX_REPLICAS, len(arrivals))
-        trials = sorted(find_fewest(simulate, most), key=lambda trial: trial.replicas)
-    best = next((trial for trial in trials if trial.is_enough is not False), trials[-1])
-    devices, figures = best.replicas * tp, best.figures
+    trials = _run_trials(simulate, roles, parsed.replicas, objectives, min(MAX_REPLICAS, len(arrivals)))
+    enough = [trial for trial in trials if trial.is_enough is not False]
+    most = max(trials, key=lambda trial: trial.replicas)
+    best = min(enough, key=lambda trial: (trial.replicas, trial.prefill), default=most)
+    # On a CPU the ranks of a replica are processes of one machine.
+    devices, figures = best.replicas * (tp if question.device == "cuda" else 1), best.figures
 
     def price(tokens_per_s: float) -> float | None:
         return None if question.price is None else cost_per_million(tokens_per_s, question.price * devices)
@@ -178,8 +220,9 @@ def plan_fleet(parsed: argparse.Namespace, question: Question) -> FleetPlan:
         steps="bounds" if parsed.steps is None else str(parsed.steps),
         fit_error=fit_error,
         tp=tp,
-        replicas=None if best.is_enough is False else best.replicas,
-        devices=None if best.is_enough is False else devices,
+        replicas=best.replicas if enough else None,
+        prefill_replicas=best.prefill if enough else None,
+        devices=devices if enough else None,
         pages=shape.pages,
         page_size=PAGE_SIZE,
         tokens_per_s=figures.tokens_per_s,
@@ -188,7 +231,39 @@ def plan_fleet(parsed: argparse.Namespace, question: Question) -> FleetPlan:
         cost_per_million=price(figures.tokens_per_s),
         cost_per_million_output=price(figures.output_tokens_per_s),
         trials=tuple(trials),
+        link_gbps=None if roles == "both" else link_gbps,
     )
+
+
+def _run_trials(
+    simulate: Callable[[int, int], Trial],
+    roles: Roles,
+    replicas: int | None,
+    objectives: Objectives,
+    most: int,
+) -> list[Trial]:
+    """simulate: tries a number of replicas that only prefill, and one of the others. most: replicas"""
+    from ...fleet.planner import find_fewest, find_fewest_apart
+
+    if isinstance(roles, tuple):
+        return [simulate(*roles)]
+    if replicas is not None:
+        return [simulate(0, replicas)]
+    trials = sorted(find_fewest(partial(simulate, 0), most), key=lambda trial: trial.replicas)
+    if roles == "any":
+        fewest = min((trial.replicas for trial in trials if trial.is_enough), default=most + 1)
+        apart = find_fewest_apart(simulate, objectives, fewest - 1)
+        trials += sorted(apart, key=lambda trial: (trial.replicas, trial.prefill))
+    return trials
+
+
+def _check_pages(model: PlannedModel, question: Question) -> None:
+    """Raises ConfigError if the model's pages do not travel between replicas."""
+    if any(window is not None for window in model.config.cache_spec.windows):
+        raise ConfigError(
+            f"--roles: {question.name} has layers with windows, and `arbora serve --prefill-from` takes only "
+            "pages of layers that see all tokens. Leave it out."
+        )
 
 
 def _read_arrivals(parsed: argparse.Namespace, context: int) -> Sequence[Arrival]:
@@ -199,15 +274,17 @@ def _read_arrivals(parsed: argparse.Namespace, context: int) -> Sequence[Arrival
     return make_conversations(parsed.rate or DEFAULT_RATE, parsed.requests or DEFAULT_REQUESTS, context)
 
 
-def _choose_ranks(question: Question, asked: int | None, steps: Path | None) -> tuple[int, Estimate]:
-    """How many GPUs a replica has, and what fits into their memory. Measured steps have been computed by some
-    number of GPUs, which only the user knows: 1 if it is not given."""
+def _choose_ranks(question: Question, model: PlannedModel, given: int | None) -> tuple[int, Estimate]:
+    """How many ranks a replica has, and what fits into their memory.
+
+    given: None: as many GPUs as the model needs
+    """
     from .estimate import estimate
 
-    is_free = asked is None and steps is None and question.gpu is not None
-    counts = [1, 2, 4, MAX_TP] if is_free else [asked or 1]
+    counts = [given] if given is not None else [1, 2, 4, MAX_TP] if question.gpu is not None else [1]
     for count in counts:
-        found = estimate(msgspec.structs.replace(question, memory=question.memory * count))
+        memory = question.memory * (count if question.device == "cuda" else 1)
+        found = estimate(msgspec.structs.replace(question, memory=memory), model)
         if found.chosen.requests:
             return count, found
     raise ConfigError(
@@ -225,80 +302,17 @@ def _check_lengths(arrivals: Sequence[Arrival], estimate: Estimate) -> None:
         )
 
 
-def _choose_cost(path: Path | None, question: Question, tp: int) -> tuple[Cost, float | None]:
+def _choose_cost(
+    recorded: RecordedSteps | None, question: Question, model: PlannedModel, tp: int
+) -> tuple[Cost, float | None]:
     """The time of a step, and the error of its fit to measured steps."""
-    from ...fleet.step_cost import fit_cost, measure_fit, read_steps
-    from .estimate import measure_work
+    from ...fleet.step_cost import fit_cost, measure_fit
     from .roofline import Rates
 
-    if path is not None:
-        steps = read_steps(path)
-        cost = fit_cost(steps)
-        return cost, measure_fit(cost, steps)
-    work, rates = measure_work(question)
-    assert rates is not None, "the options name a GPU"
-    return partial(work.step_ms, Rates(rates.bandwidth * tp, rates.operations * tp)), None
-
-
-def report_fleet(found: FleetPlan, parsed: argparse.Namespace) -> Iterator[RenderableType]:
-    """The table of the trials, the plot and the layout."""
-    first = found.trials[0].figures
-    mean_in, mean_out = first.prompt_tokens / first.requests, first.output_tokens / first.requests
-    refused = f"; {first.refused:,} longer than the context are refused" if first.refused else ""
-    yield (
-        f"{found.model}: {first.requests:,} requests, {mean_in:,.0f} tokens in and {mean_out:,.0f} out on "
-        f"average{refused}"
-    )
-    heads = ["replicas", "TTFT p50", "p99", "ITL p99", "hits", "KV", "busy"]
-    if found.trials[0].is_enough is not None:
-        heads.append("enough")
-    title = "Simulated replicas (TTFT in seconds, ITL in milliseconds)"
-    yield table(title, heads, map(_trial_row, found.trials))
-    most = max(trial.figures.ttft_s.p99 for trial in found.trials)
-    yield "TTFT p99 in seconds by replicas"
-    for trial in found.trials:
-        p99 = trial.figures.ttft_s.p99
-        bar = "█" * max(1, round(BAR_WIDTH * p99 / most))
-        yield f"{trial.replicas:>5} {bar} {p99:,.2f}{'  (enough)' if trial.is_enough else ''}"
-    if found.replicas is None:
-        last = found.trials[-1].replicas
-        yield "1 replica is not enough." if last == 1 else f"Not even {last:,} replicas are enough."
-        if parsed.itl_p99 is not None and 1e3 * found.trials[-1].figures.itl_s.p99 > parsed.itl_p99:
-            yield "More replicas hardly shorten the time between two tokens. A lower --step-ms does."
-    else:
-        device = f"{found.tp} × {found.device}, " if found.tp > 1 else f"{found.device}, "
-        if parsed.gpu is None:
-            device = "a machine like this one, "
-        count = "replica" if found.replicas == 1 else "replicas"
-        yield (
-            f"Layout: {found.replicas:,} {count}, each on {device}with {found.pages:,} pages of "
-            f"{found.page_size} tokens; {found.tokens_per_s:,.0f} tokens/s, {found.output_tokens_per_s:,.0f} "
-            f"of them in replies; {100 * found.hit_share:.1f} % of prompt tokens cached"
-        )
-        if found.cost_per_million is not None and found.cost_per_million_output is not None:
-            yield (
-                f"1M tokens cost {found.cost_per_million:,.3f}; if only those of replies count, "
-                f"{found.cost_per_million_output:,.3f}, with the same number of replicas at all times."
-            )
-    if found.fit_error is None:
-        yield BOUND_NOTE
-    else:
-        yield (
-            f"The times of steps are fitted to {found.steps}, with a mean error of "
-            f"{100 * found.fit_error:.0f} %. They hold only for the model, the device and the options with "
-            "which they were recorded."
-        )
-    if found.tp > 1:
-        yield TP_NOTE
-
-
-def _trial_row(trial: Trial) -> tuple[str, ...]:
-    figures = trial.figures
-    return (
-        f"{trial.replicas:,}",
-        f"{figures.ttft_s.p50:,.3f}",
-        f"{figures.ttft_s.p99:,.3f}",
-        f"{1e3 * figures.itl_s.p99:,.1f}",
-        *(f"{100 * share:.1f} %" for share in (figures.hit_share, figures.kv_in_use, figures.busy)),
-        *([] if trial.is_enough is None else ["yes" if trial.is_enough else "no"]),
-    )
+    if recorded is not None:
+        cost = fit_cost(recorded.steps)
+        return cost, measure_fit(cost, recorded.steps)
+    assert question.gpu is not None, "the options name a GPU"
+    rates = model.find_rates(question.gpu)
+    all_rates = Rates(rates.bandwidth * tp, rates.operations * tp)
+    return partial(model.measure_work().step_ms, all_rates), None
