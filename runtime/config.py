@@ -434,8 +434,8 @@ class ServeConfig:
         whole_number(1, 64),
     )
     tp: int = option(
-        "tensor parallel ranks: processes that compute the model together, each with a part of its weights, "
-        "of the KV cache and of the CPU's cores; --kv-memory is for each of them; CPU only",
+        "tensor parallel ranks: processes that compute the model together, each with a part of its weights "
+        "and of the KV cache, on its own GPU or part of the CPU's cores; --kv-memory is for each of them",
         1,
         "RANKS",
         whole_number(1, 64),

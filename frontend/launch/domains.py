@@ -41,8 +41,8 @@ class ReplicaDomain(Domain):
         self.number = number
         self.place = place
         self.running = sockets.Replica(directory, sockets.ANY_EPOCH, number, len(place.ranks))
-        self.rank_memory: IO[bytes] | None = None
-        """the memory that the ranks share; None: there is one rank"""
+        self.rank_file: IO[bytes] | None = None
+        """by which the ranks find each other, new for each start; None: there is one rank"""
         self.children: list[ChildProcess] = []
         self.model: ModelReady | None = None
         self.responds = True
@@ -55,7 +55,7 @@ class ReplicaDomain(Domain):
         self.ready_at = None
         self.to_scheduler = sockets.Outbox(context, self.running.scheduler, sockets.ANY_EPOCH)
         if self.running.ranks > 1:
-            self.rank_memory = _open_memory()
+            self.rank_file = _open_file()
 
     def end(self) -> None:
         """Removes what belonged to a start whose processes have ended."""
@@ -67,9 +67,9 @@ class ReplicaDomain(Domain):
         if self.to_scheduler is not None:
             self.to_scheduler.close(linger_ms=0)
             self.to_scheduler = None
-        if self.rank_memory is not None:
-            self.rank_memory.close()
-            self.rank_memory = None
+        if self.rank_file is not None:
+            self.rank_file.close()
+            self.rank_file = None
 
     def describe(self) -> PeerUp | PeerDown:
         """The message that tells a tokenizer process whether the replica serves."""
@@ -78,7 +78,7 @@ class ReplicaDomain(Domain):
         return PeerUp(self.running.epoch, self.model, self.number)
 
 
-def _open_memory() -> IO[bytes]:
+def _open_file() -> IO[bytes]:
     """A file without a name: in memory, or elsewhere than on Linux in the directory for temporary files."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("arbora-ranks"), "r+b")

@@ -238,11 +238,6 @@ def _check_ranks(config: ServeConfig) -> None:
     """Raises ConfigError for options that ranks can't be combined with."""
     if config.tp == 1:
         return
-    if config.device == "cuda":
-        raise ConfigError(
-            f"--tp {config.tp}: only --device cpu has ranks. Give --replicas for several GPUs, or leave it "
-            "out."
-        )
     refused = {
         "--prefill-at and --prefill-from": config.moves_prefill,
         "--lora and --max-loras": config.adapter_places,

@@ -42,14 +42,36 @@ def place_replicas(config: ServeConfig) -> tuple[Place, ...]:
 
 
 def _divide_gpus(config: ServeConfig) -> tuple[Place, ...]:
-    """Gives each replica a GPU. Replicas share GPUs only if --kv-memory says how much of them each takes."""
+    """Gives each rank of each replica a GPU. Replicas of one rank share GPUs if --kv-memory says how much of
+    them each takes."""
     gpus = find_gpus(os.environ)
+    if config.tp > 1:
+        return _divide_gpus_among_ranks(config, gpus)
     if config.replicas > len(gpus) and config.kv_memory is None:
         raise ConfigError(
             f"--replicas {config.replicas}: there {_count(len(gpus), 'GPU')}, and each replica takes all of "
             f"one. Lower it to {len(gpus)}, or give --kv-memory, so that several replicas fit on a GPU."
         )
     return tuple(Place({DEVICES_VARIABLE: gpus[number % len(gpus)]}) for number in range(config.replicas))
+
+
+def _divide_gpus_among_ranks(config: ServeConfig, gpus: Sequence[str]) -> tuple[Place, ...]:
+    needed = config.replicas * config.tp
+    if needed > len(gpus):
+        several = f" of {config.replicas} replicas" if config.replicas > 1 else ""
+        options = "--tp" if config.replicas == 1 else "--tp or --replicas"
+        raise ConfigError(
+            f"--tp {config.tp}: the ranks{several} need {needed} GPUs, one each, but there "
+            f"{_count(len(gpus), 'GPU')}. Lower {options}, or name more GPUs in {DEVICES_VARIABLE} if it "
+            "hides some."
+        )
+    return tuple(
+        Place(
+            {DEVICES_VARIABLE: ",".join(own)},
+            tuple({RANK_VARIABLE: str(number), DEVICES_VARIABLE: gpu} for number, gpu in enumerate(own)),
+        )
+        for own in (gpus[begin : begin + config.tp] for begin in range(0, needed, config.tp))
+    )
 
 
 def host_models(config: ServeConfig, directory: Path, replicas: tuple[Place, ...]) -> list[HostedModel]:
@@ -84,12 +106,15 @@ def _count_sharers(replicas: tuple[Place, ...]) -> int:
 
 
 def _estimate_memory(config: ServeConfig) -> int:
-    """About the bytes that a replica of the model takes: its weights as stored, and KV cache."""
+    """About the bytes that a replica of the model takes of the machine's memory, or of each of its GPUs: its
+    weights as stored, and KV cache."""
     files = [path for kind in ("*.safetensors", "*.gguf") for path in config.model.glob(kind)]
     stored = sum(path.stat().st_size for path in files)
     weights = stored if config.quantize is None else QUANTIZED_SHARE[config.quantize] * stored
-    of_ranks = config.tp * ((config.kv_memory or MIN_KV_BYTES) + PROCESS_BYTES)
-    return int(WEIGHTS_FACTOR * weights) + of_ranks
+    of_rank = (config.kv_memory or MIN_KV_BYTES) + PROCESS_BYTES
+    if config.device == "cuda":
+        return int(WEIGHTS_FACTOR * weights / config.tp) + of_rank
+    return int(WEIGHTS_FACTOR * weights) + config.tp * of_rank
 
 
 def _free_gpu_memory(gpus: Sequence[str]) -> int:

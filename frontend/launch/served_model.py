@@ -23,7 +23,7 @@ from ...runtime.messages import (
     Ready,
 )
 from ...runtime.processes import sockets
-from ...runtime.processes.child import RANK_MEMORY_VARIABLE
+from ...runtime.processes.child import RANK_FILE_VARIABLE
 from .child_process import WHOLE_MACHINE, ChildProcess, Command, Commands, Place, describe_exit
 from .children import Children
 from .domains import ReplicaDomain, all_within
@@ -332,10 +332,10 @@ class ServedModel:
     async def _start(self, replica: ReplicaDomain) -> None:
         replica.begin(self._around.context, next(self._around.epochs))
         self._around.listen()
-        commands, place, memory = self._around.commands, replica.place, replica.rank_memory
+        commands, place, file = self._around.commands, replica.place, replica.rank_file
         descriptors, shared = list[int](), dict[str, str]()
-        if memory is not None:
-            descriptors, shared = [memory.fileno()], {RANK_MEMORY_VARIABLE: str(memory.fileno())}
+        if file is not None:
+            descriptors, shared = [file.fileno()], {RANK_FILE_VARIABLE: str(file.fileno())}
         await self._start_child(replica, commands.scheduler, place.environment)
         for rank in place.ranks:
             environment = {**place.environment, **rank, **shared}

@@ -23,7 +23,8 @@ FINE_FROM, FINE_STEP = 256, 64
 
 
 class CaptureError(ConfigError):
-    """CUDA can't be used any more after a failed capture. The process must be replaced."""
+    """A capture failed, after which CUDA can't be used any more or ranks differ. The process must be
+    replaced."""
 
 
 class GraphMemory(NamedTuple):
@@ -89,15 +90,21 @@ class CudaCapture:
 class Captures:
     """Captures graphs, and leaves out those that can't be captured."""
 
-    def __init__(self, capture: Capture, measure: Callable[[Replay], GraphMemory] | None = None) -> None:
-        self._capture, self._measure = capture, measure
+    def __init__(
+        self,
+        capture: Capture,
+        measure: Callable[[Replay], GraphMemory] | None = None,
+        needs_all: bool = False,
+    ) -> None:
+        """needs_all: leaves none out, because ranks must have the same graphs to exchange the same tensors"""
+        self._capture, self._measure, self._needs_all = capture, measure, needs_all
         self._left_out: defaultdict[str, list[str]] = defaultdict(list)
 
     def capture(self, work: Replay, name: str) -> Replay | None:
         """The graph of `work`; None if capturing fails.
 
         Raises the error if memory is lacking, because the steps would lack it too. Raises CaptureError if
-        `work` itself fails now.
+        `work` itself fails now, or if all graphs are needed.
         """
         return self._try(self._capture, work, name)
 
@@ -112,6 +119,8 @@ class Captures:
         except Exception as error:
             if lacked_memory(error):
                 raise
+            if self._needs_all:
+                raise CaptureError(f"The CUDA graph of {name} can't be captured: {error}.") from error
             self._left_out[str(error)].append(name)
         try:
             work()

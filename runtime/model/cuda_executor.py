@@ -21,6 +21,7 @@ from .forward_graphs import ForwardGraphs
 from .input_batch import StepInputs
 from .interface.model import Model
 from .page_tables import PageTables
+from .ranks import ONE_RANK, Rank
 from .sampling_graphs import SamplingGraphs
 from .slot_states import SlotStates
 from .tiers import Restore
@@ -32,12 +33,18 @@ class CudaExecutor:
     """Replays graphs. In order: `forward_bytes` → `capture` → steps.
 
     Sampling graphs need no pages, so they are captured first: the memory left after them decides the number
-    of pages. A graph that cannot be captured is left out. Raises CaptureError if no step can run after that,
-    and ConfigError if memory is too small for graphs, because steps would then fail too.
+    of pages. A graph that cannot be captured is left out, unless there are several ranks. Raises CaptureError
+    if no step can run after that, or for several ranks, and ConfigError if memory is too small for graphs,
+    because steps would then fail too.
     """
 
     def __init__(
-        self, model: Model, tables: PageTables, states: SlotStates, has_adapters: bool = False
+        self,
+        model: Model,
+        tables: PageTables,
+        states: SlotStates,
+        has_adapters: bool = False,
+        rank: Rank = ONE_RANK.rank,
     ) -> None:
         self._model = model
         self._device = states.sampling.last_tokens.device
@@ -45,7 +52,7 @@ class CudaExecutor:
         hidden = torch.zeros(size, dtype=model.dtype, device=self._device)
         with self._capturing("sampling"):
             capture = CudaCapture()
-            self._captures = Captures(capture, capture.measure)
+            self._captures = Captures(capture, capture.measure, needs_all=rank.total > 1)
             spec = model.config.cache_spec
             self._forward = ForwardGraphs(spec, hidden, tables, states, has_adapters)
             self._sampling = SamplingGraphs(model, states, hidden, self._captures)

@@ -134,11 +134,14 @@ def _load(loader: ProjectionLoader, experts: Sequence[tuple[Projection, ...]]) -
     first = experts[0]
     if loader.device.type == "cpu" or loader.is_packed(first[0]):
         return [loader.load_linear(*projections) for projections in experts]
-    shape = (len(experts), sum(each.outputs for each in first), first[0].inputs)
+    return stack_experts(loader, experts)
+
+
+def stack_experts(loader: ProjectionLoader, experts: Sequence[tuple[Projection, ...]]) -> StackedWeights:
+    """Loads this rank's part of each expert's weights into one tensor."""
+    shape = (len(experts), *loader.find_part_size(*experts[0]))
     weights = torch.empty(shape, dtype=loader.dtype, device=loader.device)
     for weight, projections in zip(weights, experts, strict=True):
         weight.copy_(loader.load_weight(*projections))
-    if not first[0].biased:
-        return StackedWeights(weights, None)
-    biases = [loader.load_vector(*(f"{each.name}.bias" for each in projections)) for projections in experts]
-    return StackedWeights(weights, torch.stack(biases))
+    biases = [bias for projections in experts if (bias := loader.load_bias(projections)) is not None]
+    return StackedWeights(weights, torch.stack(biases) if biases else None)

@@ -33,7 +33,7 @@ from .memory_plan import limit_slots, plan_pages
 from .model_source import ModelSource, open_model
 from .page_memory import PageMemory
 from .page_tables import PageTables
-from .ranks import ONE_RANK, Ranks, find_least, wait_for_all
+from .ranks import ONE_RANK, Ranks, check_gpus, find_least, wait_for_all
 from .recurrent_states import RecurrentStates
 from .runner import Runner
 from .slot_states import SlotStates
@@ -69,6 +69,8 @@ def load_model(
     if not 1 <= config.page_size <= MAX_PAGE_SIZE:
         raise ConfigError(f"page_size {config.page_size}: must be 1 to {MAX_PAGE_SIZE} tokens.")
     device = choose_device(config)
+    if device.type == "cuda":
+        check_gpus(ranks, torch.cuda.get_device_name(device))
     source = open_model(config, device, ranks)
     if source.config.cache_spec.is_empty:
         # The scheduler gives each input of an encoder a page without memory.
@@ -102,7 +104,7 @@ def load_model(
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary, max_drafts)
     tables = PageTables(config.max_running, source.context, config.page_size, device, layout.groups)
     graphs, graph_bytes = _open_graphs(
-        config, model, spec, tables, states, cells, store, source.pooling is not None
+        config, model, spec, tables, states, cells, store, source.pooling is not None, ranks
     )
     wait_for_all(ranks)  # then all have loaded their weights, and each sees how much memory is left
     pool = plan_pages(config, shape, source.dtype, device, graph_bytes, layout, adapter_bytes, mapped_bytes)
@@ -199,17 +201,21 @@ def _open_graphs(
     cells: torch.dtype,
     store: PageStore | None,
     pools: bool,
+    ranks: Ranks,
 ) -> tuple[CudaExecutor | None, int]:
     """On a GPU, an executor that has captured its first graphs, and the bytes that the others will take."""
     device = tables.on_device.device
-    if device.type == "cpu" or config.enforce_eager or pools or not model.is_recordable:
+    if device.type == "cpu" or config.enforce_eager or pools:
+        return None, 0
+    (is_recordable,) = find_least(ranks, [model.is_recordable])  # by the formats of this rank's weights
+    if not is_recordable:
         return None, 0
     from .cuda_executor import CudaExecutor
     from .product_choice import choose_products
 
     with _undisturbed(store):
         choose_products(model)
-        graphs = CudaExecutor(model, tables, states, config.adapter_places > 0)
+        graphs = CudaExecutor(model, tables, states, config.adapter_places > 0, ranks.rank)
         # Triton would compile a 1 as a constant.
         few_pages = allocate_pool(spec, [2] * spec.layers, config.page_size, cells, device)
         return graphs, graphs.forward_bytes(few_pages)

@@ -47,9 +47,9 @@ from ..processes.time_slices import short_slices
 from ..vocabulary import load_vocabulary
 from .capture import CaptureError
 from .compiling import announce_compilation
-from .devices import use_all_cores
+from .devices import choose_device, use_all_cores
 from .loading import LoadedModel, load_model
-from .ranks import Ranks, open_ranks
+from .ranks import Rank, find_rank, open_ranks
 from .runner import Runner
 from .running_step import RunningStep
 from .tiers import PageMover, PageStore, PrefillPeers, PrefillServer
@@ -188,8 +188,8 @@ def main() -> None:
     config = load_config(arguments.directory)
     if WITHOUT_GRAPHS in os.environ:
         config = replace(config, enforce_eager=True)
-    ranks = open_ranks(config.tp)
-    is_first = ranks.rank.number == 0
+    rank = find_rank(config.tp)
+    is_first = rank.number == 0
     write_log(config.log_level if is_first else "warning")
     heartbeat = Heartbeat()
     heartbeat.start(arguments)
@@ -198,9 +198,9 @@ def main() -> None:
     if config.device == "cuda":
         sys.setswitchinterval(SWITCH_S)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    model = _load_or_exit(config, arguments, context, ranks)
+    model = _load_or_exit(config, arguments, context, rank)
     notice.loaded()
-    address = arguments.replica.model(ranks.rank.number)
+    address = arguments.replica.model(rank.number)
     with short_slices():  # applies to ZeroMQ's I/O thread, which the first socket starts
         inbox: Inbox[ModelInbox] = Inbox(context, address, ModelInbox, arguments.epoch)
         scheduler = Outbox(context, arguments.replica.scheduler, arguments.epoch)
@@ -208,7 +208,7 @@ def main() -> None:
     model.runner.after_each_layer(heartbeat.progress)
     if model.page_store is not None:
         try:
-            _start(model.page_store, config, arguments, model.ready.page_model, ranks.rank.number)
+            _start(model.page_store, config, arguments, model.ready.page_model, rank.number)
         except ConfigError as error:
             _fail(error, arguments, context)
     scheduler.send(model.ready)
@@ -237,12 +237,17 @@ def _start(
 
 
 def _load_or_exit(
-    config: ServeConfig, arguments: ChildArguments, context: zmq.Context[zmq.Socket[bytes]], ranks: Ranks
+    config: ServeConfig, arguments: ChildArguments, context: zmq.Context[zmq.Socket[bytes]], rank: Rank
 ) -> LoadedModel:
     try:
+        ranks = open_ranks(rank, choose_device(config))
         return load_model(config, lambda: load_vocabulary(arguments.directory), ranks)
     except CaptureError as error:
-        _start_again_without_graphs(error)
+        if rank.total == 1:
+            _start_again_without_graphs(error)
+        # The other ranks have captured theirs, and all must run the same graphs.
+        advice = f"{str(error).rstrip('.')}. Give --debug eager to do without graphs."
+        _fail(ConfigError(advice), arguments, context)
     except (ConfigError, torch.OutOfMemoryError, MemoryError) as error:
         _fail(error, arguments, context)
 

@@ -17,7 +17,7 @@ LISTEN_FD_VARIABLE = "ARBORA_LISTEN_FD"  # the descriptor of the socket on which
 METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # prometheus_client reads this variable when it is imported
 CPUS_VARIABLE = "ARBORA_CPUS"  # the numbers of the CPUs of one of several replicas, with commas between
 RANK_VARIABLE = "ARBORA_RANK"  # the number of a model process that is one of several ranks
-RANK_MEMORY_VARIABLE = "ARBORA_RANK_MEMORY"  # the descriptor of the memory that the ranks share
+RANK_FILE_VARIABLE = "ARBORA_RANK_FILE"  # the descriptor of the file that the ranks share, empty at first
 PR_SET_PDEATHSIG = 1
 SIGN_OF_LIFE_S = 1.0  # seconds between two messages that a child is alive
 

@@ -1,4 +1,5 @@
-"""A server whose model runs as two ranks answers as one with a single process, and outlives a dead rank."""
+"""A server whose model runs as two ranks answers as one with a single process, and outlives a dead rank. The
+ranks exchange tensors in shared memory, or as those on GPUs do, but by gloo."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import process_group_server
 import pytest
 from processes import children_of, command_line, is_alive
 from served import Served, eventually, serve, write_served_checkpoint
@@ -31,10 +33,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_served_checkpoint(tmp_path_factory.mktemp("model"))
 
 
-@pytest.fixture(scope="module")
-def server(model: Path) -> Iterator[Served]:
+@pytest.fixture(scope="module", params=["in shared memory", "in a process group"])
+def server(model: Path, request: pytest.FixtureRequest) -> Iterator[Served]:
     """Its model runs as two ranks."""
-    with serve(model, "--tp", "2") as made:
+    in_group = request.param == "in a process group"
+    program = (process_group_server.__file__,) if in_group else ("-m", "arbora")
+    debug = "invariants,eager" if in_group else "invariants"
+    with serve(model, "--tp", "2", "--debug", debug, program=program) as made:
         yield made
 
 
@@ -54,8 +59,9 @@ def complete(server: Served, fields: Any) -> str:
 
 def find_ranks(server: Served) -> list[int]:
     """The process ids of the ranks, in the order of their start."""
-    found = [pid for pid in children_of(server.process.pid) if "runtime.model" in " ".join(command_line(pid))]
-    return sorted(found)
+    programs = ("runtime.model.process", "process_group_model.py")
+    commands = {pid: " ".join(command_line(pid)) for pid in children_of(server.process.pid)}
+    return sorted(pid for pid, command in commands.items() if any(each in command for each in programs))
 
 
 def test_two_ranks_answer_as_one_process(server: Served, answers: list[str]) -> None:

@@ -20,6 +20,7 @@ from arbora.runtime.model.capture import GraphMemory, Replay
 from arbora.runtime.model.cuda_executor import CudaExecutor
 from arbora.runtime.model.devices import HostCopies
 from arbora.runtime.model.loading import load_model
+from arbora.runtime.model.ranks import ONE_RANK, Ranks
 from byte_grammars import byte_vocabulary
 from recorded_launches import capture
 from step_driver import StepDriver, device_of, serve_config
@@ -124,23 +125,24 @@ class _LoggedCapture:
         return GraphMemory(0, 0)
 
 
-def started(model: Path, device: str) -> StepDriver:
+def started(model: Path, device: str, ranks: Ranks = ONE_RANK) -> StepDriver:
     """On both devices it makes no drafts, as on a GPU by default."""
     fields = {"page_size": 4, "max_model_len": 60, "max_running": SLOTS, "enforce_eager": True}
-    loaded = load_model(serve_config(model, device=device, speculate="off", **fields), byte_vocabulary)
+    config = serve_config(model, device=device, speculate="off", tp=ranks.rank.total, **fields)
+    loaded = load_model(config, byte_vocabulary, ranks)
     return StepDriver(loaded.runner, loaded.ready)
 
 
-def with_graphs(model: Path, log: Log) -> StepDriver:
+def with_graphs(model: Path, log: Log, ranks: Ranks = ONE_RANK) -> StepDriver:
     """Run its steps inside `triton_kernels()`. `log.attached()` logs what follows."""
-    driver = started(model, DEVICE.type)
+    driver = started(model, DEVICE.type, ranks)
     device = device_of(driver)
     with triton_kernels(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda_executor, "CudaCapture", lambda: _LoggedCapture(log))
         patch.setattr(forward_graphs, "MAX_TOKENS", MAX_TOKENS)
         patch.setattr(forward_graphs, "choose_sizes", lambda most: sorted({3, most}))
         patch.setattr(sampling_graphs, "choose_sizes", lambda most: [most])
-        executor = CudaExecutor(device.model, device.tables, device.states)
+        executor = CudaExecutor(device.model, device.tables, device.states, rank=ranks.rank)
         executor.capture(device)
         driver.runner._executor = executor
     return driver

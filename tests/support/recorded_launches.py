@@ -36,6 +36,9 @@ class _Operations(TorchDispatchMode):
             new = func(*args, **kwargs)
             if isinstance(new, torch.Tensor) and new is not out:
                 out.copy_(new)
+            elif func.namespace == "c10d":  # an exchange between ranks
+                _, running = new
+                running.wait()
 
         if not func.name().startswith("aten::empty") and not func.name().startswith("aten::new_empty"):
             self._launches.append(again)

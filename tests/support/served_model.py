@@ -34,9 +34,12 @@ from step_driver import no_masks, serve_config
 class ServedModel:
     """Two steps are in flight, as in the server."""
 
-    def __init__(self, model: Path, has_groups: bool = True, **fields: Any) -> None:
-        """`has_groups`: whether the scheduler frees windowed pages; `fields` are of `ServeConfig`."""
-        self.runner, self.ready = load_ranks(serve_config(model, **fields))
+    def __init__(
+        self, model: Path, has_groups: bool = True, in_process_group: bool = False, **fields: Any
+    ) -> None:
+        """`has_groups`: whether the scheduler frees windowed pages; `in_process_group`: see `load_ranks`;
+        `fields` are of `ServeConfig`."""
+        self.runner, self.ready = load_ranks(serve_config(model, **fields), in_process_group)
         ready = self.ready
         self.cache = PrefixCache(
             ready.num_pages,

@@ -20,8 +20,8 @@ BOUND_NOTE = (
     "are needed. For a plan from real steps give --steps FILE, which arbora serve --record-steps FILE writes."
 )
 TP_NOTE = (
-    "The time of exchanges between the GPUs of a replica is not counted, and `arbora serve --tp` serves CPUs "
-    "only so far."
+    "The time of exchanges between the GPUs of a replica is not counted, and `arbora serve --tp` has not "
+    "been measured on GPUs."
 )
 
 

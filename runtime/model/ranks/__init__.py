@@ -5,21 +5,34 @@ from .agreement import (
     RanksDifferError,
     agree_on_masks,
     agree_on_result,
+    check_gpus,
     find_least,
     first_rank_first,
     wait_for_all,
 )
-from .ranks import ONE_RANK, Rank, Ranks, RanksOnHost, open_ranks, refuse_parts
+from .ranks import (
+    ONE_RANK,
+    ProcessGroupRanks,
+    Rank,
+    Ranks,
+    RanksOnHost,
+    find_rank,
+    open_ranks,
+    refuse_parts,
+)
 
 __all__ = [
     "ONE_RANK",
+    "ProcessGroupRanks",
     "Rank",
     "Ranks",
     "RanksDifferError",
     "RanksOnHost",
     "agree_on_masks",
     "agree_on_result",
+    "check_gpus",
     "find_least",
+    "find_rank",
     "first_rank_first",
     "open_ranks",
     "refuse_parts",

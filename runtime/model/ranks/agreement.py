@@ -1,4 +1,4 @@
-"""Makes values equal on all ranks that each rank measures, or decides by its own clock."""
+"""Makes values equal on all ranks that each rank measures, or decides by its own clock, and checks others."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from ...errors import ConfigError
 from ...messages import StepMasks, StepResult
 from .ranks import Ranks
 
@@ -27,6 +28,17 @@ def first_rank_first(ranks: Ranks) -> Iterator[None]:
     yield
     if not ranks.rank.number:
         wait_for_all(ranks)
+
+
+def check_gpus(ranks: Ranks, name: str) -> None:
+    """Raises ConfigError unless the GPUs of all ranks have the name of this rank's GPU. Those of other kinds
+    would round otherwise, and run steps in other graphs."""
+    digests = [digest for (digest,) in ranks.gather([zlib.crc32(name.encode())])]
+    if len(set(digests)) > 1:
+        raise ConfigError(
+            f"--tp {ranks.rank.total}: the ranks have different GPUs; that of rank {ranks.rank.number} is "
+            f"{name}. Name GPUs of one kind in CUDA_VISIBLE_DEVICES."
+        )
 
 
 def find_least(ranks: Ranks, values: Sequence[int]) -> list[int]:

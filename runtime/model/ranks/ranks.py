@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import NamedTuple, Protocol
 
 import torch
+import torch.distributed as dist
+import torch.nn.functional as F
 
 from ....kernels.ranks import RankMemory, gather, join_columns, sum_in_place
 from ...errors import ConfigError
-from ...processes.child import RANK_MEMORY_VARIABLE, RANK_VARIABLE
+from ...processes.child import RANK_FILE_VARIABLE, RANK_VARIABLE
 
 BORDERS = (256, 128, 64, 32, 16, 8, 4, 2)
 """Ranks divide numbers into pieces of the first of these sizes that gives each rank MIN_PIECES pieces on
 average. A large size keeps the groups of quantized weights whole."""
 MIN_PIECES = 4
+MAX_WAIT = timedelta(days=7)
+"""the longest time for which a rank waits for another one, which may take hours to quantize a model; the
+supervisor ends ranks that hang"""
+LOOPBACK = "lo"
+"""network interface that other machines don't reach"""
 
 
 class Rank(NamedTuple):
@@ -100,6 +108,48 @@ class RanksOnHost:
         return gathered
 
 
+class ProcessGroupRanks:
+    """Ranks on devices of their own, in a process group of torch.distributed: NCCL exchanges tensors of GPUs,
+    gloo those of the host.
+
+    A sum is added in the dtype of its tensor, in an order that the library chooses, so it may round otherwise
+    than that of `RanksOnHost`. All ranks get the same bits.
+    """
+
+    def __init__(self, rank: Rank, descriptor: int, device: torch.device) -> None:
+        """Returns when all ranks are connected. descriptor: the descriptor of an empty file, by which they
+        exchange their addresses"""
+        self.rank = rank
+        for library in ("GLOO", "NCCL"):
+            os.environ.setdefault(f"{library}_SOCKET_IFNAME", LOOPBACK)
+        dist.init_process_group(
+            "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
+            # The group opens the file again and again, so it has a descriptor that nobody closes.
+            init_method=f"file:///proc/self/fd/{os.dup(descriptor)}",
+            rank=rank.number,
+            world_size=rank.total,
+            timeout=MAX_WAIT,
+        )
+        # NCCL connects the GPUs by the first exchange, which must not be one that a graph captures.
+        self.sum_in_place(torch.zeros(1, device=device))
+
+    def sum_in_place(self, x: torch.Tensor) -> None:
+        dist.all_reduce(x)
+
+    def join_columns(self, part: torch.Tensor, widths: Sequence[int]) -> torch.Tensor:
+        # All ranks send as much, because NCCL gathers only tensors of one size at once.
+        padded = F.pad(part, (0, max(widths) - part.shape[1]))
+        gathered = [torch.empty_like(padded) for _ in widths]
+        dist.all_gather(gathered, padded)
+        return torch.cat([each[:, :width] for each, width in zip(gathered, widths, strict=True)], dim=1)
+
+    def gather(self, values: Sequence[float]) -> list[list[float]]:
+        own = torch.tensor(values, dtype=torch.float64)
+        gathered = [torch.empty_like(own) for _ in range(self.rank.total)]
+        dist.all_gather(gathered, own)
+        return [each.tolist() for each in gathered]
+
+
 def refuse_parts(rank: Rank, reason: str) -> None:
     """Raises ConfigError if there are several ranks. reason: why they can't divide the model"""
     if rank.total > 1:
@@ -109,9 +159,22 @@ def refuse_parts(rank: Rank, reason: str) -> None:
         )
 
 
-def open_ranks(count: int) -> Ranks:
-    """Connects this process to the other ranks, as the supervisor's variables say."""
-    if count == 1:
+def find_rank(total: int) -> Rank:
+    """Returns the rank that this process is, by the supervisor's variable."""
+    return Rank() if total == 1 else Rank(int(os.environ[RANK_VARIABLE]), total)
+
+
+def open_ranks(rank: Rank, device: torch.device) -> Ranks:
+    """Connects this rank to the others, by the file that the supervisor has opened. Raises ConfigError if
+    PyTorch can't connect GPUs."""
+    if rank.total == 1:
         return ONE_RANK
-    rank = Rank(int(os.environ[RANK_VARIABLE]), count)
-    return RanksOnHost(rank, int(os.environ[RANK_MEMORY_VARIABLE]))
+    descriptor = int(os.environ[RANK_FILE_VARIABLE])
+    if device.type == "cpu":
+        return RanksOnHost(rank, descriptor)
+    if not dist.is_available() or not dist.is_nccl_available():
+        raise ConfigError(
+            f"--tp {rank.total}: PyTorch {torch.__version__} has no NCCL, by which GPUs exchange tensors. "
+            "Install a build of PyTorch for CUDA, or leave the option out."
+        )
+    return ProcessGroupRanks(rank, descriptor, device)

@@ -106,13 +106,13 @@ class ProjectionLoader:
     def _load_product(self, packing: Packing | None, projections: Sequence[Projection]) -> Linear:
         if packing is not None:
             return Linear.quantized(self._pack(packing, projections))
-        return self._expand(projections, self._load_bias(projections))
+        return self._expand(projections, self.load_bias(projections))
 
     def _expand(self, projections: Sequence[Projection], bias: torch.Tensor | None) -> Linear:
         if Linear.reads_parts(self.device, self.dtype):
             take = self._take(projections, "strips")
             (strips,) = take(lambda: [pack_strips(self._read_parts(projections)).values])
-            sizes = Strips(strips, *self._size(*projections))
+            sizes = Strips(strips, *self.find_part_size(*projections))
             return Linear.of_strips(sizes, bias, self.batch_invariant)
         self.find_sizes(*projections)
         return Linear.pack(self.load_weight(*projections), bias, self.batch_invariant)
@@ -130,8 +130,8 @@ class ProjectionLoader:
         return mapped if len(mapped) == len(stored) else [self.load_weight(*projections)]
 
     def _pack(self, packing: Packing, projections: Sequence[Projection]) -> CodedProduct:
-        weights = [(self._size(each)[0], partial(self._read_codes, each)) for each in projections]
-        (_, inputs), bias = self._size(*projections), self._load_bias(projections)
+        weights = [(self.find_part_size(each)[0], partial(self._read_codes, each)) for each in projections]
+        (_, inputs), bias = self.find_part_size(*projections), self.load_bias(projections)
         take = self._take(projections, "codes")
         return pack(packing, inputs, weights, bias, self.device, self.batch_invariant, take)
 
@@ -143,7 +143,7 @@ class ProjectionLoader:
         """How the device's product stores the projection; None if the device has none for its format."""
 
         def find() -> Packing | None:
-            packing = find_packing(self._read(projection), *self._size(projection), self.device)
+            packing = find_packing(self._read(projection), *self.find_part_size(projection), self.device)
             if packing is None and self.rank.total > 1:
                 self._check_cut(projection)
             return packing
@@ -160,15 +160,16 @@ class ProjectionLoader:
         those of this rank, which would take more memory than the whole."""
         whole = find_packing(self._read_whole(projection), projection.outputs, projection.inputs, self.device)
         if whole is not None:
+            _, inputs = self.find_part_size(projection)
             raise ConfigError(
                 f"--tp {self.rank.total}: {projection.name} has groups of {whole.group} inputs"
                 + (" in an order of their own (act-order)" if whole.order is not None else "")
-                + f", and a rank's {self._size(projection)[1]} of {projection.inputs} inputs are not whole "
+                + f", and a rank's {inputs} of {projection.inputs} inputs are not whole "
                 "groups. Lower --tp, or use a checkpoint in another format."
             )
 
-    def _load_bias(self, projections: Sequence[Projection]) -> torch.Tensor | None:
-        """The bias; None if there is none, or if the first rank adds it."""
+    def load_bias(self, projections: Sequence[Projection]) -> torch.Tensor | None:
+        """The bias of this rank's parts; None if there is none, or if the first rank adds it."""
         split = projections[0].split
         if not projections[0].biased or (self.rank.number and split is not None and split.along == "inputs"):
             return None
@@ -182,7 +183,7 @@ class ProjectionLoader:
             found += [part] if runs is None else [part[run.start : run.stop] for run in runs]
         return torch.cat(found)
 
-    def _size(self, *projections: Projection) -> tuple[int, int]:
+    def find_part_size(self, *projections: Projection) -> tuple[int, int]:
         """The outputs of this rank's parts, together, and their inputs."""
         outputs = sum(
             each.outputs if (runs := self._find_runs(each, "outputs")) is None else sum(map(len, runs))
@@ -208,12 +209,12 @@ class ProjectionLoader:
         memory."""
         if self.batch_invariant:
             is_biased = projections[0].biased
-            Linear.find_sizes(*self._size(*projections), self.dtype, self.device, is_biased)
+            Linear.find_sizes(*self.find_part_size(*projections), self.dtype, self.device, is_biased)
 
     def load_weight(self, *projections: Projection) -> torch.Tensor:
         """Loads the projections' weights, concatenated along the outputs."""
-        sizes = [self._size(each)[0] for each in projections]
-        joined = torch.empty(self._size(*projections), dtype=self.dtype, device=self.device)
+        sizes = [self.find_part_size(each)[0] for each in projections]
+        joined = torch.empty(self.find_part_size(*projections), dtype=self.dtype, device=self.device)
         for part, projection in zip(torch.split(joined, sizes), projections, strict=True):
             expand_into(part, self._read(projection))
         return joined

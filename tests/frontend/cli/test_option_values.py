@@ -124,6 +124,7 @@ def test_the_memory_for_pins_may_be_zero(model: Path) -> None:
         ("--kv-memory", "9" * 400 + "GiB", "GiB: expected a size"),
         ("--pin-memory", "some", "--pin-memory some: expected a size"),
         ("--device", "tpu", "--device tpu: expected one of cpu, cuda"),
+        ("--device", "cuda:1", "--device cuda:1: expected one of cpu, cuda"),
         ("--dtype", "int8", "--dtype int8: expected one of auto, float32"),
         ("--quantize", "int2", "--quantize int2: expected one of int8, int4, fp8"),
         ("--quantize", "fp4", "--quantize fp4: expected one of int8, int4, fp8"),
@@ -159,7 +160,6 @@ def test_options_that_another_device_has_are_refused_before_anything_starts(mode
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (("--device", "cuda"), "--tp 2: only --device cpu has ranks"),
         (
             ("--prefill-from", "tcp://127.0.0.1:7000"),
             "--tp 2: ranks do not support --prefill-at and --prefill-from",
@@ -174,6 +174,7 @@ def test_options_that_ranks_do_not_support_are_refused(
     with pytest.raises(ConfigError, match=expected):
         configured(model, "--device", "cpu", "--tp", "2", *options)
     assert configured(model, "--device", "cpu", "--tp", "2").tp == 2
+    assert configured(model, "--device", "cuda", "--tp", "2").tp == 2
 
 
 def test_a_model_is_quantized_on_both_devices(model: Path) -> None:

@@ -113,6 +113,29 @@ def test_replicas_share_gpus_only_with_kv_memory(machine: pytest.MonkeyPatch) ->
     assert placed == (Place({"CUDA_VISIBLE_DEVICES": "3"}),) * 2
 
 
+def test_each_rank_of_each_replica_gets_a_gpu_of_its_own(machine: pytest.MonkeyPatch) -> None:
+    machine.setenv("CUDA_VISIBLE_DEVICES", "3,1,GPU-a,0,2")
+    first, second = place_replicas(config(replicas=2, tp=2, device="cuda"))
+    assert first.environment == {"CUDA_VISIBLE_DEVICES": "3,1"}
+    assert first.ranks == (
+        {RANK_VARIABLE: "0", "CUDA_VISIBLE_DEVICES": "3"},
+        {RANK_VARIABLE: "1", "CUDA_VISIBLE_DEVICES": "1"},
+    )
+    assert [rank["CUDA_VISIBLE_DEVICES"] for rank in second.ranks] == ["GPU-a", "0"]
+
+
+def test_ranks_share_no_gpu(machine: pytest.MonkeyPatch) -> None:
+    machine.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    message = (
+        r"--tp 4: the ranks need 4 GPUs, one each, but there are 3 GPUs. Lower --tp, or name more GPUs in "
+    )
+    with pytest.raises(ConfigError, match=message + "CUDA_VISIBLE_DEVICES"):
+        place_replicas(config(tp=4, device="cuda"))
+    message = "--tp 2: the ranks of 2 replicas need 4 GPUs, .* Lower --tp or --replicas"
+    with pytest.raises(ConfigError, match=message):
+        place_replicas(config(tp=2, replicas=2, device="cuda", kv_memory=1 << 30))
+
+
 def test_gpus_are_counted_without_a_library(tmp_path: Path) -> None:
     for name in ("nvidia0", "nvidia2", "nvidia10", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
@@ -136,6 +159,8 @@ def test_the_memory_of_a_model_is_that_of_its_replicas_on_one_device(
     assert estimate(tmp_path, replicas=3) == 3 * one
     machine.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     assert estimate(tmp_path, device="cuda", replicas=2) == one
+    of_rank = int(WEIGHTS_FACTOR * 50_000) + MIN_KV_BYTES + PROCESS_BYTES
+    assert estimate(tmp_path, device="cuda", tp=2) == of_rank
     with_kv = one - MIN_KV_BYTES + (1 << 30)
     assert estimate(tmp_path, device="cuda", replicas=3, kv_memory=1 << 30) == 2 * with_kv
 

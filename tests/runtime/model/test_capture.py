@@ -56,6 +56,11 @@ def test_a_process_in_which_nothing_runs_any_more_after_a_failure_is_replaced() 
         Captures(fail).capture(broken, "512 tokens")
 
 
+def test_ranks_leave_out_no_graph() -> None:
+    with pytest.raises(CaptureError, match="The CUDA graph of 512 tokens can't be captured: operation not"):
+        Captures(fail, needs_all=True).capture(nothing, "512 tokens")
+
+
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("none left"), RuntimeError("CUDA error: out of memory")]
 )

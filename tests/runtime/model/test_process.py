@@ -33,6 +33,7 @@ from arbora.runtime.messages import (
 )
 from arbora.runtime.model.process import StepQueue
 from arbora.runtime.processes import sockets
+from arbora.runtime.processes.child import RANK_FILE_VARIABLE, RANK_VARIABLE
 from arbora.runtime.processes.heartbeat import Heartbeat
 from arbora.runtime.vocabulary import build_vocabulary, save_vocabulary
 from checkpoints import VOCAB_SIZE, edit_config, random_model, save_model
@@ -55,19 +56,28 @@ class Peers:
     """The scheduler's and the supervisor's sockets around one model process."""
 
     def __init__(
-        self, directory: Path, model: Path, program: Sequence[str] = PROGRAM, stderr: int | None = None
+        self,
+        directory: Path,
+        model: Path,
+        program: Sequence[str] = PROGRAM,
+        stderr: int | None = None,
+        tp: int = 1,
     ) -> None:
-        serve_config(model).save(directory)
+        """tp: ranks, of which the process is the first one; it exchanges nothing with the others"""
+        serve_config(model, tp=tp).save(directory)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.supervisor = self._inbox(sockets.supervisor_address(directory), SupervisorInbox)
         self.scheduler = self._inbox(sockets.Replica(directory, EPOCH).scheduler, SchedulerInbox)
         self.model = sockets.Outbox(self._context, sockets.Replica(directory, EPOCH).model(), EPOCH)
         command = [sys.executable, *program, str(directory), str(EPOCH), "0"]
-        self.process = subprocess.Popen(
-            [*command, str(os.getpid())],
-            stderr=stderr,
-            env={**os.environ, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"},
-        )
+        with tempfile.TemporaryFile() as file:
+            rank = {RANK_VARIABLE: "0", RANK_FILE_VARIABLE: str(file.fileno())}
+            self.process = subprocess.Popen(
+                [*command, str(os.getpid())],
+                stderr=stderr,
+                env={**os.environ, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", **rank},
+                pass_fds=[file.fileno()],
+            )
 
     def ready(self) -> ModelReady:
         message = self.scheduler.receive(WAIT_MS)
@@ -194,6 +204,15 @@ def test_a_model_whose_graphs_cant_be_captured_is_loaded_again_without_them(
     assert len(warnings) == 1
     for words in ("there is no GPU", "one by one, which is slower", "--debug eager"):
         assert words in warnings[0]
+
+
+def test_ranks_whose_graphs_cant_be_captured_end_with_what_to_do(directory: Path, model: Path) -> None:
+    peers = Peers(directory, model, (graphless_model.__file__,), tp=2)
+    message = peers.told()
+    assert isinstance(message, Failed)
+    assert "there is no GPU. Give --debug eager" in message.message
+    assert peers.process.wait(WAIT_MS / 1000) == 1
+    peers.close()
 
 
 class ScriptedInbox:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,23 +12,26 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from arbora.frontend.model_files.gguf.config import model_config
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.gguf_file import GgufFile
 from arbora.runtime.messages import StepMasks, StepResult
 from arbora.runtime.model.decoder_config import load_decoder_config
+from arbora.runtime.model.feed_forward import stack_experts
 from arbora.runtime.model.ranks import (
     ONE_RANK,
     Rank,
     RanksDifferError,
     agree_on_masks,
     agree_on_result,
+    check_gpus,
     find_least,
 )
 from arbora.runtime.model.weight_formats.cutting import cut_inputs, cut_outputs
 from arbora.runtime.model.weight_formats.expand import scale_codes
 from arbora.runtime.model.weight_formats.weight_format import CodedWeight
-from arbora.runtime.model.weights import layer_projections
+from arbora.runtime.model.weights import check_tensors, layer_projections, projections
 from checkpoints import WINDOWED, random_model, save_model
 from gguf_models import q4_k_m, write_gguf
 from hypothesis import given, settings
@@ -47,6 +51,7 @@ SAMPLING: list[dict[str, Any]] = [
     {"temperature": 0.8, "seed": 2, "logit_bias": {120: 3.0}},
 ]
 TWO: dict[str, Any] = {"num_hidden_layers": 2}
+FIRST = Rank(0, 2)
 
 
 def replies(server: ServedModel, prefix: str = "") -> list[list[int]]:
@@ -99,6 +104,18 @@ def test_quantized_weights_give_the_tokens_of_one_rank(
         random_model("llama", **TWO, hidden_size=256, intermediate_size=768), tmp_path / "model"
     )
     assert_same(model, quantize=quantize)
+
+
+@pytest.mark.parametrize(
+    ("family", "fields"), [("llama", {}), ("mixtral", {}), ("llama", {"quantize": "int8"})], ids=str
+)
+def test_a_process_group_gives_the_tokens_of_one_rank(
+    family: str, fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shape = {"hidden_size": 256, "intermediate_size": 768} if fields else FAMILIES[family]
+    model = save_model(random_model(family, **{**TWO, **shape}), tmp_path / "model")
+    assert_same(model, in_process_group=True, **fields)
 
 
 @pytest.mark.parametrize("fields", [{"kv_dtype": "int8"}, {"deterministic": True}], ids=str)
@@ -209,6 +226,30 @@ def expand(weight: torch.Tensor | CodedWeight, outputs: int) -> torch.Tensor:
     )
 
 
+@pytest.mark.parametrize("family", ["mixtral", "gpt_oss"])
+def test_experts_in_one_tensor_are_cut_as_those_of_a_cpu(family: str, tmp_path: Path) -> None:
+    """GPUs have them in one tensor."""
+    config = load_decoder_config(save_model(random_model(family, **FAMILIES[family]), tmp_path))
+    whole = loader_of(tmp_path)
+    check_tensors(whole.checkpoint, config, whole.choose)
+    experts = layer_projections(config, 0).feed_forward
+    for number in range(2):
+        loader = replace(whole, ranks=FakeRanks([], Rank(number, 2)))
+        for matrices in ([each.gate_up for each in experts], [(each.down,) for each in experts]):
+            weights, biases = stack_experts(loader, matrices)
+            for expert, of_expert in enumerate(matrices):
+                product, bias = loader.load_linear(*of_expert), None if biases is None else biases[expert]
+                x = torch.randn(5, product.in_features)
+                assert torch.allclose(F.linear(x, weights[expert], bias), product(x), atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ranks_divide_all_matrices_but_the_embedding(family: str, tmp_path: Path) -> None:
+    """So a rank may choose its GPU's kernels by their time: all ranks get the same sums of the results."""
+    config = load_decoder_config(save_model(random_model(family, **FAMILIES[family]), tmp_path))
+    assert {each.name for each in projections(config) if each.split is None} == {"model.embed_tokens"}
+
+
 @settings(max_examples=200, deadline=None)
 @given(size=some.integers(1, 20_000), ranks=some.integers(1, 8), head=some.sampled_from([1, 64]))
 def test_ranks_divide_all_numbers_in_order_and_nearly_equally(size: int, ranks: int, head: int) -> None:
@@ -223,10 +264,8 @@ def test_ranks_divide_all_numbers_in_order_and_nearly_equally(size: int, ranks: 
 class FakeRanks:
     """The other ranks' values are given."""
 
-    rank = Rank(0, 2)
-
-    def __init__(self, other: Sequence[float]) -> None:
-        self._other = list(other)
+    def __init__(self, other: Sequence[float], rank: Rank = FIRST) -> None:
+        self._other, self.rank = list(other), rank
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
         return [list(values), self._other]
@@ -255,6 +294,16 @@ def test_masks_that_are_late_on_one_rank_are_late_on_all() -> None:
     assert agree_on_masks(FakeRanks([0.0]), masks) is None
     assert agree_on_masks(FakeRanks([1.0]), None) is None
     assert agree_on_masks(ONE_RANK, masks) is masks
+
+
+def test_ranks_need_gpus_of_one_kind() -> None:
+    name = "NVIDIA H200"
+    check_gpus(FakeRanks([zlib.crc32(name.encode())]), name)
+    check_gpus(ONE_RANK, name)
+    with pytest.raises(
+        ConfigError, match="--tp 2: the ranks have different GPUs; that of rank 0 is NVIDIA H200"
+    ):
+        check_gpus(FakeRanks([7.0]), name)
 
 
 def test_the_smallest_pool_counts() -> None:

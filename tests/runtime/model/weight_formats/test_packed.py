@@ -62,7 +62,7 @@ def test_results_differ_from_the_expanded_weights_by_the_rounding_of_activations
         x = torch.randn(5, projections[0].inputs)
         x[:, 3] *= 20
         weight = loader.load_weight(*projections).double()
-        bias = loader._load_bias(projections)
+        bias = loader.load_bias(projections)
         expected = x.double() @ weight.T + (0 if bias is None else bias.double())
         # Half a step of the largest input of a row bounds each input's rounding.
         step = x.abs().amax(1, keepdim=True).double() / 127 / 2
