@@ -142,8 +142,8 @@ def simulate(
     arrivals = others + [replace(each, at=each.at + later) for each in arrivals]
     simulation = Simulation(shape, cost, arrivals, given.replicas, slowdown=slow_down)
     simulation.run()
-    served, replicas = simulation.served[count:], simulation.replicas
-    return describe_simulated(Figures.of(arrivals[count:], served, simulation.gaps_s, replicas))
+    served, usage = simulation.served[count:], simulation.usage
+    return describe_simulated(Figures.of(arrivals[count:], served, simulation.gaps_s, usage))
 
 
 def make_arrivals(given: argparse.Namespace, requests: Sequence[Request]) -> list[Arrival]:

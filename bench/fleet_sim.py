@@ -20,13 +20,13 @@ from pathlib import Path
 from arbora.frontend.core.replica import router as router_module
 from arbora.frontend.fleet.figures import Figures
 from arbora.frontend.fleet.replica import Shape
-from arbora.frontend.fleet.simulation import MakeRule, Simulation
+from arbora.frontend.fleet.simulation import MakeRule
 from arbora.frontend.fleet.step_cost import StepCost
 from arbora.frontend.fleet.workload import read_trace
 
 sys.path.append(str(Path(__file__).parent / "lib"))
 from fleet_routes import measure_routes
-from fleet_rules import RULES
+from fleet_rules import RULES, open_simulation
 
 PAGE_SIZE = 16  # tokens, as servers have
 HEADER = "rule                               hit %  TTFT p50    p90     p99   busiest/mean"
@@ -51,7 +51,7 @@ def main() -> None:
     arrivals = read_trace(given.trace, given.speed, given.requests)
 
     def simulate(rule: MakeRule) -> Figures:
-        return Simulation(shape, cost, arrivals, given.replicas, rule, given.delay_ms / 1e3).run()
+        return open_simulation(shape, cost, arrivals, given.replicas, rule, given.delay_ms / 1e3).run()
 
     print(HEADER)
     for name in given.rules if given.bounds is None else ():

@@ -8,8 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import cycle
 
-from arbora.frontend.fleet.replica import Replica
-from arbora.frontend.fleet.simulation import Clock, MakeRule, make_usual_rule
+from arbora.frontend.fleet.replica import Replica, Shape
+from arbora.frontend.fleet.simulation import Clock, MakeRule, Simulation, make_usual_rule
+from arbora.frontend.fleet.step_cost import Cost
 from arbora.frontend.fleet.workload import Arrival
 from arbora.runtime.messages import Generate, Message
 
@@ -20,11 +21,12 @@ SGLANG_RATIO = 1.5  # above which load decides alone
 
 
 class RuleWithoutReports(ABC):
-    """Gets no reports of the trees. It reads the open work of simulated replicas directly, without delay."""
+    """Takes no reports of the trees. It reads the open work of simulated replicas directly, without delay."""
 
-    def __init__(self, replicas: Sequence[Replica], page_size: int, clock: Clock) -> None:
-        self.replicas = replicas
-        self.numbers = range(len(replicas))
+    replicas: Sequence[Replica]
+
+    def __init__(self, replicas: int, page_size: int, clock: Clock) -> None:
+        self.numbers = range(replicas)
 
     @abstractmethod
     def choose(self, arrival: Arrival, message: Generate) -> int:
@@ -40,7 +42,7 @@ class RuleWithoutReports(ABC):
 
 
 class RoundRobin(RuleWithoutReports):
-    def __init__(self, replicas: Sequence[Replica], page_size: int, clock: Clock) -> None:
+    def __init__(self, replicas: int, page_size: int, clock: Clock) -> None:
         super().__init__(replicas, page_size, clock)
         self._turns = cycle(self.numbers)
 
@@ -59,10 +61,10 @@ class LeastBacklog(RuleWithoutReports):
 class SentPrefixes(RuleWithoutReports):
     """Remembers for ever which blocks each replica was sent after which others."""
 
-    def __init__(self, replicas: Sequence[Replica], page_size: int, clock: Clock) -> None:
+    def __init__(self, replicas: int, page_size: int, clock: Clock) -> None:
         super().__init__(replicas, page_size, clock)
         self.random = random.Random(1)
-        self.sent: list[set[int]] = [set() for _ in replicas]
+        self.sent: list[set[int]] = [set() for _ in self.numbers]
 
     def choose(self, arrival: Arrival, message: Generate) -> int:
         number = self.pick(arrival)
@@ -116,3 +118,13 @@ RULES: dict[str, MakeRule] = {
     "SGLang's cache-aware rule": SglangCacheAware,
     "Arbora's": make_usual_rule,
 }
+
+
+def open_simulation(
+    shape: Shape, cost: Cost, arrivals: Sequence[Arrival], replicas: int, make_rule: MakeRule, delay_s: float
+) -> Simulation:
+    """delay_s: of a report to the router"""
+    simulation = Simulation(shape, cost, arrivals, replicas, make_rule, delay_s)
+    if isinstance(simulation.rule, RuleWithoutReports):
+        simulation.rule.replicas = simulation.replicas
+    return simulation

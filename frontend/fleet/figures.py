@@ -5,11 +5,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
-from .replica import Replica
 from .workload import Arrival
 
 PERCENTILES = (50, 90, 99)
@@ -26,6 +26,17 @@ class Served:
     last_at: float = 0.0
     ends: int = 0  # how often its reply has ended
     is_refused: bool = False
+
+
+class Usage(NamedTuple):
+    """The use of a replica."""
+
+    busy_s: float
+    """of its steps"""
+    used_s: float
+    """of its steps, each times the share of the pages that belong to running requests"""
+    prefilled: int = 0
+    """tokens that it has computed for decode replicas"""
 
 
 class Percentiles(msgspec.Struct, frozen=True):
@@ -79,20 +90,15 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         arrivals: Sequence[Arrival],
         served: Sequence[Served],
         gaps_s: array[float],
-        replicas: Sequence[Replica],
+        usage: Sequence[Usage],
         prefill_s: array[float] | None = None,
     ) -> Figures:
         """prefill_s: see the field"""
         answered = [(a, s) for a, s in zip(arrivals, served, strict=True) if not s.is_refused]
         seconds = max(1e-9, max((s.last_at for _, s in answered), default=0.0) - arrivals[0].at)
-        busy = [replica.busy_s for replica in replicas]
-        used = sum(replica.used_page_s / replica.cache.num_pages for replica in replicas)
+        busy = [each.busy_s for each in usage]
         # The server counts what a prefill server has computed as cached.
-        prefilled = sum(
-            replica.scheduler.stats().prompt_tokens_computed
-            for replica in replicas
-            if replica.role == "prefill"
-        )
+        prefilled = sum(each.prefilled for each in usage)
         return cls(
             requests=len(answered),
             refused=len(served) - len(answered),
@@ -102,7 +108,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
             output_tokens=sum(s.tokens for _, s in answered),
             ttft_s=Percentiles.of([s.first_at - a.at for a, s in answered]),
             itl_s=Percentiles.of(gaps_s),
-            kv_in_use=used / max(1e-9, sum(busy)),
+            kv_in_use=sum(each.used_s for each in usage) / max(1e-9, sum(busy)),
             busy=sum(busy) / len(busy) / seconds,
             busiest=max(busy) * len(busy) / max(1e-9, sum(busy)),
             prefill_s=None if prefill_s is None else Percentiles.of(prefill_s),

@@ -26,6 +26,7 @@ from ...runtime.scheduler.refusals import Limits
 from ...runtime.scheduler.scheduler import Now, Scheduler
 from ...runtime.scheduler.step_records import StepMeter
 from ...runtime.vocabulary import build_vocabulary
+from .figures import Usage
 from .step_cost import Cost
 from .workload import MAX_BLOCK_ID
 
@@ -60,12 +61,12 @@ class _NoGrammars:
 class Replica:
     """Runs one step at a time, and has planned the next one by then, as the model process does."""
 
-    def __init__(self, shape: Shape, cost: Cost, role: Role = "both") -> None:
+    def __init__(self, shape: Shape, cost: Cost, role: Role = "both", is_watched: bool = False) -> None:
+        """is_watched: sends reports for a router"""
         self.role = role
         self.cache = PrefixCache(shape.pages, shape.page_size, model=b"" if role == "both" else MODEL)
-        self.busy_s = 0.0
-        self.used_page_s = 0.0
-        """pages in use by requests, summed over the seconds of steps"""
+        self._busy_s = 0.0
+        self._used_page_s = 0.0  # pages in use by requests, summed over the seconds of steps
         limits = Limits(max_model_len=shape.max_model_len, slots=shape.slots, max_waiting=UNLIMITED)
         compiler = GrammarCompiler(build_vocabulary([b"a"], [False], ()), 1)
         self.scheduler = Scheduler(
@@ -87,13 +88,18 @@ class Replica:
         self._numbers: dict[int, int] = {}  # by slot: the number of its request, which is its seed
         self._meter = StepMeter()
 
+        if is_watched:
+            self.scheduler.handle(WatchReplica(CLIENT), Now())
+
+    @property
+    def usage(self) -> Usage:
+        computed = self.scheduler.stats().prompt_tokens_computed
+        prefilled = computed if self.role == "prefill" else 0
+        return Usage(self._busy_s, self._used_page_s / self.cache.num_pages, prefilled)
+
     @property
     def is_running(self) -> bool:
         return self._running is not None
-
-    def watch(self) -> None:
-        """Has the replica send reports for a router."""
-        self.scheduler.handle(WatchReplica(CLIENT), Now())
 
     def submit(self, message: SchedulerInbox, now: float) -> Sequence[Message]:
         """Takes a request, or an answer of the page store. Returns messages to the client."""
@@ -120,8 +126,8 @@ class Replica:
             self._numbers[setup.slot] = setup.sampling.seed
         work = self._meter.measure(plan, [row.samples for row in plan.rows])
         self._elapsed_s = self._cost(work) * slowdown / 1e3
-        self.busy_s += self._elapsed_s
-        self.used_page_s += (self.cache.num_pages - self.cache.available()) * self._elapsed_s
+        self._busy_s += self._elapsed_s
+        self._used_page_s += (self.cache.num_pages - self.cache.available()) * self._elapsed_s
         return self._elapsed_s
 
     def end_step(self, now: float) -> Sequence[Message]:

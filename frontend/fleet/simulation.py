@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from typing import Protocol
 
-from ...runtime.messages import (
-    TOKEN_BYTES,
-    Accepted,
-    Generate,
-    Message,
-    Outputs,
-    Refused,
-    ReplicaReport,
-    SchedulerInbox,
-)
+from ...runtime.messages import Accepted, Generate, Message, Outputs, Refused, ReplicaReport
 from ...runtime.sampling_params import SamplingParams
 from ..core.replica.router import Router
-from .figures import Figures, Served
+from .figures import Figures, Served, Usage
+from .group_process import GroupProcess
 from .prefill import PageMoves, PrefillServers
-from .replica import CLIENT, Replica, Shape
+from .replica import CLIENT, Replica, Role, Shape
+from .replica_group import News, Progress, ReplicaGroup, Sent, Slowdown
 from .step_cost import Cost
 from .workload import Arrival
 
@@ -41,23 +34,18 @@ class Rule(Protocol):
 
 
 Clock = Callable[[], float]
-MakeRule = Callable[[Sequence[Replica], int, Clock], Rule]
-"""Makes a rule from the replicas, the number of tokens in a page, and the simulated clock."""
-
-
-Slowdown = Callable[[int, Collection[int]], float]
-"""The factor of the time of a step that a replica begins while the given ones compute, itself included."""
+MakeRule = Callable[[int, int, Clock], Rule]
+"""Makes a rule from the numbers of replicas and of tokens in a page, and the simulated clock."""
 
 
 class RouterRule:
     """The router of `arbora serve --replicas`."""
 
-    def __init__(self, replicas: Sequence[Replica], page_size: int, clock: Clock) -> None:
-        self._numbers = range(len(replicas))
+    def __init__(self, replicas: int, page_size: int, clock: Clock) -> None:
+        self._numbers = range(replicas)
         self._router = Router(page_size, clock)
         for number in self._numbers:
             self._router.open(number)
-            replicas[number].watch()
 
     def choose(self, arrival: Arrival, message: Generate) -> int:
         number = self._router.choose([message], self._numbers)
@@ -89,13 +77,18 @@ class FirstReplica:
         pass
 
 
-def make_usual_rule(replicas: Sequence[Replica], page_size: int, clock: Clock) -> Rule:
+def make_usual_rule(replicas: int, page_size: int, clock: Clock) -> Rule:
     """The rule of `arbora serve`."""
-    return RouterRule(replicas, page_size, clock) if len(replicas) > 1 else FirstReplica()
+    return RouterRule(replicas, page_size, clock) if replicas > 1 else FirstReplica()
 
 
 class Simulation:
-    """Runs each request from its arrival to its end. Events are ordered by time, then by their creation."""
+    """Runs each request from its arrival to its end.
+
+    Several processes may compute the replicas, each a part of them. The router learns of an event only after
+    the delay of messages, so within this time it may choose for all arrivals before the replicas go on. The
+    result does not depend on the number of processes.
+    """
 
     def __init__(
         self,
@@ -107,101 +100,85 @@ class Simulation:
         report_delay_s: float = REPORT_DELAY_S,
         slowdown: Slowdown | None = None,
         prefill: PrefillServers | None = None,
+        processes: int = 1,
     ) -> None:
         """slowdown: for replicas that share processors
 
         prefill: servers that compute prompts for the replicas, which then only decode; they come after these
         in `replicas`
+
+        processes: this one included; more than one only without `slowdown` and `prefill`
         """
-        self._moves = None if prefill is None else PageMoves(replicas, prefill)
-        self.replicas = [
-            Replica(shape, cost, "both" if prefill is None else "decode") for _ in range(replicas)
-        ]
+        assert processes == 1 or (slowdown is None and prefill is None), "these are of one process"
+        moves = None if prefill is None else PageMoves(replicas, prefill)
+        role: Role = "both" if prefill is None else "decode"
+        numbers = [*range(0, replicas, processes)]
+        self.replicas = [Replica(shape, cost, role, is_watched=replicas > 1) for _ in numbers]
+        """those that this process computes"""
+        if prefill is not None:
+            numbers += range(replicas, replicas + prefill.replicas)
+            self.replicas += [Replica(shape, cost, "prefill") for _ in range(prefill.replicas)]
         self.served = [Served() for _ in arrivals]
         self.gaps_s = array("f")
         """seconds between two tokens of a reply, of all replies"""
+        self.usage: list[Usage] = []
+        self._group = ReplicaGroup(dict(zip(numbers, self.replicas, strict=True)), slowdown, moves)
+        self._others = [
+            GroupProcess(shape, cost, range(first, replicas, processes)) for first in range(1, processes)
+        ]
+        self._moves = moves
         self._arrivals = arrivals
         self._delay_s = report_delay_s
-        self._slowdown = slowdown
-        self._computing: dict[int, float] = {}  # when the step that a replica runs ends
         self._now = 0.0
         self._serial = count()
-        self._events: list[tuple[float, int, int, Sequence[Message] | SchedulerInbox | None]] = []
-        self._rule = make_rule(self.replicas, shape.page_size, lambda: self._now)
-        if prefill is not None:
-            self.replicas += [Replica(shape, cost, "prefill") for _ in range(prefill.replicas)]
+        self._news: list[tuple[float, int, int, Sequence[Message]]] = []  # heap of what reaches the router
+        self.rule = make_rule(replicas, shape.page_size, lambda: self._now)
 
     def run(self) -> Figures:
+        sent: list[Sent] = []
+        may_go_on_until = 0.0
         for number, arrival in enumerate(self._arrivals):
-            self._run_until(arrival.at)
-            self._now = arrival.at
-            self._route(number, arrival)
-        self._run_until(float("inf"))
+            if arrival.at >= may_go_on_until:
+                self._advance(sent, arrival.at)
+                sent = []
+                may_go_on_until = arrival.at + (self._delay_s if self._others else 0.0)
+            sent.append(self._route(number, arrival))
+        self._advance(sent, float("inf"))
+        self._take([self._group.find_progress(), *(other.finish() for other in self._others)])
         waits_s = None if self._moves is None else self._moves.waits_s
-        return Figures.of(self._arrivals, self.served, self.gaps_s, self.replicas, waits_s)
+        return Figures.of(self._arrivals, self.served, self.gaps_s, self.usage, waits_s)
 
-    def _run_until(self, end: float) -> None:
-        events = self._events
-        while events and events[0][0] <= end:
-            self._now, _, number, messages = heappop(events)
-            if messages is None:
-                del self._computing[number]
-                self._deliver(number, self.replicas[number].end_step(self._now))
-            elif isinstance(messages, Message):
-                self._deliver(number, self.replicas[number].submit(messages, self._now))
-            else:
-                for message in messages:
-                    self._rule.take(number, message)
-
-    def _route(self, number: int, arrival: Arrival) -> None:
+    def _route(self, number: int, arrival: Arrival) -> Sent:
+        while self._news and self._news[0][0] <= arrival.at:
+            self._now, replica, _, messages = heappop(self._news)
+            for message in messages:
+                self.rule.take(replica, message)
+        self._now = arrival.at
         sampling = SamplingParams(max_tokens=arrival.output, seed=number)
-        message = Generate(str(number), CLIENT, arrival.make_prompt(), sampling)
-        chosen = self._rule.choose(arrival, message)
-        self.served[number].replica = chosen
-        self._deliver(chosen, self.replicas[chosen].submit(message, self._now))
+        request = Generate(str(number), CLIENT, arrival.make_prompt(), sampling)
+        return Sent(arrival.at, self.rule.choose(arrival, request), request)
 
-    def _deliver(self, number: int, messages: Sequence[Message]) -> None:
-        """Gives the messages of a replica to the client, and later to the router. Begins the next step."""
-        for message in messages:
-            if isinstance(message, Outputs):
-                self._note(message)
-            elif isinstance(message, Refused):
-                self.served[int(message.request)].is_refused = True
-        news = [message for message in messages if not isinstance(message, Outputs) or _is_news(message)]
-        if news:
-            heappush(self._events, (self._now + self._delay_s, next(self._serial), number, news))
-        replica = self.replicas[number]
-        if replica.has_planned and not replica.is_running:
-            self._begin_step(number, replica)
-        if self._moves is not None:
-            # As in the model process, pages are copied to host memory after the step that runs.
-            to_store, saved_at = replica.take_messages_to_store(), self._computing.get(number, self._now)
-            for at, receiver, message in self._moves.take(number, to_store, self._now, saved_at):
-                heappush(self._events, (at, next(self._serial), receiver, message))
+    def _advance(self, sent: Iterable[Sent], end: float) -> None:
+        """Has all processes compute the events until `end`, and takes the messages to the router."""
+        parts: list[list[Sent]] = [[] for _ in range(1 + len(self._others))]
+        for each in sent:
+            parts[each.replica % len(parts)].append(each)
+        for other, part in zip(self._others, parts[1:], strict=True):
+            other.begin(part, end)
+        self._note(self._group.advance(parts[0], end))
+        for other in self._others:
+            self._note(other.collect())
 
-    def _begin_step(self, number: int, replica: Replica) -> None:
-        self._computing[number] = self._now
-        slowdown = 1.0 if self._slowdown is None else self._slowdown(number, self._computing)
-        self._computing[number] = end = self._now + replica.begin_step(slowdown)
-        heappush(self._events, (end, next(self._serial), number, None))
+    def _note(self, news: Iterable[News]) -> None:
+        # Of equal times the lower replica is first, whichever process computes it.
+        for at, replica, messages in news:
+            heappush(self._news, (at + self._delay_s, replica, next(self._serial), messages))
 
-    def _note(self, outputs: Outputs) -> None:
-        for output in outputs.items:
-            served = self.served[int(output.request)]
-            tokens = len(output.tokens) // TOKEN_BYTES
-            if tokens:
-                if served.tokens:
-                    self.gaps_s.append(self._now - served.last_at)
-                else:
-                    served.first_at = self._now
-                served.tokens += tokens
-                served.last_at = self._now
-            if output.cached_tokens is not None:
-                served.cached = output.cached_tokens
-            if output.finish is not None:
-                served.ends += 1
-
-
-def _is_news(message: Outputs) -> bool:
-    """Whether some request's prompt is computed, or its reply complete."""
-    return any(output.cached_tokens is not None or output.finish for output in message.items)
+    def _take(self, found: Iterable[Progress]) -> None:
+        usage = dict[int, Usage]()
+        for progress in found:
+            for number, served in progress.served.items():
+                self.served[number] = served
+            self.gaps_s += progress.gaps_s
+            usage |= progress.usage
+        self.usage = [usage[number] for number in sorted(usage)]

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from arbora.frontend.fleet.figures import Figures
 from arbora.frontend.fleet.replica import Shape
-from arbora.frontend.fleet.simulation import Simulation
 from arbora.frontend.fleet.step_cost import StepCost
 from arbora.frontend.fleet.workload import make_conversations
 
 sys.path.append(str(Path(__file__).parents[2] / "bench" / "lib"))
 from fleet_routes import measure_routes
-from fleet_rules import RULES
+from fleet_rules import RULES, open_simulation
 
 SHAPE = Shape(pages=3200, page_size=16)
 COST = StepCost(base=8.0, prefill=0.3, row=0.2)
@@ -25,7 +24,7 @@ REQUESTS = 150
 def simulate(name: str) -> tuple[Figures, float]:
     """The figures of a rule, and the mean time to first token."""
     arrivals = make_conversations(rate=4.0, requests=REQUESTS)
-    simulation = Simulation(SHAPE, COST, arrivals, 4, RULES[name])
+    simulation = open_simulation(SHAPE, COST, arrivals, 4, RULES[name], 0.002)
     figures = simulation.run()
     assert all(served.ends == 1 for served in simulation.served)
     assert [served.tokens for served in simulation.served] == [arrival.output for arrival in arrivals]

@@ -24,6 +24,8 @@ MAX_REPLICAS = 1024
 MAX_TP = 8
 DEFAULT_RATE = 1.0
 DEFAULT_REQUESTS = 2000
+MIN_OF_PROCESS = 32
+"""replicas for which a further process simulates them"""
 DEFAULT_LINK_GBPS = 10.0
 GBIT_BYTES = 1e9 / 8
 Roles = Literal["both", "any"] | tuple[int, int]
@@ -164,6 +166,7 @@ def check_flags(parsed: argparse.Namespace) -> None:
 def plan_fleet(parsed: argparse.Namespace, question: Question) -> FleetPlan:
     """Simulates the workload with the replicas that the options allow. Raises ConfigError."""
     from ....runtime.processes.garbage import leave_out_existing_objects
+    from ....runtime.system_cores import count_usable_cores
     from ...fleet.planner import Objectives, Trial
     from ...fleet.prefill import PrefillServers
     from ...fleet.replica import Shape
@@ -197,11 +200,13 @@ def plan_fleet(parsed: argparse.Namespace, question: Question) -> FleetPlan:
     )
     link_gbps = parsed.link_gbps or DEFAULT_LINK_GBPS
 
+    cores = count_usable_cores()
     leave_out_existing_objects()  # a thousand schedulers make collections long
 
     def simulate(prefill: int, others: int) -> Trial:
         servers = PrefillServers(prefill, estimate.page_bytes / (link_gbps * GBIT_BYTES)) if prefill else None
-        figures = Simulation(shape, cost, arrivals, others, prefill=servers).run()
+        processes = 1 if prefill else max(1, min(cores, others // MIN_OF_PROCESS))
+        figures = Simulation(shape, cost, arrivals, others, prefill=servers, processes=processes).run()
         return Trial(prefill + others, figures, objectives.are_met(figures), prefill)
 
     trials = _run_trials(simulate, roles, parsed.replicas, objectives, min(MAX_REPLICAS, len(arrivals)))

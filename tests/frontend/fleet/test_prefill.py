@@ -56,7 +56,7 @@ def test_the_first_token_takes_prefill_then_the_transfer_then_a_step_of_decode()
     figures = ran.run()
     (served,) = ran.served
     prefill_s, transfer_s, decode_s = 3 * 0.010 + 512 * 0.0001, 32 * page_s, 0.010 + 8 * 0.0001
-    assert ran.replicas[1].busy_s == pytest.approx(prefill_s)
+    assert ran.replicas[1].usage.busy_s == pytest.approx(prefill_s)
     assert figures.prefill_s is not None
     assert figures.prefill_s.p50 == pytest.approx(prefill_s + transfer_s)
     assert served.first_at == pytest.approx(1.0 + prefill_s + transfer_s + decode_s)
@@ -69,7 +69,7 @@ def test_pages_of_a_long_prompt_travel_while_the_rest_is_computed() -> None:
     cost, page_s = StepCost(base=10.0, prefill=0.1), 0.001
     ran = Simulation(SHAPE, cost, [one(0.0, 0, 8200, 1)], prefill=PrefillServers(1, page_s))
     figures = ran.run()
-    transfer_s, prefill_s = 512 * page_s, ran.replicas[1].busy_s
+    transfer_s, prefill_s = 512 * page_s, ran.replicas[1].usage.busy_s
     assert figures.prefill_s is not None
     assert max(transfer_s, prefill_s) < figures.prefill_s.p50 < prefill_s + transfer_s / 2
 
@@ -85,7 +85,7 @@ def test_the_time_to_the_first_token_grows_with_the_time_of_a_transfer() -> None
 def test_a_short_prompt_is_computed_by_the_decode_replica() -> None:
     ran = Simulation(SHAPE, COST, [one(0.0, 0, 500, 2)], prefill=PrefillServers(1, PAGE_S))
     ran.run()
-    assert ran.replicas[1].busy_s == 0
+    assert ran.replicas[1].usage.busy_s == 0
     check_whole(ran, [one(0.0, 0, 500, 2)])
 
 
@@ -98,7 +98,7 @@ def test_each_request_is_answered_once_and_whole(prefill: int, decode: int) -> N
     assert figures.output_tokens == sum(arrival.output for arrival in arrivals)
     counted = [replica.scheduler.stats() for replica in ran.replicas]
     assert sum(stats.output_tokens for stats in counted[:decode]) == figures.output_tokens
-    assert all(replica.busy_s > 0 for replica in ran.replicas)
+    assert all(replica.usage.busy_s > 0 for replica in ran.replicas)
     assert {served.replica for served in ran.served} == set(range(decode))
 
 

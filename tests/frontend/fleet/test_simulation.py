@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from multiprocessing import active_children
 
 import pytest
 from arbora.frontend.fleet.replica import Shape
 from arbora.frontend.fleet.simulation import Simulation
 from arbora.frontend.fleet.step_cost import StepCost
 from arbora.frontend.fleet.workload import Arrival, make_conversations
+from arbora.runtime.errors import ConfigError
 
 SHAPE = Shape(pages=4000, page_size=16)
 COST = StepCost(base=8.0, prefill=0.02, row=0.1, context=1e-5)
@@ -99,3 +101,20 @@ def test_a_full_cache_still_serves_all() -> None:
     ran = Simulation(Shape(pages=200, page_size=16), COST, arrivals, 2)
     assert ran.run().output_tokens == 60 * 40
     assert all(served.ends == 1 for served in ran.served)
+
+
+def test_several_processes_simulate_the_same(arrivals: Sequence[Arrival]) -> None:
+    alone, apart = (Simulation(SHAPE, COST, arrivals, 5, processes=count) for count in (1, 3))
+    assert alone.run() == apart.run()
+    assert alone.served == apart.served
+    assert sorted(alone.gaps_s) == sorted(apart.gaps_s)
+    assert len({served.replica % 3 for served in apart.served}) == 3, "each process has served requests"
+
+
+def test_a_process_that_is_killed_ends_the_simulation_with_an_error(arrivals: Sequence[Arrival]) -> None:
+    ran = Simulation(SHAPE, COST, arrivals, 2, processes=2)
+    (child,) = active_children()
+    child.kill()
+    with pytest.raises(ConfigError, match="has ended with -9, perhaps for lack of memory"):
+        ran.run()
+    assert not active_children()
