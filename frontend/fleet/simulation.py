@@ -21,6 +21,8 @@ from .workload import Arrival
 
 REPORT_DELAY_S = 0.002
 """seconds of a message between a scheduler and the router"""
+ROUTER_SHARE = 0.12
+"""share of the computation that is the router's, as measured with 1,000 replicas"""
 
 
 class Rule(Protocol):
@@ -112,7 +114,7 @@ class Simulation:
         assert processes == 1 or (slowdown is None and prefill is None), "these are of one process"
         moves = None if prefill is None else PageMoves(replicas, prefill)
         role: Role = "both" if prefill is None else "decode"
-        numbers = [*range(0, replicas, processes)]
+        numbers, *others = divide(replicas, processes)
         self.replicas = [Replica(shape, cost, role, is_watched=replicas > 1) for _ in numbers]
         """those that this process computes"""
         if prefill is not None:
@@ -123,9 +125,8 @@ class Simulation:
         """seconds between two tokens of a reply, of all replies"""
         self.usage: list[Usage] = []
         self._group = ReplicaGroup(dict(zip(numbers, self.replicas, strict=True)), slowdown, moves)
-        self._others = [
-            GroupProcess(shape, cost, range(first, replicas, processes)) for first in range(1, processes)
-        ]
+        self._others = [GroupProcess(shape, cost, each) for each in others]
+        self._parts = {number: part for part, each in enumerate([numbers, *others]) for number in each}
         self._moves = moves
         self._arrivals = arrivals
         self._delay_s = report_delay_s
@@ -162,7 +163,7 @@ class Simulation:
         """Has all processes compute the events until `end`, and takes the messages to the router."""
         parts: list[list[Sent]] = [[] for _ in range(1 + len(self._others))]
         for each in sent:
-            parts[each.replica % len(parts)].append(each)
+            parts[self._parts[each.replica]].append(each)
         for other, part in zip(self._others, parts[1:], strict=True):
             other.begin(part, end)
         self._note(self._group.advance(parts[0], end))
@@ -182,3 +183,13 @@ class Simulation:
             self.gaps_s += progress.gaps_s
             usage |= progress.usage
         self.usage = [usage[number] for number in sorted(usage)]
+
+
+def divide(replicas: int, processes: int) -> list[list[int]]:
+    """The numbers of the replicas that each process computes. The first one has fewer, as it routes too."""
+    share = 1 / processes - ROUTER_SHARE / (1 - ROUTER_SHARE) * (1 - 1 / processes)
+    own = round(replicas * max(0.0, share))
+    return [
+        [*range(own)],
+        *([*range(own + first, replicas, processes - 1)] for first in range(processes - 1)),
+    ]

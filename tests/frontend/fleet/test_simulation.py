@@ -6,12 +6,14 @@ import random
 from collections.abc import Sequence
 from multiprocessing import active_children
 
+import hypothesis.strategies as some
 import pytest
 from arbora.frontend.fleet.replica import Shape
-from arbora.frontend.fleet.simulation import Simulation
+from arbora.frontend.fleet.simulation import Simulation, divide
 from arbora.frontend.fleet.step_cost import StepCost
 from arbora.frontend.fleet.workload import Arrival, make_conversations
 from arbora.runtime.errors import ConfigError
+from hypothesis import given
 
 SHAPE = Shape(pages=4000, page_size=16)
 COST = StepCost(base=8.0, prefill=0.02, row=0.1, context=1e-5)
@@ -108,7 +110,16 @@ def test_several_processes_simulate_the_same(arrivals: Sequence[Arrival]) -> Non
     assert alone.run() == apart.run()
     assert alone.served == apart.served
     assert sorted(alone.gaps_s) == sorted(apart.gaps_s)
-    assert len({served.replica % 3 for served in apart.served}) == 3, "each process has served requests"
+    used = {served.replica for served in apart.served}
+    assert all(used & set(part) for part in divide(5, 3)), "each process has served requests"
+
+
+@given(replicas=some.integers(1, 1024), processes=some.integers(1, 20))
+def test_processes_divide_the_replicas(replicas: int, processes: int) -> None:
+    parts = divide(replicas, processes)
+    assert len(parts) == processes
+    assert sorted(number for part in parts for number in part) == [*range(replicas)]
+    assert max(map(len, parts[1:]), default=0) - min(map(len, parts[1:]), default=0) <= 1
 
 
 def test_a_process_that_is_killed_ends_the_simulation_with_an_error(arrivals: Sequence[Arrival]) -> None:
