@@ -57,8 +57,9 @@ def find_fewest(attempt: Callable[[int], Trial], max_replicas: int) -> Iterator[
 def find_fewest_apart(
     attempt: Callable[[int, int], Trial], objectives: Objectives, max_replicas: int
 ) -> Iterator[Trial]:
-    """Yields the trials of a search for the fewest replicas with prefill apart from decode, at most
-    `max_replicas`: twice as many of the role that is short until they are enough, then fewer of each role.
+    """Yields the trials of a search for the fewest replicas with prefill apart from decode: twice as many of
+    the role that is short until they are enough, then fewer of each role. Trials may have more than
+    `max_replicas`; the search ends when this number can't be enough.
 
     attempt: tries a number of prefill replicas and one of decode replicas
     """

@@ -45,6 +45,7 @@ def _divide_gpus(config: ServeConfig) -> tuple[Place, ...]:
     """Gives each rank of each replica a GPU. Replicas of one rank share GPUs if --kv-memory says how much of
     them each takes."""
     gpus = find_gpus(os.environ)
+    _check_host_cache(config)
     if config.tp > 1:
         return _divide_gpus_among_ranks(config, gpus)
     if config.replicas > len(gpus) and config.kv_memory is None:
@@ -53,6 +54,20 @@ def _divide_gpus(config: ServeConfig) -> tuple[Place, ...]:
             f"one. Lower it to {len(gpus)}, or give --kv-memory, so that several replicas fit on a GPU."
         )
     return tuple(Place({DEVICES_VARIABLE: gpus[number % len(gpus)]}) for number in range(config.replicas))
+
+
+def _check_host_cache(config: ServeConfig) -> None:
+    """Raises ConfigError if the machine has too little memory for the host caches of all processes."""
+    count, free = config.replicas * config.tp, free_host_memory()
+    if count * config.host_cache > free:
+        options = " or ".join(
+            flag for flag, given in (("--replicas", config.replicas), ("--tp", config.tp)) if given > 1
+        )
+        raise ConfigError(
+            f"--host-cache {as_given(config.host_cache)}: {count} processes take "
+            f"{in_units(count * config.host_cache)}, but only {in_units(free)} are free. Lower it, or "
+            f"{options}."
+        )
 
 
 def _divide_gpus_among_ranks(config: ServeConfig, gpus: Sequence[str]) -> tuple[Place, ...]:

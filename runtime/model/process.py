@@ -126,7 +126,7 @@ class StepQueue:
 
 def serve(runner: Runner, queue: StepQueue, scheduler: Outbox | NoOutbox) -> None:
     """Runs steps in order. A step that comes while a GPU computes is launched at once, so that the GPU does
-    not wait for it, unless drafts need the tokens of the step before. Pages are saved beside a step. They are
+    not wait for it, unless steps start alone. Pages are saved beside a step. They are
     published with the next step, or when the GPU is idle."""
     running: RunningStep | None = None
     mover = runner.mover
@@ -139,7 +139,7 @@ def serve(runner: Runner, queue: StepQueue, scheduler: Outbox | NoOutbox) -> Non
             running = None
         match work:
             case StepPlan() as plan:
-                if runner.needs_tokens:
+                if runner.starts_alone:
                     _finish(runner, running, scheduler)
                     running = None
                 step = runner.start(plan)

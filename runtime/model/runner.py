@@ -82,8 +82,15 @@ class Runner:
 
     @property
     def needs_tokens(self) -> bool:
-        """Whether a step can start only when the tokens of the step before are known."""
+        """Whether drafts are made, for which the tokens of the step before have to be known."""
         return self._drafter is not None
+
+    @property
+    def starts_alone(self) -> bool:
+        """Whether a step can start only when the step before is finished: for drafts, or because this is one
+        of several ranks. While such a rank launches a step, its host may have to wait for the GPU, and that
+        for another rank, which may wait for this one's result of the step before."""
+        return self.needs_tokens or self._ranks.rank.total > 1
 
     def after_each_layer(self, progress: Callable[[], None]) -> None:
         """Calls `progress` while a step is computed, as a sign of life in long steps."""

@@ -42,6 +42,8 @@ class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     steps: str
     """where the times of steps come from: "bounds", or the file of measured steps"""
+    steps_device: str | None
+    """the device on which steps were measured"""
     fit_error: float | None
     """mean relative error of the times that were fitted to measured steps"""
     tp: int
@@ -144,9 +146,10 @@ def check_flags(parsed: argparse.Namespace) -> None:
         raise ConfigError("--speed: it needs --trace. Generated conversations come as --rate says.")
     has_counts = parsed.replicas is not None or isinstance(parsed.roles, tuple)
     if not has_counts and parsed.ttft_p99 is None and parsed.itl_p99 is None:
+        number = "--roles P:D" if parsed.roles == "any" else "--replicas"
         raise ConfigError(
             "--fleet: it looks for the fewest replicas that are fast enough. Give the longest times with "
-            "--ttft-p99 SECONDS, --itl-p99 MS or both, or the number of replicas with --replicas."
+            f"--ttft-p99 SECONDS, --itl-p99 MS or both, or the number of replicas with {number}."
         )
     if parsed.replicas is not None and parsed.roles not in (None, "both"):
         raise ConfigError(
@@ -223,6 +226,7 @@ def plan_fleet(parsed: argparse.Namespace, question: Question) -> FleetPlan:
         model=question.name,
         device=question.device if parsed.gpu is None else parsed.gpu,
         steps="bounds" if parsed.steps is None else str(parsed.steps),
+        steps_device=None if recorded is None else recorded.model.device,
         fit_error=fit_error,
         tp=tp,
         replicas=best.replicas if enough else None,

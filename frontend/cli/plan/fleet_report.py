@@ -78,15 +78,15 @@ def report_fleet(found: FleetPlan, parsed: argparse.Namespace) -> Iterator[Rende
         yield BOUND_NOTE
     else:
         yield (
-            f"The times of steps are fitted to {found.steps}, with a mean error of "
-            f"{100 * found.fit_error:.0f} %."
+            f"The times of steps are fitted to {found.steps}, measured on {found.steps_device}, with a mean "
+            f"error of {100 * found.fit_error:.0f} %."
         )
     if found.link_gbps is not None:
         yield f"Pages travel between replicas at {found.link_gbps:g} Gbit/s (--link-gbps)."
-    if found.tp > 1:
+    if found.tp > 1 and found.fit_error is None:
         yield TP_NOTE
-        if found.prefill_replicas:
-            yield "`arbora serve` does not move pages between replicas with --tp yet."
+    if found.tp > 1 and found.prefill_replicas:
+        yield "`arbora serve` does not move pages between replicas with --tp yet."
 
 
 def _trial_row(trial: Trial) -> tuple[str, ...]:

@@ -56,7 +56,7 @@ def read_recorded_steps(path: Path, question: Question, model: PlannedModel, tp:
 
 
 def _find_fix(name: str, value: object, model: str) -> str:
-    """The option that makes the plan fit the steps, as the begin of a sentence."""
+    """The option that makes the plan fit the steps, as the beginning of a sentence."""
     match name:
         case "dtype":
             return f"Give --dtype {value},"

@@ -117,21 +117,28 @@ class ProcessGroupRanks:
     """
 
     def __init__(self, rank: Rank, descriptor: int, device: torch.device) -> None:
-        """Returns when all ranks are connected. descriptor: the descriptor of an empty file, by which they
-        exchange their addresses"""
+        """Returns when all ranks are connected. Raises ConfigError if they can't be. descriptor: the
+        descriptor of an empty file, by which they exchange their addresses"""
         self.rank = rank
         for library in ("GLOO", "NCCL"):
             os.environ.setdefault(f"{library}_SOCKET_IFNAME", LOOPBACK)
-        dist.init_process_group(
-            "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
-            # The group opens the file again and again, so it has a descriptor that nobody closes.
-            init_method=f"file:///proc/self/fd/{os.dup(descriptor)}",
-            rank=rank.number,
-            world_size=rank.total,
-            timeout=MAX_WAIT,
-        )
-        # NCCL connects the GPUs by the first exchange, which must not be one that a graph captures.
-        self.sum_in_place(torch.zeros(1, device=device))
+        try:
+            dist.init_process_group(
+                "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
+                # The group opens the file again and again, so it has a descriptor that nobody closes.
+                init_method=f"file:///proc/self/fd/{os.dup(descriptor)}",
+                rank=rank.number,
+                world_size=rank.total,
+                timeout=MAX_WAIT,
+            )
+            # NCCL connects the GPUs by the first exchange, which must not be one that a graph captures.
+            self.sum_in_place(torch.zeros(1, device=device))
+        except RuntimeError as error:
+            reason = str(error).strip().splitlines()[0]
+            raise ConfigError(
+                f"--tp {rank.total}: the ranks can't be connected ({reason}). Check the network interfaces "
+                "in GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME if they are set; NCCL_DEBUG=INFO logs more."
+            ) from error
 
     def sum_in_place(self, x: torch.Tensor) -> None:
         dist.all_reduce(x)

@@ -208,6 +208,10 @@ def test_a_plan_has_as_many_ranks_as_were_recorded(
     two.write_bytes(encode(StepsHeader("m", replace(BUILT_IN, tp=2))) + b"\n" + b"".join(lines))
     found = plan(capsys, *ON_L4, "--steps", two, "--replicas", "3")
     assert (found["tp"], found["devices"]) == (2, 6)
+    assert main(["plan", *SMALL, *ON_L4, "--steps", str(two), "--replicas", "3"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"measured on {BUILT_IN.device}, with a mean error" in printed
+    assert "exchanges" not in printed, "the steps have them"
 
 
 def search_apart(prefill: int, decode: int, most: int = 64) -> list[Trial]:
@@ -301,6 +305,7 @@ def test_named_numbers_of_both_roles_are_simulated_alone(
         (("--fleet", "--gpu", "l4", "--replicas", "0"), "--replicas '?0"),
         (("--fleet", "--gpu", "l4", "--replicas", "2", "--roles", "1:1"), "--replicas: with --roles P:D"),
         (("--fleet", "--gpu", "l4", "--replicas", "2", "--link-gbps", "1"), "--link-gbps: pages travel only"),
+        (("--fleet", "--gpu", "l4", "--roles", "any"), "the number of replicas with --roles P:D"),
         (("--fleet", "--gpu", "l4", "--roles", "0:1"), "expected both, any, or the numbers"),
     ],
 )

@@ -136,6 +136,16 @@ def test_ranks_share_no_gpu(machine: pytest.MonkeyPatch) -> None:
         place_replicas(config(tp=2, replicas=2, device="cuda", kv_memory=1 << 30))
 
 
+def test_host_caches_beside_gpus_are_counted_together(machine: pytest.MonkeyPatch) -> None:
+    machine.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    assert len(place_replicas(config(replicas=2, tp=2, device="cuda", host_cache=2 << 30))) == 2
+    message = (
+        "--host-cache 4GiB: 4 processes take 16GiB, but only 10GiB are free. Lower it, or --replicas or --tp"
+    )
+    with pytest.raises(ConfigError, match=message):
+        place_replicas(config(replicas=2, tp=2, device="cuda", host_cache=4 << 30))
+
+
 def test_gpus_are_counted_without_a_library(tmp_path: Path) -> None:
     for name in ("nvidia0", "nvidia2", "nvidia10", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()

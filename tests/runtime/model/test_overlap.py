@@ -187,7 +187,7 @@ class SlowDevice:
         self._asked = 0
         self.is_saving = False
         self.mover = self
-        self.needs_tokens = False
+        self.starts_alone = False
 
     def start(self, plan: StepPlan) -> SlowDevice:
         self._events.append("start")
@@ -221,17 +221,17 @@ class SlowDevice:
         self._events.append("load")
 
 
-def served_slowly(script: dict[int, list[Message]], needs_tokens: bool = False) -> list[str]:
+def served_slowly(script: dict[int, list[Message]], starts_alone: bool = False) -> list[str]:
     events: list[str] = []
     device = SlowDevice(events)
-    device.needs_tokens = needs_tokens
+    device.starts_alone = starts_alone
     served(device, script, events)  # type: ignore[arg-type]
     return events
 
 
-def test_with_drafts_a_step_starts_when_the_result_of_the_last_one_is_sent() -> None:
+def test_a_step_that_starts_alone_does_so_when_the_result_of_the_last_one_is_sent() -> None:
     script: dict[int, list[Message]] = {0: [StepPlan(1, []), StepPlan(2, [])]}
-    assert served_slowly(script, needs_tokens=True) == ["start", "finish", "send", "start", "finish", "send"]
+    assert served_slowly(script, starts_alone=True) == ["start", "finish", "send", "start", "finish", "send"]
     assert served_slowly(script) == ["start", "start", "finish", "send", "finish", "send"]
 
 

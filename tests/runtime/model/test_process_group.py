@@ -20,7 +20,7 @@ from arbora.runtime.errors import ConfigError
 from arbora.runtime.model.ranks import ONE_RANK, Rank, RanksOnHost, find_rank, open_ranks
 from arbora.runtime.processes.child import RANK_FILE_VARIABLE, RANK_VARIABLE
 from checkpoints import WINDOWED, random_model, save_model
-from rank_worker import make_part, to_bytes
+from rank_worker import RankPlace, make_part, to_bytes
 from ranked_model import exchange_in_process_group
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -58,6 +58,13 @@ def test_gpus_need_a_pytorch_with_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
     with pytest.raises(ConfigError, match=r"--tp 2: PyTorch .* has no NCCL"):
         open_ranks(Rank(1, 2), CUDA)
+
+
+def test_ranks_that_cant_be_connected_end_with_what_to_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nowhere0")
+    message = r"--tp 2: the ranks can't be connected \(.*nowhere0.*\)\. Check .* GLOO_SOCKET_IFNAME"
+    with tempfile.NamedTemporaryFile() as file, pytest.raises(ConfigError, match=message):
+        RankPlace(Rank(0, 2), file.name, in_process_group=True).connect()
 
 
 @pytest.mark.skipif(len(GPUS) == 1, reason="two ranks need two GPUs")
