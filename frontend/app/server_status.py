@@ -91,7 +91,7 @@ async def show_server(http: HttpService, request: Request) -> Response:
             uptime_s=int(time.time()) - service.started,
             max_model_len=None if model is None else model.max_model_len,
             http_processes=service.config.api_workers,
-            replicas=engine.replicas,
+            replicas=engine.count_replicas(),
             replicas_up=len(engine.numbers_up),
             pages=[_add_pages(group) for group in zip(*listed, strict=True)] or None,
             models=[_describe_model(each.service) for each in http.models],

@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeAlias, TypeVar
 
 from ...runtime.config import ServeConfig
-from ..launch.child_process import replica_commands
+from ..launch.child_process import Commands, replica_commands
 from ..launch.errors import ServerError
+from ..launch.placement import place_replicas
 from .completion import CompletionPart
 from .local_server import EngineRequest, LocalServer
 
@@ -30,13 +31,14 @@ class EngineThread:
     """
 
     def __init__(self, config: ServeConfig, first_epoch: int = 1) -> None:
+        commands = replica_commands(place_replicas(config))
         self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._started: concurrent.futures.Future[LocalServer] = concurrent.futures.Future()
         self._closing = asyncio.Event()
         # A daemon, because the interpreter waits for other threads before it calls the functions of `atexit`.
         self._thread = threading.Thread(
-            target=self._run, args=(config, first_epoch), name="arbora", daemon=True
+            target=self._run, args=(config, commands, first_epoch), name="arbora", daemon=True
         )
         self._thread.start()
         atexit.register(self.close)
@@ -103,17 +105,17 @@ class EngineThread:
             raise ServerError("the engine is closed")
         return asyncio.run_coroutine_threadsafe(work(self._server), self._loop)
 
-    def _run(self, config: ServeConfig, first_epoch: int) -> None:
+    def _run(self, config: ServeConfig, commands: Commands, first_epoch: int) -> None:
         """Runs the loop in the engine's thread. It starts all children, because they die with the thread that
         did."""
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_until_complete(self._serve(config, first_epoch))
+            self._loop.run_until_complete(self._serve(config, commands, first_epoch))
         finally:
             self._loop.close()
 
-    async def _serve(self, config: ServeConfig, first_epoch: int) -> None:
-        starting = asyncio.create_task(LocalServer.start(config, replica_commands(), first_epoch))
+    async def _serve(self, config: ServeConfig, commands: Commands, first_epoch: int) -> None:
+        starting = asyncio.create_task(LocalServer.start(config, commands, first_epoch))
         closing = asyncio.create_task(self._closing.wait())
         await asyncio.wait([starting, closing], return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():

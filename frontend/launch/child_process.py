@@ -178,16 +178,16 @@ class Commands(NamedTuple):
     replicas: tuple[Place, ...] = WHOLE_MACHINE
 
 
-def replica_commands() -> Commands:
-    """The commands of a replica whose client is in this process."""
+def replica_commands(replicas: tuple[Place, ...] = WHOLE_MACHINE) -> Commands:
+    """The commands of replicas whose client is in this process."""
     model = _module("model", "runtime.model")._replace(defaults=_MODEL_DEFAULTS)
-    return Commands(_module("scheduler", "runtime.scheduler"), model, ())
+    return Commands(_module("scheduler", "runtime.scheduler"), model, (), replicas)
 
 
 def server_commands(tokenizers: int = 1, replicas: tuple[Place, ...] = WHOLE_MACHINE) -> Commands:
     """The commands of replicas, and of `tokenizers` tokenizer processes, which serve HTTP."""
     serving_http = (_module("tokenizer", "frontend.app"),) * tokenizers
-    return replica_commands()._replace(tokenizers=serving_http, replicas=replicas)
+    return replica_commands(replicas)._replace(tokenizers=serving_http)
 
 
 def _module(role: str, folder: str) -> Command:

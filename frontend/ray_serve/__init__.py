@@ -1,6 +1,6 @@
-"""Arbora on Ray Serve: Ray places and restarts replicas and changes their number; tokens do not pass it.
+"""Arbora on Ray Serve: Ray places and restarts replicas, and changes their number.
 
-Only this package imports ray, which the extra `arbora[ray]` installs.
+Tokens do not travel through Ray. Only this package imports ray, which the extra `arbora[ray]` installs.
 """
 
 from .application import build_app

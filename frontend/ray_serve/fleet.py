@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections.abc import Collection, Mapping
@@ -23,13 +24,14 @@ from ...runtime.messages import PeerDown, PeerResponds, PeerUp
 from ...runtime.processes.sockets import ANY_EPOCH, Outbox, Replica, tokenizer_address
 from ..core.replica.engine_client import EngineClient
 from ..core.replica.generation import Generation
+from ..launch.serve import DRAIN_SECONDS
 from .messages import EngineState, FromIngress, Join, Leave, Release
 from .relay import FleetKeys, Relay
 from .settings import ModelSettings
 from .ticket import Ticket, listen_for_replicas
 
 JOIN_SECONDS = 1.0
-SILENT_SECONDS = 3.0
+UNANSWERED_SECONDS = 3.0
 """seconds without an answer after which a replica gets no new requests, unless all are silent"""
 CLIENT_BITS = 30
 
@@ -52,11 +54,14 @@ class _Link:
     responds: bool = True
 
     def send(self, message: FromIngress) -> None:
-        """Sends a message; it is lost if a dead replica has left too many unread."""
-        self.socket.send(msgspec.msgpack.encode(message), zmq.NOBLOCK)
+        """Sends a message; it is lost if the connection is closed, or a dead replica has left too many
+        unread."""
+        with contextlib.suppress(zmq.ZMQError):
+            sending = self.socket.send(msgspec.msgpack.encode(message), zmq.NOBLOCK)
+            sending.add_done_callback(asyncio.Future.exception)
 
 
-class _Placed:
+class _PlacedRequest:
     """A generation on its way to a replica, as the `Chooser` of its ticket. Serve may call it in a thread of
     its own."""
 
@@ -75,11 +80,12 @@ class _Placed:
 
 
 class Fleet:
-    """Has the place of a supervisor for the engine client: tells it which replicas are up, each by a number,
-    and is its `Placement`.
+    """Replaces the supervisor for the engine client: tells it which replicas are up, each by a number, and is
+    its `Placement`.
 
     A request gets a ticket, by which Serve chooses the replica and counts the request there. Requests and
-    tokens travel over ZeroMQ. A replica that Serve retires keeps its connection until its tickets have ended.
+    tokens travel over ZeroMQ. A replica that Serve retires keeps its connection until its tickets have ended,
+    or for `DRAIN_SECONDS`: then requests that are still open go on at another replica.
     """
 
     def __init__(
@@ -87,7 +93,10 @@ class Fleet:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.number = 1 + secrets.randbits(CLIENT_BITS)
-        self.client = EngineClient(directory, self.number, replicas=settings.max_numbers, placement=self)
+        # Ingress processes do not know each other, so the client has no others to share with.
+        self.client = EngineClient(
+            directory, self.number, clients=0, replicas=settings.max_numbers, placement=self
+        )
         self._keys = keys
         self._directory = directory
         self._context = zmq.asyncio.Context()
@@ -95,7 +104,7 @@ class Fleet:
         self._relay, self._inbox = Relay.receive(keys, own)
         self._to_client = Outbox(zmq.Context(self._context), own, ANY_EPOCH)
         self._links: dict[str, _Link] = {}
-        self._placed: dict[Generation, _Placed] = {}
+        self._placed: dict[Generation, _PlacedRequest] = {}
         self._tasks: set[asyncio.Task[None]] = {asyncio.create_task(self.client.run())}
         self._decoder = msgspec.msgpack.Decoder(EngineState)
         listen_for_replicas(settings.name, self._update_soon)
@@ -114,13 +123,17 @@ class Fleet:
 
     # For the engine client.
 
+    @property
+    def replicas(self) -> int:
+        return len(self._links)
+
     def place(self, generation: Generation) -> None:
         placed = self._placed.get(generation)
         if placed is not None and placed.link is None:
             return
         if placed is not None:
             self._release(placed)
-        self._placed[generation] = _Placed(self, generation)
+        self._placed[generation] = _PlacedRequest(self, generation)
         task = asyncio.create_task(self._hold(self._placed[generation]))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -138,17 +151,20 @@ class Fleet:
         chosen = self.client.choose(generation, ids)
         return None if chosen is None else ids[chosen]
 
-    def route(self, placed: _Placed, replica: str) -> None:
+    def route(self, placed: _PlacedRequest, replica: str) -> None:
         """Sends a generation to the replica that has its ticket."""
         link = placed.link = self._links.get(replica)
         if link is not None:
             link.held += 1
         if placed.has_ended:
             self._release(placed)
-        elif link is None or not self.client.send_to(placed.generation, link.number):
+        elif link is None:  # Serve has retired the replica meanwhile, and this ended its connection
+            self.end(placed.generation)
+            self.place(placed.generation)
+        elif not self.client.send_to(placed.generation, link.number):
             self.place(placed.generation)
 
-    async def _hold(self, placed: _Placed) -> None:
+    async def _hold(self, placed: _PlacedRequest) -> None:
         """Keeps a ticket at a replica until the generation ends or leaves the replica."""
         ticket = Ticket(self.number, placed.generation.requests[0].request, placed)
         try:
@@ -158,7 +174,7 @@ class Fleet:
             if placed.has_ended:
                 pass
             elif placed.link is None:
-                placed.generation.fail(_unroutable(error))
+                placed.generation.fail(_explain(error))
             else:
                 self._lose(placed.link)
         finally:
@@ -166,7 +182,7 @@ class Fleet:
                 link.held -= 1
                 self._close_if_unused(link)
 
-    def _release(self, placed: _Placed) -> None:
+    def _release(self, placed: _PlacedRequest) -> None:
         """Ends a ticket, now or once it is at a replica."""
         placed.has_ended = True
         if placed.link is not None:
@@ -183,7 +199,11 @@ class Fleet:
             if id not in self._links:
                 self._open(id, address)
         for link in list(self._links.values()):
-            link.is_leaving = link.id not in addresses
+            if link.id in addresses:
+                link.is_leaving = False
+            elif not link.is_leaving:
+                link.is_leaving = True
+                self.loop.call_later(DRAIN_SECONDS, self._close_if_leaving, link)
             self._close_if_unused(link)
 
     def _open(self, id: str, address: str) -> None:
@@ -205,7 +225,7 @@ class Fleet:
             while (left := until - time.monotonic()) > 0 and await link.socket.poll(1000 * left):
                 self._take(link, self._decoder.decode(await link.socket.recv()))
                 link.answered_at = time.monotonic()
-            responds = time.monotonic() - link.answered_at < SILENT_SECONDS
+            responds = time.monotonic() - link.answered_at < UNANSWERED_SECONDS
             if responds != link.responds:
                 link.responds = responds
                 self._to_client.send(PeerResponds(responds, link.number))
@@ -233,7 +253,11 @@ class Fleet:
             self._to_client.send(PeerDown("replica", replica=link.number))
 
     def _close_if_unused(self, link: _Link) -> None:
-        if link.is_leaving and not link.held and self._links.get(link.id) is link:
+        if not link.held:
+            self._close_if_leaving(link)
+
+    def _close_if_leaving(self, link: _Link) -> None:
+        if link.is_leaving and self._links.get(link.id) is link:
             self._close(link)
 
     def _close(self, link: _Link) -> None:
@@ -246,7 +270,7 @@ class Fleet:
             link.relay.close()
 
 
-def _unroutable(error: Exception) -> RequestError:
+def _explain(error: Exception) -> RequestError:
     return RequestError(
         f"No replica can take the request: {error}", status=503, code="model_not_ready", retry_after=1
     )

@@ -29,9 +29,9 @@ class LatencyPolicy:
         backlogs = [*metrics.get("backlog_s", {}).values()]
         steps = [*metrics.get("step_s", {}).values()]
         running, target = context.current_num_replicas, context.target_num_replicas
-        if running < target:  # a replica that starts will take a part of the work
-            return target, {}
-        return self.choose(running, sum(backlogs), max(steps, default=0.0)), {}
+        wanted = self.choose(running, sum(backlogs), max(steps, default=0.0))
+        # A replica that starts will take a part of the work. One that can't start may no longer be needed.
+        return min(wanted, target) if running < target else wanted, {}
 
     def choose(self, running: int, backlog_s: float, step_s: float) -> int:
         """The number of replicas for a backlog of all of them together, and the step time of the slowest."""

@@ -13,7 +13,7 @@ from ..core.text.close_names import did_you_mean
 from ..launch.options import Setting, build_config
 from ..model_files.model_source import served_name
 
-OF_SERVE = {
+REPLACED = {
     "also_serve": "list the model under `models`",
     "replicas": "give the model's num_replicas or autoscaling",
     "api_workers": "give the ingress's num_replicas",
@@ -25,6 +25,19 @@ OF_SERVE = {
     "prefill_at": "all replicas would listen at one address",
 }
 """Options of `arbora serve` without a meaning here, and what to do in place of each."""
+OF_ALL_MODELS = (
+    "any_model_name",
+    "host",
+    "api_key",
+    "allowed_origin",
+    "isolate",
+    "data_dir",
+    "log_requests",
+    "quiet",
+    "otlp_traces_endpoint",
+    "vllm_metrics",
+)
+"""Options of the HTTP API, which all models share."""
 DEFAULTS = {"host": "0.0.0.0", "data_dir": "off", "log_level": "warning"}
 """the defaults that differ from those of `arbora serve`. No process listens on `host`: it decides which names
 the `Host` header of a request may have"""
@@ -97,19 +110,15 @@ def read_arguments(arguments: Mapping[str, Any]) -> AppArguments:
         read = msgspec.convert(arguments, AppArguments)
     except msgspec.ValidationError as error:
         raise ConfigError(f"args: {error}") from None
-    known = {option.name: option for option in OPTIONS}
-    for options in (read.options, *(each.options for each in read.models)):
-        for name, value in options.items():
-            if name in OF_SERVE:
-                raise ConfigError(f"args: options.{name} has no meaning on Ray Serve: {OF_SERVE[name]}.")
-            if name not in known:
-                raise ConfigError(
-                    f"args: there is no option {name!r}.{did_you_mean(name, tuple(known))} "
-                    "`arbora serve --help` lists them."
-                )
-            if known[name].metavar:
-                Setting(f"args: options.{name}:", value).read(known[name])
-    names = [_name(each) for each in read.models]
+    _check_options(read.options)
+    for each in read.models:
+        _check_options(each.options)
+        if shared := [name for name in each.options if name in OF_ALL_MODELS]:
+            raise ConfigError(
+                f"args: options.{shared[0]} of the model {_find_name(each)!r} concerns all models, which "
+                "share the HTTP API: give it in the `options` beside `models`."
+            )
+    names = [_find_name(each) for each in read.models]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"args: two models have the name {twice[0]!r}: give one of them another `name`.")
     if read.ingress.num_replicas > 1 and "@" in str(read.options.get("api_key", "")):
@@ -125,7 +134,7 @@ def list_settings(arguments: AppArguments) -> list[ModelSettings]:
     return [
         ModelSettings(
             each.model,
-            _name(each),
+            _find_name(each),
             {**arguments.options, **each.options},
             2 * (each.autoscaling.max_replicas if each.autoscaling else each.num_replicas) + 2,
         )
@@ -133,5 +142,25 @@ def list_settings(arguments: AppArguments) -> list[ModelSettings]:
     ]
 
 
-def _name(model: ModelArguments) -> str:
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Raises ConfigError for an option that is unknown or has no meaning here, and for a wrong value."""
+    known = {option.name: option for option in OPTIONS}
+    for name, value in options.items():
+        if name in REPLACED:
+            raise ConfigError(f"args: options.{name} has no meaning on Ray Serve: {REPLACED[name]}.")
+        if name not in known:
+            raise ConfigError(
+                f"args: there is no option {name!r}.{did_you_mean(name, tuple(known))} "
+                "`arbora serve --help` lists them."
+            )
+        if name == "host" and str(value).startswith("unix:"):
+            raise ConfigError(
+                f"args: options.host {value}: Serve's proxy listens, and not at a socket file. Give the "
+                "names by which clients call the server."
+            )
+        if known[name].metavar:
+            Setting(f"args: options.{name}:", value).read(known[name])
+
+
+def _find_name(model: ModelArguments) -> str:
     return model.name or served_name(model.model)

@@ -1,4 +1,4 @@
-"""What Ray Serve routes for a request: its ticket. The request itself goes to the replica's scheduler."""
+"""A ticket stands for a request where Ray Serve routes. The request goes to the replica's scheduler."""
 
 from __future__ import annotations
 

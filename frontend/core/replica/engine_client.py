@@ -82,6 +82,10 @@ class Choice(NamedTuple):
 class Placement(Protocol):
     """Decides outside the client which replica computes a generation."""
 
+    @property
+    def replicas(self) -> int:
+        """The number of the server's replicas, those that are down too."""
+
     def place(self, generation: Generation) -> None:
         """Sends an open generation later, by `EngineClient.send_to`. It may be on its way already."""
 
@@ -161,8 +165,12 @@ class EngineClient:
 
     @property
     def replicas(self) -> int:
-        """The number of the server's replicas, those that are down too."""
+        """The numbers of replicas are below this one."""
         return self._up.replicas
+
+    def count_replicas(self) -> int:
+        """The number of the server's replicas, those that are down too."""
+        return self._up.replicas if self._placement is None else self._placement.replicas
 
     @property
     def model(self) -> ModelReady | None:

@@ -44,6 +44,13 @@ def test_no_replica_is_added_while_one_starts() -> None:
     assert LatencyPolicy(1.0)(context) == (9, {})
 
 
+def test_a_replica_that_cant_start_is_given_up_when_the_load_ends() -> None:
+    context: Any = SimpleNamespace(
+        aggregated_metrics={"backlog_s": {"a": 0.0}}, current_num_replicas=4, target_num_replicas=6
+    )
+    assert LatencyPolicy(1.0)(context) == (3, {})
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -54,6 +61,11 @@ def test_no_replica_is_added_while_one_starts() -> None:
         ({"models": [{}], "options": {"replicas": 2}}, "options.replicas has no meaning.*num_replicas"),
         ({"models": [{"options": {"kv_memry": "1GiB"}}]}, "no option 'kv_memry'.*kv_memory"),
         ({"models": [{"options": {"kv_memory": "much"}}]}, "options.kv_memory: much"),
+        (
+            {"models": [{}, {"name": "b", "options": {"api_key": "KEY"}}]},
+            "options.api_key of the model 'b' concerns all models.*beside `models`",
+        ),
+        ({"models": [{}], "options": {"host": "unix:/run/arbora"}}, "options.host unix:/run/arbora.*names"),
         ({"models": [{"name": "a"}, {"name": "a"}]}, "two models have the name 'a'"),
         (
             {"models": [{}], "options": {"api_key": "@keys"}, "ingress": {"num_replicas": 2}},
@@ -79,6 +91,7 @@ def test_the_manifest_is_a_rayservice_whose_application_can_be_built() -> None:
     assert (manifest["apiVersion"], manifest["kind"]) == ("ray.io/v1", "RayService")
     assert set(manifest["spec"]) == {"serveConfigV2", "rayClusterConfig"}
     cluster = manifest["spec"]["rayClusterConfig"]
+    assert cluster["enableInTreeAutoscaling"], "else Ray adds no workers for more replicas"
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
         assert all({"name", "image"} <= set(each) for each in group["template"]["spec"]["containers"])
     config = ServeDeploySchema(**yaml.safe_load(manifest["spec"]["serveConfigV2"]))
