@@ -57,8 +57,8 @@ class _Link:
         """Sends a message; it is lost if the connection is closed, or a dead replica has left too many
         unread."""
         with contextlib.suppress(zmq.ZMQError):
-            sending = self.socket.send(msgspec.msgpack.encode(message), zmq.NOBLOCK)
-            sending.add_done_callback(asyncio.Future.exception)
+            sending = asyncio.ensure_future(self.socket.send(msgspec.msgpack.encode(message), zmq.NOBLOCK))
+            sending.add_done_callback(asyncio.Future.exception)  # so that nobody logs it
 
 
 class _PlacedRequest:

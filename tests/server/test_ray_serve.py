@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 import pytest
-from processes import command_line, descendants_of, is_alive
+from processes import command_line, descendants_of, is_alive, processor_ticks
 from served import Served, eventually
 
 PATIENCE = 400.0  # seconds; a cluster has 20 processes, which start beside other tests
@@ -76,6 +76,16 @@ class Fleet:
         found = descendants_of(self.process.pid)
         title = f"ray::ServeReplica:default:{model}"  # then the method that it runs
         return [pid for pid in found if "".join(command_line(pid)).startswith(title)]
+
+    def find_busiest(self, model: str) -> int:
+        """The process of the replica that has computed most in the last moments."""
+
+        def count_ticks(pid: int) -> int:
+            return sum(map(processor_ticks, descendants_of(pid)))
+
+        before = {pid: count_ticks(pid) for pid in self.list_replicas(model)}
+        time.sleep(0.2)
+        return max(before, key=lambda pid: count_ticks(pid) - before[pid])
 
     def count_up(self) -> int:
         """The replicas of the first model to which the ingress is connected."""
@@ -174,12 +184,18 @@ def test_the_death_of_a_replica_loses_nothing(fleet: Fleet) -> None:
         whole: list[Future[Any]] = [
             pool.submit(fleet.complete, prompt=prompt, max_tokens=600) for prompt in prompts
         ]
-        streams = [
-            pool.submit(lambda prompt: "".join(fleet.stream(prompt=prompt, max_tokens=600)), prompt)
-            for prompt in prompts
-        ]
-        time.sleep(0.5)
-        os.kill(fleet.list_replicas("first")[0], signal.SIGKILL)
+        begun = list[str]()
+
+        def stream(prompt: str) -> str:
+            chunks = fleet.stream(prompt=prompt, max_tokens=600)
+            text = next(chunks)
+            begun.append(prompt)
+            return text + "".join(chunks)
+
+        streams = [pool.submit(stream, prompt) for prompt in prompts]
+        eventually(lambda: len(begun) == len(prompts), PATIENCE)
+        os.kill(fleet.find_busiest("first"), signal.SIGKILL)
+        assert not all(each.done() for each in streams), "streams are open when the replica dies"
         assert [each.result()["choices"][0]["text"] for each in whole] == expected
         assert [each.result() for each in streams] == expected
     eventually(lambda: fleet.count_up() >= 2, PATIENCE)
@@ -199,10 +215,11 @@ def test_the_number_of_replicas_follows_the_load(fleet: Fleet) -> None:
         assert all(each.result() for each in [pool.submit(load) for _ in range(24)])
     assert fleet.count_up() == 3
     with ThreadPoolExecutor(6) as pool:
-        streams = [
-            pool.submit(lambda number: list(fleet.stream(prompt=f"{number}: {TEXT}", max_tokens=2000)), each)
-            for each in range(6)
-        ]
-        assert all(len(each.result()) > 100 for each in streams)
+        prompts = [f"{number}: {TEXT}" for number in range(6)]
+        streams = list(
+            pool.map(lambda prompt: "".join(fleet.stream(prompt=prompt, max_tokens=1000)), prompts)
+        )
     eventually(lambda: fleet.count_up() == 2, PATIENCE)
+    for prompt, text in zip(prompts, streams, strict=True):
+        assert fleet.complete(prompt=prompt, max_tokens=1000)["choices"][0]["text"] == text
     assert fleet.complete(prompt="Hello")

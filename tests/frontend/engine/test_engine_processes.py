@@ -20,6 +20,8 @@ from arbora.frontend.core.prepare import Job
 from arbora.frontend.core.service import Service
 from arbora.frontend.engine import work
 from arbora.frontend.engine.requests import prepare_completion
+from arbora.frontend.engine.thread import EngineThread
+from arbora.frontend.ray_serve.settings import ModelSettings
 from processes import children_of, command_line, is_alive
 from tiny_checkpoint import write_tiny_checkpoint
 
@@ -34,6 +36,18 @@ def test_a_killed_model_process_is_started_again(model: str) -> None:
         (victim,) = [pid for pid in own if "arbora.runtime.model.process" in command_line(pid)]
         os.kill(victim, signal.SIGKILL)
         assert engine.generate("Hello", max_tokens=5, seed=1).text == before.text
+    assert not children_of(os.getpid()) - others
+
+
+def test_the_engine_of_a_replica_on_ray_has_the_ranks_of_its_options(model: str) -> None:
+    others = children_of(os.getpid())
+    options = {"device": "cpu", "kv_memory": MEMORY, "tp": 2}
+    thread = EngineThread(ModelSettings(model, "m", options, max_numbers=4).build_config())
+    try:
+        own = children_of(os.getpid()) - others
+        assert ["arbora.runtime.model.process" in command_line(pid) for pid in own].count(True) == 2
+    finally:
+        thread.close()
     assert not children_of(os.getpid()) - others
 
 
