@@ -123,7 +123,8 @@ RULES: dict[str, MakeRule] = {
 def open_simulation(
     shape: Shape, cost: Cost, arrivals: Sequence[Arrival], replicas: int, make_rule: MakeRule, delay_s: float
 ) -> Simulation:
-    """delay_s: of a report to the router"""
+    """Makes a simulation whose rule may read the work of the replicas. delay_s: seconds until a report
+    reaches the router"""
     simulation = Simulation(shape, cost, arrivals, replicas, make_rule, delay_s)
     if isinstance(simulation.rule, RuleWithoutReports):
         simulation.rule.replicas = simulation.replicas

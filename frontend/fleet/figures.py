@@ -29,14 +29,14 @@ class Served:
 
 
 class Usage(NamedTuple):
-    """The use of a replica."""
+    """How much of a replica was used."""
 
     busy_s: float
-    """of its steps"""
+    """seconds in which a step ran"""
     used_s: float
-    """of its steps, each times the share of the pages that belong to running requests"""
+    """the same seconds, each times the share of the pages that belonged to running requests"""
     prefilled: int = 0
-    """tokens that it has computed for decode replicas"""
+    """tokens that the replica has computed for decode replicas"""
 
 
 class Percentiles(msgspec.Struct, frozen=True):

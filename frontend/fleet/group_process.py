@@ -1,4 +1,4 @@
-"""A group of simulated replicas in a process of its own."""
+"""Simulates a group of replicas in another process."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class GroupProcess:
     """Computes like a `ReplicaGroup` while the caller goes on. It ends with the caller's process."""
 
     def __init__(self, shape: Shape, cost: Cost, numbers: Iterable[int]) -> None:
-        """numbers: of the replicas"""
+        """numbers: those of the replicas to simulate"""
         context = get_context("spawn")
-        self._connection, its_end = context.Pipe()
-        arguments = (its_end, shape, cost, tuple(numbers))
+        self._connection, other_end = context.Pipe()
+        arguments = (other_end, shape, cost, tuple(numbers))
         self._process = context.Process(target=_serve, args=arguments, daemon=True)
         self._process.start()
-        its_end.close()
+        other_end.close()
 
     def begin(self, sent: Sequence[Sent], end: float) -> None:
         """Begins to advance the replicas; see `ReplicaGroup.advance`."""

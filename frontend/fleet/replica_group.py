@@ -20,7 +20,7 @@ Slowdown = Callable[[int, Collection[int]], float]
 
 
 class Sent(NamedTuple):
-    """A request that the router sends to a replica at a time."""
+    """A request, the replica to which the router sends it, and when."""
 
     at: float
     replica: int
@@ -28,7 +28,7 @@ class Sent(NamedTuple):
 
 
 class News(NamedTuple):
-    """Messages that a replica sends to the router at a time."""
+    """Messages that a replica sends to the router, and when."""
 
     at: float
     replica: int
@@ -37,7 +37,7 @@ class News(NamedTuple):
 
 @dataclass(slots=True)
 class Progress:
-    """The progress of the requests of a group."""
+    """How far the requests of a group have come, and how its replicas were used."""
 
     served: dict[int, Served] = field(default_factory=dict)
     """by the number of the request"""
@@ -48,8 +48,8 @@ class Progress:
 
 
 class ReplicaGroup:
-    """Events are ordered by time, then by their creation. Replicas of different groups affect each other only
-    by the requests that the router sends them."""
+    """Runs the events of its replicas in the order of their times; where these are equal, in the order in
+    which the events were created. Replicas of different groups affect each other only through the router."""
 
     def __init__(
         self,

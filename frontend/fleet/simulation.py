@@ -171,7 +171,7 @@ class Simulation:
             self._note(other.collect())
 
     def _note(self, news: Iterable[News]) -> None:
-        # Of equal times the lower replica is first, whichever process computes it.
+        # Messages that arrive at the same time are ordered by replica: then the processes do not matter.
         for at, replica, messages in news:
             heappush(self._news, (at + self._delay_s, replica, next(self._serial), messages))
 
@@ -186,7 +186,8 @@ class Simulation:
 
 
 def divide(replicas: int, processes: int) -> list[list[int]]:
-    """The numbers of the replicas that each process computes. The first one has fewer, as it routes too."""
+    """Returns the numbers of the replicas that each process computes. The first process has fewer, because it
+    routes too."""
     share = 1 / processes - ROUTER_SHARE / (1 - ROUTER_SHARE) * (1 - 1 / processes)
     own = round(replicas * max(0.0, share))
     return [

@@ -179,7 +179,7 @@ class Commands(NamedTuple):
 
 
 def replica_commands(replicas: tuple[Place, ...] = WHOLE_MACHINE) -> Commands:
-    """The commands of replicas whose client is in this process."""
+    """Returns the commands that start replicas for a client in this process."""
     model = _module("model", "runtime.model")._replace(defaults=_MODEL_DEFAULTS)
     return Commands(_module("scheduler", "runtime.scheduler"), model, (), replicas)
 

@@ -49,7 +49,8 @@ class _Link:
     relay: Relay | None = None
     scheduler: str = ""
     held: int = 0
-    is_leaving: bool = False
+    leaving: asyncio.TimerHandle | None = None
+    """ends the connection to a replica that Serve has retired; None: Serve routes to the replica"""
     answered_at: float = 0.0
     responds: bool = True
 
@@ -199,11 +200,11 @@ class Fleet:
             if id not in self._links:
                 self._open(id, address)
         for link in list(self._links.values()):
-            if link.id in addresses:
-                link.is_leaving = False
-            elif not link.is_leaving:
-                link.is_leaving = True
-                self.loop.call_later(DRAIN_SECONDS, self._close_if_leaving, link)
+            if link.id not in addresses:
+                link.leaving = link.leaving or self.loop.call_later(DRAIN_SECONDS, self._close, link)
+            elif link.leaving is not None:
+                link.leaving.cancel()
+                link.leaving = None
             self._close_if_unused(link)
 
     def _open(self, id: str, address: str) -> None:
@@ -253,15 +254,13 @@ class Fleet:
             self._to_client.send(PeerDown("replica", replica=link.number))
 
     def _close_if_unused(self, link: _Link) -> None:
-        if not link.held:
-            self._close_if_leaving(link)
-
-    def _close_if_leaving(self, link: _Link) -> None:
-        if link.is_leaving and self._links.get(link.id) is link:
+        if link.leaving is not None and not link.held and self._links.get(link.id) is link:
             self._close(link)
 
     def _close(self, link: _Link) -> None:
         del self._links[link.id]
+        if link.leaving is not None:
+            link.leaving.cancel()
         self._lose(link)
         if link.attending is not None:
             link.attending.cancel()

@@ -10,6 +10,7 @@ import msgspec
 from ...runtime.config import OPTIONS, ServeConfig
 from ...runtime.errors import ConfigError
 from ..core.text.close_names import did_you_mean
+from ..engine.options import HTTP_ONLY
 from ..launch.options import Setting, build_config
 from ..model_files.model_source import served_name
 
@@ -25,19 +26,8 @@ REPLACED = {
     "prefill_at": "all replicas would listen at one address",
 }
 """Options of `arbora serve` without a meaning here, and what to do in place of each."""
-OF_ALL_MODELS = (
-    "any_model_name",
-    "host",
-    "api_key",
-    "allowed_origin",
-    "isolate",
-    "data_dir",
-    "log_requests",
-    "quiet",
-    "otlp_traces_endpoint",
-    "vllm_metrics",
-)
-"""Options of the HTTP API, which all models share."""
+OF_MODEL = ("pin_memory", "prefill_from", "record_steps", "request_timeout", "tp")
+"""Options that `Engine` has not, but each model may have. The others of `HTTP_ONLY` concern all models."""
 DEFAULTS = {"host": "0.0.0.0", "data_dir": "off", "log_level": "warning"}
 """the defaults that differ from those of `arbora serve`. No process listens on `host`: it decides which names
 the `Host` header of a request may have"""
@@ -113,7 +103,7 @@ def read_arguments(arguments: Mapping[str, Any]) -> AppArguments:
     _check_options(read.options)
     for each in read.models:
         _check_options(each.options)
-        if shared := [name for name in each.options if name in OF_ALL_MODELS]:
+        if shared := [name for name in each.options if name in HTTP_ONLY and name not in OF_MODEL]:
             raise ConfigError(
                 f"args: options.{shared[0]} of the model {_find_name(each)!r} concerns all models, which "
                 "share the HTTP API: give it in the `options` beside `models`."

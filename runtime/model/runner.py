@@ -82,7 +82,7 @@ class Runner:
 
     @property
     def needs_tokens(self) -> bool:
-        """Whether drafts are made, for which the tokens of the step before have to be known."""
+        """Whether the runner makes drafts. For these it needs the tokens of the step before."""
         return self._drafter is not None
 
     @property

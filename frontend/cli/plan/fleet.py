@@ -24,8 +24,8 @@ MAX_REPLICAS = 1024
 MAX_TP = 8
 DEFAULT_RATE = 1.0
 DEFAULT_REQUESTS = 2000
-MIN_OF_PROCESS = 32
-"""replicas for which a further process simulates them"""
+REPLICAS_OF_PROCESS = 32
+"""the fewest replicas for which a further process is started to simulate them"""
 DEFAULT_LINK_GBPS = 10.0
 GBIT_BYTES = 1e9 / 8
 Roles = Literal["both", "any"] | tuple[int, int]
@@ -208,7 +208,7 @@ def plan_fleet(parsed: argparse.Namespace, question: Question) -> FleetPlan:
 
     def simulate(prefill: int, others: int) -> Trial:
         servers = PrefillServers(prefill, estimate.page_bytes / (link_gbps * GBIT_BYTES)) if prefill else None
-        processes = 1 if prefill else max(1, min(cores, others // MIN_OF_PROCESS))
+        processes = 1 if prefill else max(1, min(cores, others // REPLICAS_OF_PROCESS))
         figures = Simulation(shape, cost, arrivals, others, prefill=servers, processes=processes).run()
         return Trial(prefill + others, figures, objectives.are_met(figures), prefill)
 

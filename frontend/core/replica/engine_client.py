@@ -165,7 +165,7 @@ class EngineClient:
 
     @property
     def replicas(self) -> int:
-        """The numbers of replicas are below this one."""
+        """A bound: the numbers of all replicas are smaller."""
         return self._up.replicas
 
     def count_replicas(self) -> int:

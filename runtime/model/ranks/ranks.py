@@ -125,13 +125,13 @@ class ProcessGroupRanks:
         try:
             dist.init_process_group(
                 "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
-                # The group opens the file again and again, so it has a descriptor that nobody closes.
+                # The group opens the file many times, so it gets a copy of the descriptor that stays open.
                 init_method=f"file:///proc/self/fd/{os.dup(descriptor)}",
                 rank=rank.number,
                 world_size=rank.total,
                 timeout=MAX_WAIT,
             )
-            # NCCL connects the GPUs by the first exchange, which must not be one that a graph captures.
+            # NCCL connects the GPUs in the first exchange. A graph can't capture that.
             self.sum_in_place(torch.zeros(1, device=device))
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[0]

@@ -46,14 +46,16 @@ class Handle:
         return chooser
 
 
-class Joined(SimpleNamespace):
+class Ingress(SimpleNamespace):
+    """A fleet, the handle by which it routes, and the requests that it has sent to replicas."""
+
     handle: Handle
     fleet: Fleet
     sent: list[tuple[Generation, int]]
 
 
 @pytest_asyncio.fixture
-async def joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Joined]:
+async def ingress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ingress]:
     handle: Any = Handle()
     settings = ModelSettings(None, MODEL, {}, max_numbers=4)
     fleet = Fleet(handle, settings, FleetKeys.generate(), tmp_path)
@@ -64,7 +66,7 @@ async def joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
         return True
 
     monkeypatch.setattr(fleet.client, "send_to", send_to)
-    yield Joined(handle=handle, fleet=fleet, sent=sent)
+    yield Ingress(handle=handle, fleet=fleet, sent=sent)
     for _, held in handle.tickets:
         if not held.done():
             held.set_result(None)
@@ -80,48 +82,49 @@ def make_generation() -> Generation:
     return Generation([Generate("id", 1, b"\0" * 4, SamplingParams(max_tokens=1))])
 
 
-async def test_a_replica_that_is_retired_while_serve_routes_to_it_loses_no_request(joined: Joined) -> None:
+async def test_a_replica_that_is_retired_while_serve_routes_to_it_loses_no_request(ingress: Ingress) -> None:
     await update("a")
     generation = make_generation()
-    joined.fleet.place(generation)
-    first = await joined.handle.take_chooser(0)
+    ingress.fleet.place(generation)
+    first = await ingress.handle.take_chooser(0)
     await update()  # nothing is held by the replica, so its connection is closed
-    assert joined.fleet.replicas == 0
+    assert ingress.fleet.replicas == 0
     first.route("a")
-    again = await joined.handle.take_chooser(1)
-    joined.handle.tickets[0][1].set_result(None)
+    again = await ingress.handle.take_chooser(1)
+    ingress.handle.tickets[0][1].set_result(None)
     await update("b")
     again.route("b")
     await asyncio.sleep(0.01)
-    assert joined.sent == [(generation, 0)]
+    assert ingress.sent == [(generation, 0)]
+
+
+async def retire_a_replica_with_a_request(ingress: Ingress) -> None:
+    await update("a")
+    ingress.fleet.place(make_generation())
+    (await ingress.handle.take_chooser(0)).route("a")
+    await update()
+    assert ingress.fleet.replicas == 1, "it drains"
 
 
 async def test_a_retired_replica_keeps_its_requests_for_a_time(
-    joined: Joined, monkeypatch: pytest.MonkeyPatch
+    ingress: Ingress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleet_module, "DRAIN_SECONDS", 0.2)
-    await update("a")
-    joined.fleet.place(make_generation())
-    (await joined.handle.take_chooser(0)).route("a")
-    await update()
-    assert joined.fleet.replicas == 1, "it drains"
+    await retire_a_replica_with_a_request(ingress)
     await asyncio.sleep(0.3)
-    assert joined.fleet.replicas == 0
+    assert ingress.fleet.replicas == 0
 
 
 async def test_a_replica_that_serve_routes_to_again_is_kept(
-    joined: Joined, monkeypatch: pytest.MonkeyPatch
+    ingress: Ingress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleet_module, "DRAIN_SECONDS", 0.1)
-    await update("a")
-    joined.fleet.place(make_generation())
-    (await joined.handle.take_chooser(0)).route("a")
-    await update()
+    await retire_a_replica_with_a_request(ingress)
     await update("a")
     await asyncio.sleep(0.2)
-    assert joined.fleet.replicas == 1
-    assert joined.fleet.client.count_replicas() == 1
+    assert ingress.fleet.replicas == 1
+    assert ingress.fleet.client.count_replicas() == 1
 
 
-async def test_a_client_shares_nothing_with_processes_that_are_not_there(joined: Joined) -> None:
-    assert not joined.fleet.client._others
+async def test_a_client_shares_nothing_with_processes_that_are_not_there(ingress: Ingress) -> None:
+    assert not ingress.fleet.client._others
