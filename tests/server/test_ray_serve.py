@@ -9,10 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,7 @@ ENVIRONMENT = {
     "PYTHONSAFEPATH": "1",
 }
 TEXT = "The river runs past the old mill, and the miller's children swim in it when the days are long. "
+LONG = 600  # tokens of a request that is open while a replica dies
 
 
 class Fleet:
@@ -146,6 +149,11 @@ def fleet(served_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         eventually(lambda: not any(map(is_alive, started)), 20)
 
 
+def complete_long(fleet: Fleet, prompt: str) -> str:
+    text: str = fleet.complete(prompt=prompt, max_tokens=LONG)["choices"][0]["text"]
+    return text
+
+
 def test_texts_are_those_of_one_server(fleet: Fleet, server: Served) -> None:
     for sampling in ({"temperature": 0}, {"temperature": 1.0, "seed": 7}):
         body = {"prompt": "Once upon a time", "max_tokens": 24, "ignore_eos": True, **sampling}
@@ -179,25 +187,37 @@ def test_a_stream_arrives_in_parts(fleet: Fleet) -> None:
 
 def test_the_death_of_a_replica_loses_nothing(fleet: Fleet) -> None:
     prompts = [f"{number}: {TEXT}" for number in range(8)]
-    expected = [fleet.complete(prompt=prompt, max_tokens=600)["choices"][0]["text"] for prompt in prompts]
+    expected = {prompt: complete_long(fleet, prompt) for prompt in prompts}
+    read = dict.fromkeys(prompts, "")
+    killed = threading.Event()
+
+    def stream(prompt: str) -> str:
+        read[prompt] = ""
+        for text in fleet.stream(prompt=prompt, max_tokens=LONG):
+            read[prompt] += text
+        return read[prompt]
+
+    def repeat(request: Callable[[str], str], prompt: str) -> set[str]:
+        """The texts of requests, of which the last begins before the replica is killed."""
+        texts = set[str]()
+        while not killed.is_set():
+            texts.add(request(prompt))
+        return texts
+
     with ThreadPoolExecutor(16) as pool:
-        whole: list[Future[Any]] = [
-            pool.submit(fleet.complete, prompt=prompt, max_tokens=600) for prompt in prompts
+        results = [
+            (prompt, pool.submit(repeat, request, prompt))
+            for prompt in prompts
+            for request in (partial(complete_long, fleet), stream)
         ]
-        begun = list[str]()
-
-        def stream(prompt: str) -> str:
-            chunks = fleet.stream(prompt=prompt, max_tokens=600)
-            text = next(chunks)
-            begun.append(prompt)
-            return text + "".join(chunks)
-
-        streams = [pool.submit(stream, prompt) for prompt in prompts]
-        eventually(lambda: len(begun) == len(prompts), PATIENCE)
-        os.kill(fleet.find_busiest("first"), signal.SIGKILL)
-        assert not all(each.done() for each in streams), "streams are open when the replica dies"
-        assert [each.result()["choices"][0]["text"] for each in whole] == expected
-        assert [each.result() for each in streams] == expected
+        try:
+            eventually(lambda: all(read.values()), PATIENCE)
+            os.kill(fleet.find_busiest("first"), signal.SIGKILL)
+            assert any(0 < len(text) < len(expected[prompt]) for prompt, text in read.items())
+        finally:
+            killed.set()
+    for prompt, result in results:
+        assert result.result() == {expected[prompt]}
     eventually(lambda: fleet.count_up() >= 2, PATIENCE)
 
 

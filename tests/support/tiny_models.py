@@ -93,6 +93,7 @@ _MORE: dict[str, dict[str, Any]] = {
     "beam": {"rope_parameters": {"full_attention": _ROPE, "sliding_attention": _ROPE}},
     "longcat_flash": {**_LATENT, "zero_expert_num": 2},
     "kimi_linear": {"linear_head_dim": 16, "linear_num_heads": 2},
+    "kolibri1_1": {"index_num_heads": 2},
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
     "minicpm3": _LATENT,
@@ -166,7 +167,7 @@ def _small(name: str, value: Any, layers: int, heads: int | None) -> Any:
 
 def _small_rope(parameters: Mapping[str, Any]) -> dict[str, Any]:
     if any(isinstance(value, Mapping) for value in parameters.values()):
-        return {name: _small_rope(value) for name, value in parameters.items() if value is not None}
+        return {name: value and _small_rope(value) for name, value in parameters.items()}
     small = dict(_ROPE)
     if (partial := parameters.get("partial_rotary_factor")) is not None:
         small["partial_rotary_factor"] = partial if partial in (0.25, 0.5, 1.0) else 0.5

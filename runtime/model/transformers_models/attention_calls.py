@@ -13,8 +13,9 @@ from ....kernels.attention import Reach
 
 NAME = "arbora"
 """the attention implementation's name in a model's config"""
+BIAS_BY_DISTANCE = "adds a bias that depends on the distance of tokens to the scores of attention"
 _UNSUPPORTED = {
-    "position_bias": "adds a bias that depends on the distance of tokens to the scores of attention",
+    "position_bias": BIAS_BY_DISTANCE,
     "indices": "selects the keys of each query by an index",
     "block_indices": "selects the keys of each query by an index",
 }

@@ -25,7 +25,14 @@ from ...errors import ConfigError
 from ...families import GENERATES, find_stem
 from ..interface.cache_spec import CacheSpec
 from . import experts
-from .attention_calls import NAME, AttentionCall, UnservedModelError, handled_by, use_attention
+from .attention_calls import (
+    BIAS_BY_DISTANCE,
+    NAME,
+    AttentionCall,
+    UnservedModelError,
+    handled_by,
+    use_attention,
+)
 from .llama4 import replace_llama4
 from .own_attention import replace_own_attention
 from .recurrent_layers import StateCall, StateRecorder, keeps_state
@@ -33,9 +40,9 @@ from .split_model import SplitModel
 
 PROBE_TOKENS = 3
 MAX_PROBLEM = 160
-_KERNELS = "transformers.integrations.hub_kernels"
-"""The logger that asks for packages of kernels, such as causal_conv1d, which we do not use."""
 """characters of an error of transformers in our messages"""
+_KERNELS = "transformers.integrations.hub_kernels"
+"""the logger that asks for packages of kernels, such as causal_conv1d, which we do not use"""
 _CHANGING_ROPES = ("dynamic", "longrope")
 """kinds of stretched positions whose values change when a context exceeds the original one"""
 _TYPE_OF_TENSOR = (torch.Tensor.dtype.__get__, torch.Tensor.device.__get__)  # type: ignore[attr-defined]
@@ -150,6 +157,8 @@ def _describe(config: PreTrainedConfig, pools: bool) -> TransformersConfig:
     text = config.get_text_config(decoder=True)
     if getattr(config, "is_encoder_decoder", False):
         raise UnservedModelError("has an encoder, which is not served")
+    if getattr(text, "alibi", False):  # a Falcon adds this bias to the mask, which the handler leaves out
+        raise UnservedModelError(BIAS_BY_DISTANCE)
     dtype = text.dtype or config.dtype
     with torch.device("meta"):
         model = build(copy.deepcopy(config), torch.bfloat16)

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from transformers import PreTrainedModel
-from transformers.models.falcon.modeling_falcon import apply_rotary_pos_emb
 
 from .attention_calls import attend
 
@@ -25,17 +24,6 @@ def replace_own_attention(model: PreTrainedModel) -> None:
 
 
 # Each function takes what the method takes, after its module, and returns what the method does.
-
-
-def _attend_falcon(
-    module: Any, hidden_states: torch.Tensor, alibi: torch.Tensor | None, position_embeddings: Any, **_: Any
-) -> tuple[torch.Tensor, None]:
-    heads = module._split_heads(module.query_key_value(hidden_states))
-    query, key, value = (each.transpose(1, 2) for each in heads)
-    copies = key.shape[1] // module.num_kv_heads
-    query, key = apply_rotary_pos_emb(query, key[:, ::copies], *position_embeddings)
-    out, weights = attend(module, query, key, value[:, ::copies], position_bias=alibi)
-    return module.dense(out.flatten(2)), weights
 
 
 def _attend_xglm(module: Any, hidden_states: torch.Tensor, **_: Any) -> tuple[torch.Tensor, None]:
@@ -69,7 +57,6 @@ def _attend_openai_gpt(
 
 
 _METHODS: dict[str, tuple[str, Callable[..., Any]]] = {
-    "falcon.modeling_falcon.FalconAttention": ("forward", _attend_falcon),
     "gpt_neo.modeling_gpt_neo.GPTNeoSelfAttention": ("_attn", _attend_gpt_neo),
     "gpt_neox_japanese.modeling_gpt_neox_japanese.GPTNeoXJapaneseAttention": (
         "_attn",

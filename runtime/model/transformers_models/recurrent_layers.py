@@ -6,7 +6,10 @@ its state in a cache object. So a layer is called once for all rows in decode, a
 
 from __future__ import annotations
 
+import ast
+import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, Protocol
@@ -154,9 +157,25 @@ def keeps_state(of_module: type[torch.nn.Module]) -> bool:
     """Whether the module keeps a state in transformers' cache."""
     if not of_module.__module__.startswith("transformers."):
         return False
-    functions = [getattr(of_module, name) for name in _FORWARDS if hasattr(of_module, name)]
-    code = "".join(inspect.getsource(inspect.unwrap(function)) for function in functions)
-    return any(f".{method}(" in code for method in _STATE_METHODS)
+    functions = [inspect.unwrap(getattr(of_module, name)) for name in _FORWARDS if hasattr(of_module, name)]
+    return any(
+        name in _STATE_METHODS or name in _find_state_functions(function.__module__)
+        for function in functions
+        for name in function.__code__.co_names
+    )
+
+
+@functools.cache
+def _find_state_functions(module: str) -> set[str]:
+    """The functions of the module that read or write states. The library wraps them in objects without a
+    source, so the module's source is read."""
+    statements = ast.parse(inspect.getsource(sys.modules[module])).body
+    functions = [each for each in statements if isinstance(each, ast.FunctionDef)]
+    return {
+        each.name
+        for each in functions
+        if any(isinstance(part, ast.Attribute) and part.attr in _STATE_METHODS for part in ast.walk(each))
+    }
 
 
 class _ReadTensors(TorchDispatchMode):
@@ -253,6 +272,8 @@ class StepStates:
         for tokens, place, continues in self._runs[call.by_token]:
             for layer, ref, tensor in states:
                 state = tensor[place] if isinstance(place, torch.Tensor) else tensor[place].unsqueeze(0)
+                if not continues:  # some layers read the state after the convolution has marked it as valid
+                    state.zero_()
                 getattr(layer, ref.kind)[ref.number] = state
                 getattr(layer, f"is_{ref.kind}_initialized")[ref.number] = True
                 layer.has_previous_state[ref.number] = continues

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import arbora
 import pytest
 from arbora.frontend.cli.main import (
     main,
@@ -20,6 +21,7 @@ from arbora.runtime.config import OPTIONS, load_config
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.option_values import Option
 from model_options import configured
+from tiny_models import tiny_config
 
 PATIENCE = 60.0
 
@@ -122,6 +124,19 @@ def test_warnings_of_options_and_variables_look_like_all_others(model: Path, tmp
     ).stderr.splitlines()
     assert [line.partition(": ")[2].partition(" ")[0] for line in said] == ["warning:", "warning:", "error:"]
     assert all(line.startswith("arbora: ") for line in said)
+
+
+def test_the_package_runs_in_its_own_folder(tmp_path: Path) -> None:
+    tiny_config("lfm2").save_pretrained(tmp_path)
+    said = subprocess.run(
+        [sys.executable, "-m", "arbora", "plan", str(tmp_path)],
+        cwd=Path(arbora.__file__).parent,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    ).stderr
+    assert "it is served, by the code of transformers" in said
 
 
 def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
